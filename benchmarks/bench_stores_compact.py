@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import numpy as np
 import samples
 from common import Case, Options, Phases, Watch, evict, interleaved, options, scratch, warm
 from report import Goal, Report, seconds
@@ -179,7 +180,9 @@ def segment(place: Path, version: ModuleType, count: int, gap: int) -> Phases:
         messages = version.scan(storage).messages
         watch.lap("scan")
         kept = [one for one in messages if one.msg_id[-1] & 1]
-        plan = version.compact(storage, kept)
+        plan = version.compact(
+            storage, *(np.array([one[i] for one in kept], np.int64) for i in (2, 1))
+        )
         storage.sync()
         storage.truncate(plan.size)
         storage.sync()

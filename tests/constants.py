@@ -76,6 +76,8 @@ PLACES: Final = {
     "bytes of a large message": "winkfs.stores.messagestore.store.LARGE",
     "bytes that a message store gathers": "winkfs.stores.messagestore.store.BUFFER",
     "bytes of a journal of messages": "winkfs.stores.messagestore.store.JOURNAL_ROOM",
+    "bytes of segments compacted together": "winkfs.stores.messagestore.compaction.TOGETHER",
+    "messages of segments looked up together": "winkfs.stores.messagestore.compaction.MANY",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",

@@ -19,7 +19,7 @@ BOUNDS = {
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
-    "modules imported by one other": 22,
+    "modules imported by one other": 23,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)

@@ -69,7 +69,7 @@ def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
     cost  one read a place, one for all where they lie close together; memory: NEAR bytes a place
     """
     if not len(pos):
-        return b"", pos
+        return bytes(width), pos
     low = int(pos.min())
     span = int(pos.max()) + width - low
     if span <= NEAR * len(pos):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, segment, sqs
-from winkformats.messagestore.segment import Message
+from winkformats.messagestore.index import words_of
 from winkfs.cli import cli
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "messagestore"
@@ -185,8 +186,13 @@ def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool
     parts = [version.record(one, body) for one, body in bodies.items()]
     storage = segment_of(*parts, header=b"" if old else sqs.HEADER)
     kept = [m for m, (_, keep) in zip(version.scan(storage).messages, rows, strict=True) if keep]
-    plan = version.compact(storage, kept)
-    places = {m.msg_id: m.offset for m in kept} | {m.msg_id: at for m, at in plan.moves}
+    offsets, sizes = (np.array([m[i] for m in kept], np.int64) for i in (2, 1))
+    assert not version.wrong(
+        storage, words_of(b"".join(m.msg_id for m in kept)), offsets, sizes
+    ).any()
+    plan = version.compact(storage, offsets, sizes)
+    after = plan.offsets(offsets)
+    places = {m.msg_id: at for m, at in zip(kept, after.tolist(), strict=True)}
     assert plan.size <= max((m.offset + m.size for m in kept), default=version.START)
     for size in (storage.size(), plan.size):
         storage.truncate(size)
@@ -198,30 +204,38 @@ def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool
             assert data == version.record(one, bodies[one])
 
 
+@pytest.mark.parametrize("hole", [None, sqs.hole])
 @pytest.mark.parametrize("seed", range(40))
-def test_messages_that_move_together_come_where_each_alone_would(seed: int) -> None:
-    rng, kept = random.Random(seed), list[Message]()
+def test_messages_that_move_together_come_where_each_alone_would(
+    seed: int, hole: segment.Hole | None
+) -> None:
+    rng, kept = random.Random(seed), list[tuple[int, int]]()
     data = bytearray(sqs.START)
-    for i in range(rng.choice([1, 5, 50, 300])):
+    for _ in range(rng.choice([1, 5, 50, 300])):
         data += rng.randbytes(rng.choice([0, 10, 500, segment.NEAR + 1, 100_000]))
         size = rng.choice([30, 1000, 3000, segment.COPY + 9 if rng.random() < 0.1 else 40])
-        kept.append(Message(i.to_bytes(16, "big"), size, len(data)))
+        kept.append((len(data), size))
         data += rng.randbytes(size)
     storage = MemoryStorage(name="7.sqs")
     storage.write(0, [data])
-    moves = segment.plan(kept, sqs.START).moves
-    segment.move(storage, moves)
-    for message, offset in moves:
-        data[offset : offset + message.size] = storage.read(message.offset, message.size)
+    before, sizes = np.array(kept, np.int64).T
+    made = segment.plan(before, sizes, sqs.START)
+    segment.move(storage, before, sizes, made, hole)
+    after, original = made.offsets(before), bytes(data)
+    assert len(made.targets) == np.count_nonzero(before != after)
+    for old, new, size in zip(before.tolist(), after.tolist(), sizes.tolist(), strict=True):
+        data[new : new + size] = original[old : old + size]
+    for start, stop in made.gaps if hole else []:
+        data[start:stop] = sqs.hole(stop - start).ljust(stop - start, b"\0")
     assert storage.read(0, len(data) + 1) == data
 
 
 def test_the_plan_is_that_of_the_document() -> None:
     """Several messages fit into one gap; it goes on where the last one does not fit."""
-    kept = [Message(b"a", 10, 100), Message(b"b", 30, 110), Message(b"c", 40, 200),
-            Message(b"d", 20, 300), Message(b"e", 30, 400)]  # fmt: skip
-    plan = segment.plan(kept, 64)
-    assert [(m.msg_id, at) for m, at in plan.moves] == [(b"e", 64), (b"d", 140), (b"c", 160)]
+    offsets, sizes = np.array([(100, 10), (110, 30), (200, 40), (300, 20), (400, 30)], np.int64).T
+    plan = segment.plan(offsets, sizes, 64)
+    assert plan.targets.tolist() == [64, 140, 160]
+    assert plan.offsets(offsets).tolist() == [100, 110, 160, 140, 64]
     assert plan.gaps == [(94, 100)]
     assert plan.size == 200
 

@@ -35,9 +35,26 @@ class Beside(RuleBasedStateMachine):
         self.model[one] = place
 
     @rule(many=st.dictionaries(SOME, PLACES, max_size=30))
-    def put_many(self, many: dict[bytes, Place]) -> None:
-        self.index.put_many(rows_of(many))
-        self.model |= many
+    def add_many(self, many: dict[bytes, Place]) -> None:
+        new = {one: place for one, place in many.items() if one not in self.model}
+        self.index.add_many(rows_of(new))
+        self.model |= new
+
+    @rule(data=st.data(), others=st.dictionaries(SOME, PLACES, max_size=30))
+    def swap_many(self, data: st.DataObject, others: dict[bytes, Place]) -> None:
+        """Some are where they are expected, others are not, or not at all."""
+        keys = sorted(self.model)
+        known = data.draw(st.lists(st.sampled_from(keys), unique=True)) if keys else []
+        before = others | {one: self.model[one] for one in known}
+        after = {one: place._replace(offset=place.offset ^ 1) for one, place in before.items()}
+        wanted = []
+        for one, place in before.items():
+            there = self.model.get(one)
+            same = there is not None and there[:3] == place[:3]
+            wanted.append(there.refs if there is not None and same else 0)
+            if there is not None and same:
+                self.model[one] = after[one]._replace(refs=there.refs)
+        assert self.index.swap_many(rows_of(before), rows_of(after)).tolist() == wanted
 
     @rule(one=SOME)
     def remove(self, one: bytes) -> None:
@@ -105,7 +122,7 @@ def test_ids_that_somebody_chose_are_found_fast() -> None:
     for step in (1, 1 << 64, 1 << 100, 0x10001 << 40):
         index = Index()
         ids = [(i * step & (1 << 128) - 1).to_bytes(16) for i in range(20_000)]
-        index.put_many(rows_of(dict.fromkeys(ids, Place(1, 2, 3, 1))))
+        index.add_many(rows_of(dict.fromkeys(ids, Place(1, 2, 3, 1))))
         longest, at = 0, 0
         for used in (index._table[:, 2] < GONE).tolist():
             at = at + 1 if used else 0
@@ -118,6 +135,6 @@ def test_memory_of_a_message() -> None:
     for count in (50_000, 100_000, 200_000):
         new = words_of(rng.randbytes(16 * (count - len(index))))
         numbers = np.arange(len(new))
-        index.put_many(Rows(new, numbers, numbers, numbers, numbers))
+        index.add_many(Rows(new, numbers, numbers, numbers, numbers))
         assert len(index) == count
         assert index.memory <= 100 * count

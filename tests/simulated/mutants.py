@@ -39,9 +39,10 @@ GROWING, STORE, DATAFILE = (
     "winkfs/container/store.py",
     "winkfs/container/datafile.py",
 )
-MESSAGES, MESSAGE_RECOVERY = (
+MESSAGES, MESSAGE_RECOVERY, MESSAGE_COMPACTION = (
     "winkfs/stores/messagestore/store.py",
     "winkfs/stores/messagestore/recovery.py",
+    "winkfs/stores/messagestore/compaction.py",
 )
 MESSAGE_CUTS = "tests/stores/test_message_power_cuts.py::test_every_image_has_what_was_acknowledged"
 MESSAGE_TESTS = "tests/stores/test_message_store.py"
@@ -255,20 +256,20 @@ MUTANTS = (
         "::test_segments_that_were_removed_are_not_back_behind_a_snapshot",
     ),
     Mutant(
-        "a compaction does not say what it is about to do", MESSAGES,
-        "                self._state_all(INTENT, segment, kept)\n",
+        "a compaction does not say what it is about to do", MESSAGE_COMPACTION,
+        "            store._journal.add_all(INTENT, job.segment.number, still)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
         "a compaction that was interrupted is forgotten", MESSAGE_RECOVERY,
-        "            state.redo[number] = [",
-        "            state.redo[-1] = [",
+        "            state.redo[number] = ",
+        "            state.redo[-1] = ",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
-        "a segment is cut short before the journal says so", MESSAGES,
-        "                    self._state_all(RESET, segment, after)\n",
+        "a segment is cut short before the journal says so", MESSAGE_COMPACTION,
+        "            store._journal.add_all(RESET, segment.number, after)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),

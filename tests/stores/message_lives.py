@@ -30,6 +30,8 @@ Value = tuple[int, bytes] | None  # references and body; None: there is none
 SMALL = {
     "bytes of a segment": 6000, "bytes of a large message": 3000,
     "bytes that a message store gathers": 900, "bytes of a journal of messages": 1200,
+    "bytes of segments compacted together": 12_000,
+    "messages of segments looked up together": 12,
 }  # fmt: skip
 FAULTS = ("sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink")
 

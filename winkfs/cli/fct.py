@@ -537,6 +537,8 @@ def compact(file: str, ids: str, no_truncate: bool) -> None:
 
     Prints {"truncate_size": bytes, "moved": messages}. No store may have the segment open.
     """
+    import numpy as np
+
     from winkformats.disk.paths import open_file
 
     version, wanted = version_of(file), ids_in(ids)
@@ -550,12 +552,13 @@ def compact(file: str, ids: str, no_truncate: bool) -> None:
         missing = wanted - {message.msg_id for message in kept}
         if missing:
             raise click.ClickException(f"{file}: it has no message {min(missing).hex()}")
-        plan = version.compact(storage, kept)
+        offsets, sizes = (np.array([message[i] for message in kept], np.int64) for i in (2, 1))
+        plan = version.compact(storage, offsets, sizes)
         storage.sync()
         if not no_truncate and plan.size < storage.size():
             storage.truncate(plan.size)
             storage.sync()
-    click.echo(json.dumps({"truncate_size": plan.size, "moved": len(plan.moves)}))
+    click.echo(json.dumps({"truncate_size": plan.size, "moved": len(plan.targets)}))
 
 
 def ids_in(path: str) -> set[bytes]:

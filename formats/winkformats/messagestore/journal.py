@@ -45,9 +45,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Int64
@@ -71,10 +73,17 @@ JOURNAL_HEAD: Final = struct.Struct("<8sQ")
 ROW: Final = struct.Struct("<5I16s")
 CRC: Final = struct.Struct("<I")
 STRIDE: Final = ROW.size + CRC.size
+PADDED: Final = struct.Struct(f"{ROW.format}{CRC.size}x")
+ENTRY: Final = np.dtype(
+    [("kind", "<u4"), ("file", "<u4"), ("offset", "<u4"), ("size", "<u4"), ("refs", "<u4"),
+     ("id", ">u8", 2), ("sum", "<u4")]
+)  # fmt: skip
 REFS, RESET, KEPT, INTENT, END = 1, 2, 3, 4, 5
 SEALED: Final = (1 << 64) - 1
 NO_ID: Final = bytes(16)
+UInt32 = npt.NDArray[np.uint32]
 assert (HEAD.size, FILE.itemsize, MESSAGE.itemsize, STRIDE) == (56, 16, 32, 40)
+assert ENTRY.itemsize == PADDED.size == STRIDE
 
 
 class Entry(NamedTuple):
@@ -182,6 +191,15 @@ class Journal:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
         self._rows.append(row + CRC.pack(zlib.crc32(row, self._seed)))
 
+    def add_all(self, kind: int, file: int, kept: Rows) -> None:
+        """RESET or INTENT of a segment, with its messages. Cost: 0.1 us each."""
+        self.add(kind, file, len(kept.file), 0, 0, NO_ID)
+        rows = np.empty(len(kept.file), ENTRY)
+        rows["kind"], rows["file"], rows["id"] = KEPT, file, kept.ids
+        rows["offset"], rows["size"], rows["refs"] = kept.offset, kept.size, kept.refs
+        rows["sum"] = _sums(rows, self._seed)
+        self._rows.append(rows.tobytes())
+
     def flush(self) -> None:
         """Write what was added. Raises OSError; the rows are kept then."""
         if self._rows:
@@ -198,14 +216,31 @@ def entries(storage: Storage, generation: int, start: int = 0) -> tuple[list[Ent
     start = start or JOURNAL_HEAD.size
     if storage.read(0, len(head)) != head:
         return [], 0
-    data, seed = storage.read(start, max(storage.size() - start, 0)), zlib.crc32(head)
-    view = memoryview(data)
-    found: list[Entry] = []
-    for at in range(0, len(data) - STRIDE + 1, STRIDE):
-        if CRC.unpack_from(data, at + ROW.size)[0] != zlib.crc32(view[at : at + ROW.size], seed):
-            break
-        found.append(Entry._make(ROW.unpack_from(data, at)))
-    return whole(found, start)
+    data = storage.read(start, max(storage.size() - start, 0))
+    rows = np.frombuffer(data, ENTRY, len(data) // STRIDE)
+    good = rows["sum"] == _sums(rows, zlib.crc32(head))
+    count = len(rows) if good.all() else int(good.argmin())
+    found = map(Entry._make, PADDED.iter_unpack(data[: count * STRIDE]))
+    return whole(list(found), start)
+
+
+def _sums(rows: np.ndarray[tuple[int], np.dtype[np.void]], seed: int) -> UInt32:
+    """CRC-32 of each row, without its last field. By columns: a call each takes 4 times as long."""
+    words = np.ascontiguousarray(rows).view("<u2").reshape(len(rows), STRIDE // 2)
+    found = np.full(len(rows), seed ^ 0xFFFFFFFF, np.uint32)
+    table = _table()
+    for column in words.T[: ROW.size // 2]:
+        found = table[(found ^ column) & 0xFFFF] ^ (found >> 16)
+    return ~found
+
+
+@cache
+def _table() -> UInt32:
+    """What two bytes make of a CRC-32, uint32[65536]."""
+    found: UInt32 = np.arange(1 << 16, dtype=np.uint32)
+    for _ in range(16):
+        found = ((found >> 1) ^ (found & 1) * np.uint32(0xEDB88320)).astype(np.uint32)
+    return found
 
 
 def whole(found: list[Entry], start: int) -> tuple[list[Entry], int]:

@@ -17,10 +17,11 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Bools, Int64, UInt64, fetch, rows_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import segment
-from winkformats.messagestore.segment import ID, Message, Plan, Scan, Valid, Window
+from winkformats.messagestore.segment import ID, Plan, Scan, Valid, Window
 
 SUFFIX: Final = ".rdq"
 START: Final = 0
@@ -99,23 +100,38 @@ def _candidate(window: Window, at: int) -> int:
     return window.size
 
 
-def _blanked(kept: list[Message]) -> Iterator[tuple[int, int]]:
+def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
+    """Which of some messages have no head with this id, uint64[n, 2], and size, or no end."""
+    head, at = fetch(storage, offsets, HEAD.size)
+    heads = rows_at(head, at, HEAD.size).view(">u8").reshape(-1, 3)
+    data, at = fetch(storage, offsets + sizes - 1, 1)
+    ends = np.frombuffer(data, np.uint8)[at] == END
+    bad: Bools = (
+        ~ends | (heads[:, 0].astype(np.int64) + MORE != sizes) | (heads[:, 1:] != ids).any(1)
+    )
+    return bad
+
+
+def _blanked(offsets: Int64, sizes: Int64) -> Iterator[tuple[int, int]]:
     """The gaps [start, stop) that are filled with zeros. As the reference does it, the gap behind
     the first message is left where there is one before it."""
-    ends = [START, *(message.offset + message.size for message in kept)]
-    for i, message in enumerate(kept):
-        if ends[i] < message.offset and not (i == 1 and kept[0].offset > START):
-            yield ends[i], message.offset
+    places = offsets.tolist()
+    ends = [START, *(offsets + sizes).tolist()]
+    for i, (end, place) in enumerate(zip(ends, places, strict=False)):
+        if end < place and not (i == 1 and places[0] > START):
+            yield end, place
 
 
-def compact(storage: Storage, kept: list[Message]) -> Plan:
+def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = None) -> Plan:
     """Move the messages that are kept towards the front, and fill the gaps between them with zeros.
 
     What is behind the last of them stays as it is. It is not truncated.
-    cost  as the bytes moved, and those of the gaps
+
+    offsets, sizes  of those that are kept, in the order of the file; `made`: their plan
+    cost            as the bytes moved, and those of the gaps
     """
-    for start, stop in _blanked(kept):
+    for start, stop in _blanked(offsets, sizes):
         segment.blank(storage, start, stop)
-    made = segment.plan(kept, START)
-    segment.move(storage, made.moves)
+    made = made or segment.plan(offsets, sizes, START)
+    segment.move(storage, offsets, sizes, made)
     return made

@@ -6,10 +6,15 @@ Source: seeds/cq-message-store-v2.txt; where the document is silent, what the re
 from __future__ import annotations
 
 import errno
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from winkformats.arrays import Bools, Int64
 from winkformats.disk.storage import Storage
 
 ID: Final = 16  # bytes of a message id
@@ -17,6 +22,7 @@ WINDOW: Final = 1 << 18  # bytes read at a time
 COPY: Final = 1 << 20  # bytes moved or blanked at a time
 NEAR: Final = 4096  # bytes between messages up to which they are moved at once
 Valid = Callable[[bytes], bool]  # of a body
+Hole = Callable[[int], bytes]  # of a size -> what stands at its start
 
 
 class Message(NamedTuple):
@@ -71,43 +77,54 @@ class Window:
 
 
 class Plan(NamedTuple):
-    """How a segment is compacted: messages move into gaps nearer to the front.
+    """How a segment is compacted: the last messages that are kept move into gaps before them.
 
-    moves  message, and its new offset, in order
-    gaps   [start, stop): what is left of those that messages moved into
-    size   bytes of the segment when it is truncated
+    targets  int64[m]: the new offsets of the last m messages, the very last one first; ascending
+    gaps     [start, stop): what is left of those that messages moved into
+    size     bytes of the segment when it is truncated
     """
 
-    moves: list[tuple[Message, int]]
+    targets: Int64
     gaps: list[tuple[int, int]]
     size: int
 
-    @property
-    def moved(self) -> list[Message]:
-        """The messages that move, at their new offsets."""
-        return [Message(msg_id, size, at) for (msg_id, size, _), at in self.moves]
+    def offsets(self, before: Int64) -> Int64:
+        """Where the messages that are kept are then, whose offsets were these."""
+        after = before.copy()
+        after[len(after) - len(self.targets) :] = self.targets[::-1]
+        return after
 
 
-def plan(kept: list[Message], start: int) -> Plan:
+def plan(offsets: Int64, sizes: Int64, start: int) -> Plan:
     """The last message moves into the first gap that holds it, and so on until they meet.
 
-    kept   in the order of the file
-    start  bytes before the first record of a segment
+    offsets, sizes  of the messages that are kept, in the order of the file
+    start           bytes before the first record of a segment
+    cost            0.1 us a message, 0.4 us one that moves
     """
-    moves: list[tuple[Message, int]] = []
+    ends = offsets + sizes
+    starts = np.concatenate(([start], ends))[: len(offsets)]
+    wide = np.flatnonzero(offsets - starts >= sizes.min(initial=0))  # gaps that may hold one
+    lengths, last = sizes.tolist(), len(offsets) - 1
+    targets: list[int] = []
     gaps: list[tuple[int, int]] = []
-    first, last, at, used = 0, len(kept) - 1, start, False
-    while first <= last:
-        here, mover = kept[first], kept[last]
-        fits = mover.size <= here.offset - at
-        if fits:
-            moves.append((mover, at))
-            at, used, last = at + mover.size, True, last - 1
-        if used and at < here.offset and (not fits or last < first):
-            gaps.append((at, here.offset))
-        if not fits:
-            at, used, first = here.offset + here.size, False, first + 1
-    return Plan(moves, gaps, at)
+    at = start
+    for i, begin, stop in zip(
+        wide.tolist(), starts[wide].tolist(), offsets[wide].tolist(), strict=True
+    ):
+        if i > last:
+            break
+        place = begin
+        while i <= last and lengths[last] <= stop - place:
+            targets.append(place)
+            place += lengths[last]
+            last -= 1
+        if place > begin:
+            at = place
+            if place < stop:
+                gaps.append((place, stop))
+    end = int(ends[last]) if last >= 0 else start
+    return Plan(np.array(targets, np.int64), gaps, max(at, end))
 
 
 def blank(storage: Storage, start: int, stop: int) -> None:
@@ -116,61 +133,70 @@ def blank(storage: Storage, start: int, stop: int) -> None:
         storage.write(at, [bytes(min(COPY, stop - at))])
 
 
-def move(storage: Storage, moves: list[tuple[Message, int]]) -> None:
+def move(
+    storage: Storage, offsets: Int64, sizes: Int64, made: Plan, hole: Hole | None = None
+) -> None:
     """Copy messages to their new offsets, each into a gap before it.
 
-    moves  as `plan` makes them: new offsets ascend, old ones descend and are behind all new ones
-    cost   a read and a write for messages that are less than NEAR bytes apart, which write what
-           is between them again as it is: of 1 KiB a quarter of what calls for each cost
+    hole  what is written at the start of what is left of a gap, before zeros; None: that stays
+    cost  a read and a write for messages that are less than NEAR bytes apart, which write what
+          is between them again as it is: of 1 KiB a quarter of what calls for each cost
     """
-    for some in _together(moves):
-        if len(some) == 1 and some[0][0].size > COPY:
-            _move_large(storage, *some[0])
-            continue
-        pieces = _read_near(storage, [message for message, _ in reversed(some)])
-        start = some[0][1]
-        stop = some[-1][1] + some[-1][0].size
-        data = bytearray(storage.read(start, stop - start)) if len(some) > 1 else bytearray()
-        for (message, offset), piece in zip(some, reversed(pieces), strict=True):
-            data[offset - start : offset - start + message.size] = piece
-        storage.write(start, [data])
+    count, targets = len(made.targets), made.targets
+    sources, lengths = (column[::-1][:count] for column in (offsets, sizes))
+    gaps, hole = made.gaps if hole is not None else [], hole or bytes
+    begins = [start for start, _ in gaps]  # each where a message that moved ends
+    for first, last in _near(targets, lengths, lengths[1:] > COPY):
+        start, stop = int(targets[first]), int(targets[last - 1] + lengths[last - 1])
+        mine = gaps[bisect(begins, start) : bisect(begins, stop)]
+        if lengths[first] > COPY:
+            _move_large(storage, int(sources[first]), start, stop - start)
+        else:
+            small = [gap for gap in mine if gap[1] - gap[0] < NEAR]
+            end = max([stop, *(end for _, end in small)])
+            data = bytearray(end - start)
+            if last - first > 1:
+                storage.read_into(memoryview(data), start)
+            part = slice(last - 1, first - 1 if first else None, -1)  # sources ascend
+            _copy(storage, data, sources[part], lengths[part], targets[part] - start)
+            for begin, end in small:
+                data[begin - start : end - start] = hole(end - begin).ljust(end - begin, b"\0")
+            storage.write(start, [data])
+            mine = [gap for gap in mine if gap[1] - gap[0] >= NEAR]
+        for begin, end in mine:
+            head = hole(end - begin)
+            storage.write(begin, [head])
+            blank(storage, begin + len(head), end)
 
 
-def _together(moves: list[tuple[Message, int]]) -> Iterator[list[tuple[Message, int]]]:
-    """Runs of moves whose new places are near each other, of COPY bytes, about."""
-    some: list[tuple[Message, int]] = []
-    for one in moves:
-        if some:
-            end = some[-1][1] + some[-1][0].size
-            if one[1] - end >= NEAR or one[1] + one[0].size - some[0][1] > COPY:
-                yield some
-                some = []
-        some.append(one)
-    if some:
-        yield some
+def _near(starts: Int64, sizes: Int64, apart: Bools) -> Iterator[tuple[int, int]]:
+    """Runs [first, last) of places that ascend, near each other, of COPY bytes, about."""
+    apart = apart | (starts[1:] - starts[:-1] - sizes[:-1] >= NEAR)
+    apart |= starts[1:] // COPY != starts[:-1] // COPY
+    return pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)] if len(starts) else [])
 
 
-def _read_near(storage: Storage, messages: list[Message]) -> list[bytes]:
-    """Their records, which ascend; those that are near each other are read at once."""
-    found: list[bytes] = []
-    first = 0
-    for i in range(1, len(messages) + 1):
-        if i < len(messages):
-            before, start = messages[i - 1], messages[first].offset
-            end = messages[i].offset + messages[i].size
-            if messages[i].offset - before.offset - before.size < NEAR and end - start <= COPY:
-                continue
-        start = messages[first].offset
-        length = messages[i - 1].offset + messages[i - 1].size - start
-        data = storage.read(start, length)
-        if len(data) < length:
+def _copy(
+    storage: Storage, data: bytearray, sources: Int64, lengths: Int64, targets: Int64
+) -> None:
+    """Read records, whose places ascend, and put them into `data`."""
+    view = memoryview(data)
+    for first, last in _near(sources, lengths, np.zeros(len(sources) - 1, bool)):
+        base = int(sources[first])
+        length = int(sources[last - 1] + lengths[last - 1]) - base
+        piece = memoryview(storage.read(base, length))
+        if len(piece) < length:
             raise OSError(errno.EIO, "was cut while it was compacted", storage.name)
-        found += [data[m.offset - start : m.offset - start + m.size] for m in messages[first:i]]
-        first = i
-    return found
+        here = slice(first, last)
+        columns = (targets[here], sources[here] - base, lengths[here])
+        for into, at, size in zip(*(column.tolist() for column in columns), strict=True):
+            view[into : into + size] = piece[at : at + size]
 
 
-def _move_large(storage: Storage, message: Message, offset: int) -> None:
-    for at in range(0, message.size, COPY):
-        piece = storage.read(message.offset + at, min(COPY, message.size - at))
-        storage.write(offset + at, [piece])
+def _move_large(storage: Storage, source: int, target: int, size: int) -> None:
+    for at in range(0, size, COPY):
+        length = min(COPY, size - at)
+        piece = storage.read(source + at, length)
+        if len(piece) < length:
+            raise OSError(errno.EIO, "was cut while it was compacted", storage.name)
+        storage.write(target + at, [piece])

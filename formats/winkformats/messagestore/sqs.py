@@ -23,23 +23,27 @@ import struct
 import zlib
 from typing import Final
 
+import numpy as np
+
+from winkformats.arrays import Bools, Int64, UInt64, fetch, rows_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import segment
-from winkformats.messagestore.segment import ID, Message, Plan, Scan, Valid, Window
+from winkformats.messagestore.segment import ID, Plan, Scan, Valid, Window
 
 SUFFIX: Final = ".sqs"
 HEADER: Final = struct.pack(">4sB59x", b"RSQS", 2)
 START: Final = len(HEADER)
 SMALL_HOLE, HOLE, MESSAGE, CHECKED = 1, 2, 3, 4
 RECORD: Final = struct.Struct(">BI")
+_HEAD: Final = np.dtype([("kind", "u1"), ("size", ">u4"), ("id", ">u8", 2)])
 HEAD: Final = struct.Struct(f">BI{ID}s")
 SUM: Final = struct.Struct(">I")
 LEAST: Final = {HOLE: RECORD.size, MESSAGE: HEAD.size, CHECKED: HEAD.size + SUM.size}
 SMALL_HOLES: Final = 4  # most that follow each other
 LONGEST: Final = (1 << 32) - 1  # bytes of a record
 assert START == 64
-assert (RECORD.size, HEAD.size) == (5, 21)
+assert (RECORD.size, HEAD.size, _HEAD.itemsize) == (5, 21, 21)
 
 
 def record(msg_id: bytes, body: bytes, *, checked: bool = False) -> bytes:
@@ -166,16 +170,23 @@ def _failed(found: Scan, at: int, error: str, value: int | None = None) -> Scan:
     return found
 
 
-def compact(storage: Storage, kept: list[Message]) -> Plan:
+def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
+    """Which of some messages have no head with this id, uint64[n, 2], and size."""
+    head, at = fetch(storage, offsets, HEAD.size)
+    heads = rows_at(head, at, HEAD.size).view(_HEAD).ravel()
+    kinds = (heads["kind"] == MESSAGE) | (heads["kind"] == CHECKED)
+    bad: Bools = ~kinds | (heads["size"] != sizes) | (heads["id"] != ids).any(1)
+    return bad
+
+
+def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = None) -> Plan:
     """Move the messages that are kept towards the front; others between them stay as they are.
 
     What is left of a gap that a message moved into becomes a hole of zeros. It is not truncated.
-    cost  as the bytes moved
+
+    offsets, sizes  of those that are kept, in the order of the file; `made`: their plan
+    cost            as the bytes moved
     """
-    made = segment.plan(kept, START)
-    segment.move(storage, made.moves)
-    for start, stop in made.gaps:
-        head = hole(stop - start)
-        storage.write(start, [head])
-        segment.blank(storage, start + len(head), stop)
+    made = made or segment.plan(offsets, sizes, START)
+    segment.move(storage, offsets, sizes, made, hole)
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -39,7 +39,7 @@ from winkformats.messagestore.journal import (
     entries,
     read_snapshot,
 )
-from winkformats.messagestore.segment import Message, Scan
+from winkformats.messagestore.segment import Scan
 from winkfs.errors import Refusal
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
@@ -83,6 +83,13 @@ class Segment:
     def version(self) -> ModuleType:
         return VERSIONS[self.extension]
 
+    def body(self, data: bytes, msg_id: bytes, name: str, offset: int) -> bytes:
+        """The body of a record. Raises CorruptError where it is not that of this message."""
+        found, body = self.version.decode(data, file=name, offset=offset)
+        if found != msg_id:
+            raise CorruptError("another message", file=name, offset=offset)
+        return body  # type: ignore[no-any-return]
+
 
 @dataclass(slots=True)
 class State:
@@ -109,7 +116,7 @@ class State:
     clean: bool = False
     cuts: dict[int, int] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
-    redo: dict[int, list[Message]] = field(default_factory=dict)
+    redo: dict[int, Rows] = field(default_factory=dict)
     later: dict[bytes, list[Place]] = field(default_factory=dict)
 
 
@@ -203,8 +210,7 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
         if segment.sealed and number not in covered and segment.version is sqs:
             segment.beside = -1
         if number in changes.intents:
-            kept = changes.resets[number]
-            state.redo[number] = [Message(row.msg_id, row.size, row.offset) for row in kept]
+            state.redo[number] = _kept(changes.resets[number])
         elif number in changes.resets:
             stops = [entry.offset + entry.size for entry in changes.resets[number]]
             segment.size = max(stops, default=segment.version.START)
@@ -472,9 +478,9 @@ def mend(directory: Directory, state: State, say: Say) -> None:
     for number, kept in state.redo.items():
         segment = state.segments[number]
         with directory.open(segment.name, "w", follow=False) as storage:
-            plan = segment.version.compact(storage, kept)  # nothing that moved was overwritten
+            plan = segment.version.compact(storage, kept.offset, kept.size)  # no source is gone
             storage.sync()
-        relocate(state.index, segment, [m for m, _ in plan.moves], segment, plan.moved)
+        state.index.swap_many(kept, kept._replace(offset=plan.offsets(kept.offset)))
         state.cuts[number] = segment.size = plan.size
 
 
@@ -486,34 +492,6 @@ def cut(directory: Directory, state: State) -> None:
             storage.sync()
         state.segments[number].sealed = True
     state.cuts.clear()
-
-
-def relocate(
-    index: Index, segment: Segment, before: list[Message], into: Segment, after: list[Message]
-) -> Rows:
-    """Say where messages of a segment are now, those that are still where they were -> these."""
-    refs = held(index, segment.number, before)
-    moved = _rows(into.number, after)._replace(refs=refs).take(refs > 0)
-    index.put_many(moved)
-    return moved
-
-
-def held(index: Index, number: int, messages: Sequence[tuple[bytes, int, int]]) -> Int64:
-    """How many hold each of these messages of a segment, int64[n]; 0: it is not there any more, or
-    not of this size.
-
-    messages  id, size, offset
-    cost      0.7 us each, a third of a look at one after the other
-    """
-    count = len(messages)
-    refs = np.zeros(count, np.int64)
-    sizes, offsets = (
-        np.fromiter((message[i] for message in messages), np.int64, count) for i in (1, 2)
-    )
-    rows, there = index.get_many(words_of(b"".join([message[0] for message in messages])))
-    here = (rows.file == number) & (rows.offset == offsets[there]) & (rows.size == sizes[there])
-    refs[there] = np.where(here, rows.refs, 0)
-    return refs
 
 
 def _keep_aside(directory: Directory, segment: Segment, start: int, say: Say) -> None:

@@ -16,21 +16,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, repeat
-from typing import Any, Final, Literal, NamedTuple, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 import numpy as np
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory
 from winkformats.disk.storage import TEMPORARY, Storage, replacing
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, Place, Rows, words_of
 from winkformats.messagestore.journal import (
     END,
     INDEX,
-    INTENT,
     JOURNAL,
-    KEPT,
     NO_ID,
     REFS,
     RESET,
@@ -41,20 +39,18 @@ from winkformats.messagestore.journal import (
     entries,
     write_snapshot,
 )
-from winkformats.messagestore.segment import ID, Message, plan
+from winkformats.messagestore.segment import ID
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
 from winkfs.reader import tell_of_forks
+from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (
     Segment,
     State,
     cut,
     follow,
-    held,
     load,
     mend,
-    relocate,
-    scan,
 )
 
 ROLL: Final = 16 << 20  # bytes of a segment behind which a new one begins
@@ -72,17 +68,6 @@ TRIES: Final = 100  # of a reader that meets compactions
 LOCK: Final = "messages.lock"
 CHECKED: Final = bytes([sqs.CHECKED])
 Sync = Literal["none", "interval", "always"]
-
-
-class Compaction(NamedTuple):
-    """What a compaction did: segments, bytes before and after, messages that moved; what it left
-    alone, and why."""
-
-    files: int = 0
-    before: int = 0
-    after: int = 0
-    moved: int = 0
-    problems: tuple[str, ...] = ()
 
 
 def create(path: str, *, checksums: bool = False) -> None:
@@ -668,7 +653,7 @@ class MessageStore:
             if storage is not None and segment.moved == moved:
                 if data.startswith(sqs.HEAD.pack(sqs.MESSAGE, size, msg_id)) and len(data) == size:
                     return data[sqs.HEAD.size :]
-                return _body(segment, data, msg_id, storage.name, offset)
+                return segment.body(data, msg_id, storage.name, offset)
         what = "a segment that changes all the time"
         raise CorruptError(what, file=f"{self.path}/{segment.name}", offset=offset)
 
@@ -847,171 +832,27 @@ class MessageStore:
     ) -> Compaction:
         """Compact in place the segments of which more than half is dead; readers and writers go on.
 
-        progress  is told of the bytes of each segment that is done
+        progress  is told of the bytes of segments that are done
         raises    ReadOnly; OSError
-        cost      as the bytes that move
+        cost      as the bytes that move, and 2 us a message that stays
         """
-        if not dry_run:
-            with self._lock:
-                self._check()
-                current = self._current
-                if current is not None and current.valid * 2 < current.size:
-                    self._flush()
-                    self._current = None  # the next message begins another
-                    if not current.count:
-                        self._remove_segments([current])
-        done = Compaction()
-        for segment in self.candidates():
-            before = segment.size
-            after, moved, problem = (self._planned if dry_run else self._compact)(segment)
-            if problem:
-                done = done._replace(problems=(*done.problems, problem))
-            else:
-                done = done._replace(
-                    files=done.files + 1, before=done.before + before,
-                    after=done.after + after, moved=done.moved + moved,
-                )  # fmt: skip
-            if progress is not None:
-                progress(before)
-        return done
-
-    def _kept(self, segment: Segment) -> tuple[list[Message], str]:
-        """The messages of a segment that are held, in the order of the file; or why not."""
-        with self.directory.open(segment.name, follow=False) as storage:
-            found = scan(segment, storage, segment.version.START).rows
-        with self._lock:
-            refs = held(self.index, segment.number, found).tolist()
-            kept = [Message._make(row) for row, n in zip(found, refs, strict=True) if n]
-            if len(kept) == segment.count:
-                return kept, ""
-            what = f"a scan finds {len(kept)} of {segment.count} messages: verify it"
-            return [], f"{self.path}/{segment.name}: {what}"
-
-    def _planned(self, segment: Segment) -> tuple[int, int, str]:
-        """What `_compact` would return."""
-        if self.writable:
-            with self._lock:
-                self._flush()
-        kept, problem = self._kept(segment)
-        made = plan(kept, segment.version.START)
-        return made.size, len(made.moves), problem
-
-    def _compact(self, segment: Segment) -> tuple[int, int, str]:
-        """-> bytes then, messages moved, and why it was left alone."""
+        if dry_run:
+            return planned(self)
         with self._lock:
             self._check()
-            gone = segment.number not in self.segments
-            if gone or segment.number in self._busy or segment is self._current:
-                return segment.size, 0, ""
-            self._busy.add(segment.number)
-        try:
-            self.sync()
-            kept, problem = self._kept(segment)
-            if problem:
-                return segment.size, 0, problem
-            with self._lock:
-                self._state_all(INTENT, segment, kept)
-                segment.moved += 1
-            # What fails in the midst the next who opens it does again.
-            with self._finally(), self.directory.open(segment.name, "w", follow=False) as storage:
-                made = segment.version.compact(storage, kept)
-                storage.sync()
-                with self._lock:
-                    self._check()
-                    moved = made.moved
-                    relocate(self.index, segment, [m for m, _ in made.moves], segment, moved)
-                    after = kept[: len(kept) - len(moved)] + moved  # the last ones move
-                    self._state_all(RESET, segment, after)
-                    segment.moved += 1
-                    segment.size = made.size
-                storage.truncate(made.size)
-                storage.sync()
-            return made.size, len(made.moves), ""
-        finally:
-            with self._lock:
-                self._busy.discard(segment.number)
-                if not segment.count and segment.number in self.segments and not self._failed:
-                    self._remove_segments([segment])
-
-    def _state_all(self, kind: int, segment: Segment, messages: Sequence[Message]) -> None:
-        """Say in the journal, durable, which messages a segment has: those of these that are held.
-        What is in the segment is durable."""
-        refs = held(self.index, segment.number, messages)
-        add, number = self._journal.add, segment.number
-        add(kind, number, int(np.count_nonzero(refs)), 0, 0, NO_ID)
-        for (msg_id, size, offset), n in zip(messages, refs.tolist(), strict=True):
-            if n:
-                add(KEPT, number, offset, size, n, msg_id)
-        self._done += 1
-        self._sync_journal()
+            current = self._current
+            if current is not None and current.valid * 2 < current.size:
+                self._flush()
+                self._current = None  # the next message begins another
+                if not current.count:
+                    self._remove_segments([current])
+        return compact(self, progress)
 
     def migrate(self, progress: Callable[[int], object] | None = None) -> int:
         """Write the messages of each segment of version 1 into one of version 2 -> how many there
         were. Readers and writers go on. Raises CorruptError; OSError."""
-        old = [segment for segment in list(self.segments.values()) if segment.version is rdq]
-        for segment in old:
-            self._migrate(segment)
-            if progress is not None:
-                progress(segment.size)
-        return len(old)
-
-    def _migrate(self, segment: Segment) -> None:
-        with self._lock:
-            self._check()
-            if segment.number in self._busy or segment.number not in self.segments:
-                return
-            self._busy.add(segment.number)
-        new = None
-        try:
-            kept, problem = self._kept(segment)
-            if problem:
-                raise FormatError(problem)
-            with self._lock:
-                new = self._new_segment()
-                self._busy.add(new.number)
-                into = self._out[new.number].duplicate()
-            copied, at = self._copy(segment, kept, into)
-            with self._lock:
-                self._check()
-                self.directory.sync()
-                moved = relocate(self.index, segment, kept, new, copied)
-                new.valid, new.count = int(moved.size.sum()), len(moved.size)
-                new.size, new.beside = at, -1
-                segment.count = segment.valid = 0
-                self._state_all(RESET, new, copied)
-                self._busy.discard(segment.number)
-                self._remove_segments([segment])
-        except (OSError, FormatError):
-            if new is not None and not new.count:
-                with self._lock, suppress(KeyError):
-                    self._discard(new)
-            raise
-        finally:
-            with self._lock:
-                self._busy -= {segment.number, -1 if new is None else new.number}
-                if new is not None and not new.count and new.number in self.segments:
-                    self._remove_segments([new])
-
-    def _copy(
-        self, segment: Segment, kept: list[Message], into: Storage
-    ) -> tuple[list[Message], int]:
-        """Copy messages into a new segment, durable -> where they are in it, and its end."""
-        copied, at = list[Message](), sqs.START
-        with into, self.directory.open(segment.name, follow=False) as storage:
-            parts, room = list[bytes](), 0
-            for message in kept:
-                data = storage.read(message.offset, message.size)
-                body = _body(segment, data, message.msg_id, storage.name, message.offset)
-                record = sqs.record(message.msg_id, body, checked=self._checked)
-                copied.append(Message(message.msg_id, len(record), at + room))
-                parts.append(record)
-                room += len(record)
-                if room > BUFFER:
-                    into.write(at, parts)
-                    at, parts, room = at + room, [], 0
-            into.write(at, parts)
-            into.sync()
-        return copied, at + room
+        self._check()
+        return migrate(self, progress)
 
     # --- facts ---
 
@@ -1052,11 +893,3 @@ def _checked_id(msg_id: bytes) -> bytes:
     if len(msg_id) != ID:
         raise ValueError(f"a message id has {ID} bytes, not {len(msg_id)}")
     return msg_id
-
-
-def _body(segment: Segment, data: bytes, msg_id: bytes, name: str, offset: int) -> bytes:
-    """The body of a record. Raises CorruptError where it is not that of this message."""
-    found, body = segment.version.decode(data, file=name, offset=offset)
-    if found != msg_id:
-        raise CorruptError("another message", file=name, offset=offset)
-    return body  # type: ignore[no-any-return]

@@ -1,0 +1,345 @@
+"""Compaction of a message store, in place, and migration of its segments of version 1.
+
+What stays of a segment is in the journal before anything moves (INTENT), and where it is then
+before the file is cut short (RESET): no source is overwritten, so that what was interrupted is done
+again. Several segments go together: a sync of the journal is for all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Final, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from winkformats.arrays import Int64
+from winkformats.disk.storage import Directory, Storage
+from winkformats.errors import FormatError
+from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import Index, Rows, ids_of
+from winkformats.messagestore.journal import INTENT, RESET, Journal
+from winkformats.messagestore.segment import COPY, Plan, plan
+from winkfs.stores.messagestore.recovery import Segment, neutral
+
+MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index
+TOGETHER: Final = 128 << 20  # bytes of segments between two syncs of the journal
+FILES: Final = 64  # and the segments, at most
+Progress = Callable[[int], object]
+
+
+class Compaction(NamedTuple):
+    """What a compaction did: segments, bytes before and after, messages that moved; what it left
+    alone, and why."""
+
+    files: int = 0
+    before: int = 0
+    after: int = 0
+    moved: int = 0
+    problems: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """What of a message store is compacted: see `MessageStore`. All but `sync` under the lock."""
+
+    directory: Directory
+    segments: dict[int, Segment]
+    index: Index
+    writable: bool
+    _lock: threading.RLock
+    _current: Segment | None
+    _out: dict[int, Storage]
+    _busy: set[int]
+    _journal: Journal
+    _done: int
+    _failed: str
+    _checked: bool
+
+    def candidates(self) -> list[Segment]: ...
+    def sync(self) -> None: ...
+    def _check(self) -> None: ...
+    def _finally(self) -> AbstractContextManager[None]: ...
+    def _flush(self) -> None: ...
+    def _sync_journal(self) -> None: ...
+    def _new_segment(self) -> Segment: ...
+    def _discard(self, segment: Segment) -> None: ...
+    def _remove_segments(self, empty: list[Segment]) -> None: ...
+
+
+class Job(NamedTuple):
+    """A segment of `size` bytes, the messages that stay, in the order of the file, and how."""
+
+    segment: Segment
+    storage: Storage
+    size: int
+    kept: Rows
+    plan: Plan
+
+
+class Group(NamedTuple):
+    """Segments that go together, until `stack` is closed."""
+
+    jobs: list[Job]
+    stack: ExitStack
+
+
+def planned(store: Store) -> Compaction:
+    """What `compact` would do now."""
+    done = Compaction()
+    if store.writable:
+        with store._lock:
+            store._flush()
+    for part in _parts(store.candidates(), _count, MANY):
+        with ExitStack() as stack:
+            done = _add(done, *_checked(_begun(store, part, _kept(store, part), stack, "r").jobs))
+    return done
+
+
+def compact(store: Store, progress: Progress | None) -> Compaction:
+    """See `MessageStore.compact`."""
+    done = Compaction()
+    for part in _parts(store.candidates(), _count, MANY):
+        with _claimed(store, part) as mine, ExitStack() as stack:
+            store.sync()  # what the journal is going to say of them
+            kept, before = _kept(store, mine), list[Group]()
+            for some in _parts(mine, _size, TOGETHER):
+                before.append(_begun(store, some, kept, stack))
+                if len(before) == 2:  # the disk reads one while the other is worked on
+                    done = _compact(store, before.pop(0), done, progress)
+            for group in before:
+                done = _compact(store, group, done, progress)
+    return done
+
+
+def _count(segment: Segment) -> int:
+    return segment.count
+
+
+def _size(segment: Segment) -> int:
+    return segment.size
+
+
+def _parts(
+    segments: list[Segment], size: Callable[[Segment], int], most: int
+) -> Iterator[list[Segment]]:
+    """Some of them at a time: FILES at most, and of `most` in all, unless one alone is larger."""
+    some: list[Segment] = []
+    room = most
+    for segment in segments:
+        if some and (size(segment) > room or len(some) == FILES):
+            yield some
+            some, room = [], most
+        some.append(segment)
+        room -= size(segment)
+    if some:
+        yield some
+
+
+def _add(done: Compaction, jobs: list[Job], problems: list[str]) -> Compaction:
+    return Compaction(
+        done.files + len(jobs),
+        done.before + sum(job.size for job in jobs),
+        done.after + sum(job.plan.size for job in jobs),
+        done.moved + sum(len(job.plan.targets) for job in jobs),
+        (*done.problems, *problems),
+    )
+
+
+@contextmanager
+def _claimed(store: Store, segments: list[Segment]) -> Iterator[list[Segment]]:
+    """Those that nobody else works on, and nobody removes meanwhile."""
+    with store._lock:
+        store._check()
+        mine = [
+            segment for segment in segments
+            if segment.number in store.segments and segment.number not in store._busy
+            and segment is not store._current
+        ]  # fmt: skip
+        store._busy.update(segment.number for segment in mine)
+    try:
+        yield mine
+    finally:
+        with store._lock:
+            store._busy.difference_update(segment.number for segment in mine)
+            if not store._failed:
+                store._remove_segments(
+                    [s for s in mine if not s.count and s.number in store.segments]
+                )
+
+
+def _kept(store: Store, segments: list[Segment]) -> dict[int, Rows]:
+    """The messages of segments to which nothing is added, each in the order of the file; some may
+    have been removed since. Cost: 20 ns a message of the store, 0.3 us one of these."""
+    numbers = np.array(sorted(segment.number for segment in segments), np.int64)
+    parts, found = list[Rows](), store.index.rows()
+    while True:
+        with store._lock:
+            rows = next(found, None)
+        if rows is None:
+            break
+        parts.append(rows.take(np.isin(rows.file, numbers)))
+    every = Rows.joined(parts)
+    every = every.take(np.argsort(every.file << 32 | every.offset))
+    starts = np.searchsorted(every.file, numbers)
+    stops = np.searchsorted(every.file, numbers, "right")
+    return {
+        number: every.take(slice(start, stop))
+        for number, start, stop in zip(
+            numbers.tolist(), starts.tolist(), stops.tolist(), strict=True
+        )
+    }
+
+
+def _begun(
+    store: Store, segments: list[Segment], kept: dict[int, Rows], outer: ExitStack,
+    mode: Literal["r", "w"] = "w",
+) -> Group:  # fmt: skip
+    """Open the segments; the disk begins to read what is going to be read."""
+    stack = outer.enter_context(ExitStack())
+    jobs = []
+    for segment in segments:
+        rows = kept.pop(segment.number)
+        storage = stack.enter_context(store.directory.open(segment.name, mode, follow=False))
+        stack.enter_context(neutral(storage))
+        made = plan(rows.offset, rows.size, segment.version.START)
+        if len(made.targets):
+            for at in range(int(made.targets[0]), segment.size, COPY):
+                storage.read_ahead(at, COPY)
+        jobs.append(Job(segment, storage, segment.size, rows, made))
+    return Group(jobs, stack)
+
+
+def _checked(jobs: list[Job]) -> tuple[list[Job], list[str]]:
+    """-> those that can be done, and what is wrong with the others, a line each."""
+    good, problems = list[Job](), list[str]()
+    for job in jobs:
+        segment, storage, _, kept, made = job
+        movers = kept.take(slice(len(kept.file) - len(made.targets), None))
+        bad = segment.version.wrong(storage, movers.ids, movers.offset, movers.size)
+        bad |= movers.offset + movers.size > storage.size()
+        if bad.any():
+            msg_id = ids_of(movers.take(bad))[0].hex()
+            problems.append(f"{storage.name}: {bad.sum()} messages are none, {msg_id}: verify it")
+        elif len(kept.file) < segment.count:
+            problems.append(
+                f"{storage.name}: {segment.count - len(kept.file)} messages are missing"
+            )
+        else:
+            good.append(job)
+    return good, problems
+
+
+def _compact(store: Store, group: Group, done: Compaction, progress: Progress | None) -> Compaction:
+    """-> what was done, with this group."""
+    jobs, problems = _checked(group.jobs)
+    before = sum(job.size for job in group.jobs)
+    with store._lock:
+        store._check()
+        for job in jobs:
+            still = _held(store.index.swap_many(job.kept, job.kept), job.kept)
+            store._journal.add_all(INTENT, job.segment.number, still)
+            job.segment.moved += 1
+        store._done += 1
+    store.sync()
+    # What fails in the midst the next who opens it does again.
+    with store._finally():
+        for segment, storage, _, kept, made in jobs:
+            segment.version.compact(storage, kept.offset, kept.size, made)
+        for job in jobs:
+            job.storage.sync()
+    with store._lock:
+        store._check()
+        for segment, _, _, kept, made in jobs:
+            after = kept._replace(offset=made.offsets(kept.offset))
+            after = _held(store.index.swap_many(kept, after), after)
+            store._journal.add_all(RESET, segment.number, after)
+            segment.moved += 1
+            segment.size = made.size
+        store._done += 1
+    store.sync()
+    with store._finally():
+        for job in jobs:
+            job.storage.truncate(job.plan.size)
+        for job in jobs:
+            job.storage.sync()
+    group.stack.close()
+    if progress is not None:
+        progress(before)
+    return _add(done, jobs, problems)
+
+
+def _held(refs: Int64, rows: Rows) -> Rows:
+    """Those that somebody holds."""
+    return rows._replace(refs=refs).take(refs > 0)
+
+
+# --- migration ---
+
+
+def migrate(store: Store, progress: Progress | None) -> int:
+    """See `MessageStore.migrate`."""
+    old = [segment for segment in list(store.segments.values()) if segment.version is rdq]
+    for part in _parts(old, _count, MANY):
+        with _claimed(store, part) as mine:
+            kept = _kept(store, mine)
+            for segment in mine:
+                _migrate(store, segment, kept.pop(segment.number))
+                if progress is not None:
+                    progress(segment.size)
+    return len(old)
+
+
+def _migrate(store: Store, segment: Segment, kept: Rows) -> None:
+    with store._lock:
+        store._check()
+        new = store._new_segment()
+        store._busy.add(new.number)
+        into = store._out[new.number].duplicate()
+    try:
+        copied, end = _copy(store, segment, kept, new.number, into)
+        with store._lock:
+            store._check()
+            store.directory.sync()
+            moved = _held(store.index.swap_many(kept, copied), copied)
+            new.valid, new.count = int(moved.size.sum()), len(moved.size)
+            new.size, new.beside = end, -1
+            segment.count = segment.valid = 0
+            store._journal.add_all(RESET, new.number, moved)
+            store._done += 1
+            store._sync_journal()
+            store._busy.difference_update((segment.number, new.number))
+            store._remove_segments([segment, *([] if new.count else [new])])
+    except (OSError, FormatError):
+        if not new.count:
+            with store._lock, suppress(KeyError):
+                store._discard(new)
+        raise
+    finally:
+        with store._lock:
+            store._busy.discard(new.number)
+
+
+def _copy(
+    store: Store, segment: Segment, kept: Rows, number: int, into: Storage
+) -> tuple[Rows, int]:
+    """Copy messages into a new segment, durable -> where they are in it, and its end."""
+    sizes, at = list[int](), sqs.START
+    with into, store.directory.open(segment.name, follow=False) as storage:
+        parts, room = list[bytes](), 0
+        places = zip(ids_of(kept), kept.offset.tolist(), kept.size.tolist(), strict=True)
+        for msg_id, offset, size in places:
+            data = storage.read(offset, size)
+            body = segment.body(data, msg_id, storage.name, offset)
+            record = sqs.record(msg_id, body, checked=store._checked)
+            sizes.append(len(record))
+            parts.append(record)
+            room += len(record)
+            if room > COPY:
+                into.write(at, parts)
+                at, parts, room = at + room, [], 0
+        into.write(at, parts)
+        into.sync()
+    size = np.array(sizes, np.int64)
+    file, offset = np.full(len(size), number), sqs.START + np.cumsum(size) - size
+    return kept._replace(file=file, offset=offset, size=size), at + room
