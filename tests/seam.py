@@ -52,9 +52,9 @@ def _read(file: FileStorage, offset: int, length: int) -> Call:
     return Call("read", file.name, offset, length, file=file)
 
 
-def _read_each(file: FileStorage, offsets: Sequence[int], length: int) -> Call:
+def _read_each(file: FileStorage, offsets: Sequence[int], lengths: Sequence[int]) -> Call:
     start = offsets[0] if len(offsets) else 0
-    return Call("read", file.name, start, len(offsets) * length, file=file)
+    return Call("read", file.name, start, sum(lengths), file=file)
 
 
 def _read_into(file: FileStorage, into: memoryview, offset: int) -> Call:

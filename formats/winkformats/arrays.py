@@ -74,7 +74,7 @@ def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
     span = int(pos.max()) + width - low
     if span <= NEAR * len(pos):
         return storage.read(low, span).ljust(span, b"\0"), pos - low
-    parts = storage.read_each(pos.tolist(), width)
+    parts = storage.read_each(pos.tolist(), [width] * len(pos))
     data = b"".join(parts)
     if len(data) < width * len(pos):
         data = b"".join(part.ljust(width, b"\0") for part in parts)

@@ -98,8 +98,8 @@ class FileStorage(Storage):
             got += len(data)
         return b"".join(parts)
 
-    def read_each(self, offsets: Sequence[int], length: int) -> list[bytes]:
-        return list(map(os.pread, repeat(self.fd), repeat(length), offsets))
+    def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        return list(map(os.pread, repeat(self.fd), lengths, offsets))
 
     def read_into(self, into: memoryview, offset: int) -> int:
         got = 0

@@ -122,9 +122,9 @@ class Storage(ABC):
         data = bytearray(length)
         return bytes(data[: self.read_into(memoryview(data), offset)])
 
-    def read_each(self, offsets: Sequence[int], length: int) -> list[bytes]:
-        """Up to `length` bytes from each of these offsets, as `read` gives them."""
-        return [self.read(offset, length) for offset in offsets]
+    def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """Up to so many bytes from each of these offsets, mostly as many as `read` gives."""
+        return list(map(self.read, offsets, lengths))
 
     def patch(self, offset: int, data: Buffer) -> None:
         """Change a few bytes of what was written long ago; always through the page cache."""

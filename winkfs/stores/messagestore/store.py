@@ -683,30 +683,33 @@ class MessageStore:
             start[1:] // SPAN > start[:-1] // SPAN
         )
         first = np.flatnonzero(np.append(True, apart | (file[1:] > file[:-1]))[: len(ids)])
-        last = np.append(first[1:], len(ids)) - 1
-        ends = (start[last] + size[last]).tolist()
+        stop = np.append(first[1:], len(ids))
+        files = file[first]
+        lengths = (start[stop - 1] + size[stop - 1] - start[first]).tolist()
+        begins, firsts, stops = start[first].tolist(), first.tolist(), stop.tolist()
         places, starts, sizes = order.tolist(), start.tolist(), size.tolist()
         # By columns: 0.3 us a message.
         heads = list(map(sqs.HEAD.pack, repeat(sqs.MESSAGE), sizes, map(ids.__getitem__, places)))
-        head, storage, number = sqs.HEAD.size, None, -1
-        spans = zip(first.tolist(), last.tolist(), file[first].tolist(), ends, strict=True)
-        for low, high, here, end in spans:
-            if here != number:
-                number = here
-                with self._lock:
-                    segment = self.segments.get(number)
-                    storage = None if segment is None else self._storage(segment)
-            begin = starts[low]
-            data = b"" if storage is None else storage.read(begin, end - begin)
-            if segment is None or segment.moved != moved[number] or len(data) < end - begin:
-                left += places[low : high + 1]
-            elif low == high:
-                if data.startswith(heads[low]):
+        head = sqs.HEAD.size
+        for number in moved:
+            spans = slice(*np.searchsorted(files, (number, number + 1)).tolist())
+            with self._lock:
+                segment = self.segments.get(number)
+                storage = None if segment is None else self._storage(segment)
+            parts = list[bytes]()
+            if storage is not None:
+                parts = storage.read_each(begins[spans], lengths[spans])
+            short = list(map(len, parts)) != lengths[spans]
+            if segment is None or segment.moved != moved[number] or short:
+                left += places[firsts[spans][0] : stops[spans][-1]]
+                continue
+            for low, high, begin, data in zip(
+                firsts[spans], stops[spans], begins[spans], parts, strict=True
+            ):
+                if high - low == 1 and data.startswith(heads[low]):
                     found[places[low]] = data[head:]
-                else:
-                    left.append(places[low])
-            else:
-                for i in range(low, high + 1):
+                    continue
+                for i in range(low, high):
                     at = starts[i] - begin
                     if data.startswith(heads[i], at):
                         found[places[i]] = data[at + head : at + sizes[i]]
