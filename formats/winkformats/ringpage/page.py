@@ -2,8 +2,8 @@
 
     offset  size  type  field     meaning
     0       2     H     sequence  counts up from 1 in even passes, down from page_count in odd ones
-    2       2     H     flags     PARITY: that of the pass; GOES_ON: the last record does, in the
-                                  next page
+    2       2     H     flags     TURN: the pass, from 0 on, of which bit 0 is the parity;
+                                  GOES_ON: the last record does, in the next page
     4       4     I     crc       CRC-32 of all of the page but this field
     8       4     I     ring      the buffer it is of; others are left over from what was here
     12      4     I     records   that begin here
@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
 from winkformats.errors import CorruptError
 
 HEAD: Final = struct.Struct("<HHIIIQII")
 BLOCK: Final = 4096  # bytes before the first page; pages are multiples of it
-PARITY: Final = 1
-GOES_ON: Final = 2
+TURN: Final = 0x7FFF
+GOES_ON: Final = 0x8000
 SHORT: Final = struct.Struct("<H")  # of a length
 LONG: Final = struct.Struct("<I")
 LAST: Final = (1 << 63) - 1  # of a number
@@ -69,6 +68,11 @@ class Head(NamedTuple):
         return self.number + self.records
 
     @property
+    def turn(self) -> int:
+        """The pass, of which the last 15 bits count."""
+        return self.flags & TURN
+
+    @property
     def goes_on(self) -> bool:
         return bool(self.flags & GOES_ON)
 
@@ -76,8 +80,7 @@ class Head(NamedTuple):
         """Whether it may be the header of this page of this buffer."""
         return (
             self.ring == ring
-            and self.flags <= PARITY | GOES_ON
-            and self.sequence == sequence_of(index, self.flags & PARITY, page_count)
+            and self.sequence == sequence_of(index, self.flags, page_count)
             and self.first <= self.used <= page_size - HEAD.size
             and self.records <= self.used - self.first
             and self.end <= LAST
@@ -88,17 +91,17 @@ class Head(NamedTuple):
         return self.goes_on and after.first > 0 and self.end == after.number
 
 
-def sequence_of(index: int, parity: int, page_count: int) -> int:
-    return page_count - index if parity else index + 1
+def sequence_of(index: int, turn: int, page_count: int) -> int:
+    return page_count - index if turn % 2 else index + 1
 
 
 def encode(
-    index: int, parity: int, page_count: int, page_size: int, *,
+    index: int, turn: int, page_count: int, page_size: int, *,
     ring: int, number: int, records: int, first: int, goes_on: bool, data: bytes,
 ) -> tuple[Head, bytes]:  # fmt: skip
     """-> the header of a page, and the page. See the table."""
-    flags = parity | GOES_ON * goes_on
-    sequence = sequence_of(index, parity, page_count)
+    flags = turn & TURN | GOES_ON * goes_on
+    sequence = sequence_of(index, turn, page_count)
     head = Head(sequence, flags, 0, ring, records, number, first, len(data))
     raw = HEAD.pack(*head) + data.ljust(page_size - HEAD.size, b"\0")
     head = head._replace(crc=checksum(raw))
@@ -178,65 +181,40 @@ class Records:
 # --- which page is the newest ---
 
 
-def run(heads: Sequence[Head | None]) -> int:
-    """How many pages from the first one on have its parity: the next one is written next."""
-    if not heads or heads[0] is None:
-        return 0
-    parity = heads[0].flags & PARITY
-    for index, head in enumerate(heads):
-        if head is None or head.flags & PARITY != parity:
-            return index
-    return len(heads)
-
-
 def in_order(heads: list[Head | None], whole: Callable[[int], bool]) -> list[int]:
     """The pages of a buffer, the oldest first.
 
-    The newest one ends the run of the first page's parity. The numbers of records prove it: they
-    go on from page to page. Where they do not, pages are damaged, or a write was lost, and the
-    numbers alone tell.
+    The newest page is the one with the highest number. Those up to it are of its pass, those behind
+    it of the pass before; others are left over from a write that never came to the disk. So it is
+    also the end of the run of pages with the parity of the first one, where none is damaged.
 
     heads   of all pages; None: none that can be. Those of pages that are left out become None
     whole   whether the checksum of a page is right
-    cost    one page is read; where the numbers do not go on, all are
+    cost    two pages are read, and those whose numbers do not fit
     """
-    for _ in range(2):
-        found = list(around(heads, run(heads)))
-        if not found or not goes_on(heads, found):
-            break
-        if whole(found[-1]):
-            return found
-        heads[found[-1]] = None  # it was being written
-    for index, head in enumerate(heads):
-        if head is not None and not whole(index):
-            heads[index] = None
-    left = [(head.end, head.number, index) for index, head in enumerate(heads) if head is not None]
-    if not left:
+    ends = sorted((head.end, head.number, at) for at, head in enumerate(heads) if head is not None)
+    while ends and not whole(ends[-1][2]):
+        heads[ends.pop()[2]] = None  # it was being written, or is damaged
+    if not ends:
         return []
-    found, number = [], LAST
-    for index in reversed(list(around(heads, max(left)[2] + 1))):
+    newest = ends[-1][2]
+    last = heads[newest]
+    assert last is not None
+    for index, head in enumerate(heads):
+        if head is not None and head.turn != (last.turn - (index > newest)) & TURN:
+            heads[index] = None
+    after = (newest + 1) % len(heads)
+    if after != newest and heads[after] is not None and not whole(after):
+        heads[after] = None  # it was being written, and its header is still the one before
+    found: list[tuple[int, int]] = []  # the number behind its last record, index
+    for index in (*range(newest + 1, len(heads)), *range(newest + 1)):
         head = heads[index]
-        assert head is not None
-        if head.end <= number:
-            found.append(index)
-            number = head.number
-        else:
-            heads[index] = None  # what was written over it never came to the disk
-    return found[::-1]
-
-
-def around(heads: Sequence[Head | None], start: int) -> Iterator[int]:
-    """The pages that there are, once around from `start`."""
-    for index in (*range(start, len(heads)), *range(min(start, len(heads)))):
-        if heads[index] is not None:
-            yield index
-
-
-def goes_on(heads: Sequence[Head | None], found: Sequence[int]) -> bool:
-    """Whether the numbers go on from page to page, and no page is missing between two."""
-    for a, b in pairwise(found):
-        before, after = heads[a], heads[b]
-        assert before is not None and after is not None
-        if b != (a + 1) % len(heads) or before.end != after.number:
-            return False
-    return True
+        if head is None:
+            continue
+        if found and found[-1][0] > head.number and not whole(index):
+            heads[index] = None
+            continue
+        while found and found[-1][0] > head.number:
+            heads[found.pop()[1]] = None
+        found.append((head.end, index))
+    return [index for _, index in found]

@@ -89,7 +89,7 @@ class Pages:
         self.heads = self._heads()
         self.order = in_order(self.heads, self._is_whole)
         self.next = (self.order[-1] + 1) % settings.page_count if self.order else 0
-        self.looped = self.state.looped or any(index >= self.next > 0 for index in self.order)
+        self.looped = self.state.looped or any(self.head(at).turn > 0 for at in self.order[-1:])
         self.end = self.head(self.order[-1]).end if self.order else self.state.next
         self.trusted = self.state.clean and self.state.tail <= self.state.next == self.end
         self.tail = self.head(self.order[0]).number if self.order else self.end
@@ -136,8 +136,9 @@ class Pages:
 
     def _judge(self) -> None:
         """Say which pages are bad, where there should be good ones."""
-        last = self.order[-1] if self.order else self.state.num_pages - 1
-        should = range(self.settings.page_count if self.looped else last)
+        count = self.settings.page_count
+        last = self.order[-1] if self.order else min(self.state.num_pages, count) - 1
+        should = range(count if self.looped else last)
         torn = self.next if self.order else max(last, 0)
         bad = [index for index in should if self.heads[index] is None and index != torn]
         while bad:
