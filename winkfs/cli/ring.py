@@ -99,9 +99,11 @@ def push(file: str, files: tuple[str, ...], lines: bool) -> None:
         try:
             found.push_many(bodies_of(files or (STDIN,), lines))
         finally:  # what is added has to be known
-            found.flush()
-            sys.stdout.writelines(f"{number}\n" for number in range(start, found.end))
-            sys.stdout.flush()
+            try:
+                found.flush()
+            finally:
+                sys.stdout.writelines(f"{number}\n" for number in range(start, found.end))
+                sys.stdout.flush()
 
 
 @ring.command()

@@ -173,16 +173,15 @@ class Pages:
         width = length_of(self.settings.page_size).size
         return sum(max(head.used - width * head.records, 0) for head in heads)
 
-    def read(self, index: int, head: Head | None = None) -> bytes:
-        """A page with its header.
+    def read(self, index: int, head: Head) -> bytes:
+        """The page with this header.
 
         raises  NoSuchFile: another page has taken its place; CorruptError; OSError
         """
-        wanted = self.head(index) if head is None else head
         for _ in range(2):  # the first time it may have been halfway written over
             raw = self._raw(index)
             if is_whole(raw, self.settings.page_size):
-                if Head.decode(raw) != wanted:
+                if Head.decode(raw) != head:
                     raise NoSuchFile(f"page {index} was written over", self.storage.name)
                 return raw
         at = self.settings.offset(index)
@@ -193,16 +192,16 @@ class Pages:
 
     def records(self, problem: Callable[[Exception], Any]) -> Iterator[Record]:
         """The unread records, the oldest first. `problem` is called with each damaged page."""
-        joined = self.joining()
-        for index in list(self.order):
-            if self.head(index).end <= self.tail:
+        joined, tail = self.joining(), self.tail  # as of now, whatever `load` finds meanwhile
+        for index, head in [(index, self.head(index)) for index in self.order]:
+            if head.end <= tail:
                 continue
             try:
-                found = joined.read(index, self.read(index))
+                found = joined.read(index, self.read(index, head))
             except NoSuchFile:
                 joined.break_off()
             except CorruptError as error:
                 joined.break_off()
                 problem(error)
             else:
-                yield from (record for record in found if record.number >= self.tail)
+                yield from (record for record in found if record.number >= tail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,11 +31,9 @@ class RingRecords(Records):
         super().__init__(path)
         self.ring = Ring(path)
         self._file = os.path.basename(path)
-        self._kept: tuple[int, dict[int, Record]] = (
-            -1,
-            {},
-        )  # a page, and the records that end there
+        self._kept: dict[int, Record] = {}  # of the page that was read last
         self._opened = time.time_ns()
+        self._lock = threading.Lock()
 
     @property
     def problems(self) -> list[str]:
@@ -71,35 +70,36 @@ class RingRecords(Records):
         """Raises NoSuchFile; ValueError for what can be no id; CorruptError."""
         if not ID.fullmatch(id):
             raise ValueError(f"{id!r} is no number of a record")
-        number = int(id)
-        if number not in self._kept[1]:
-            self._find(number)
-        record = self._kept[1].get(number)
+        number, record = int(id), None
+        if number >= self.ring.pages.tail:
+            with self._lock:
+                if number not in self._kept:
+                    self._find(number)
+                record = self._kept.get(number)
         if record is None:
             raise NoSuchFile("no such record", f"{self.base}: {id}")
         return record
 
     def _find(self, number: int) -> None:
-        """Keep the records of the page in which this one ends, if there is one."""
+        """Keep the records of the page in which this one begins, if there is one, and of the next
+        one, where it ends there."""
         pages = self.ring.pages
         at = bisect_right(pages.order, number, key=lambda index: pages.head(index).end)
-        if number < pages.tail or at == len(pages.order):
-            return
-        joined, found = pages.joining(), list[Record]()
+        joined, self._kept = pages.joining(), {}
         for index in pages.order[at : at + 2]:
-            before = {record.number: record for record in found}
-            found = joined.read(index, pages.read(index))
-            self._kept = index, before | {record.number: record for record in found}
-            if number in self._kept[1]:
+            found = joined.read(index, pages.read(index, pages.head(index)))
+            self._kept |= {record.number: record for record in found}
+            if number in self._kept:
                 break
 
     def refresh(self) -> bool:
-        self._mtimes.clear()
-        self._opened = time.time_ns()
-        if not self.ring.refresh():
-            return False
-        self._kept = -1, {}
-        return True
+        with self._lock:
+            self._mtimes.clear()
+            self._opened = time.time_ns()
+            changed = self.ring.refresh()
+            if changed:
+                self._kept = {}
+            return changed
 
     def mtime_ns(self, file: str) -> int:
         """Of a device, which does not say: when this was opened, or looked at anew."""
@@ -148,7 +148,7 @@ def verify(path: str, progress: Progress | None = None) -> Report:
         for index in pages.order:
             report.entries += 1
             try:
-                found = joined.read(index, pages.read(index))
+                found = joined.read(index, pages.read(index, pages.head(index)))
             except NoSuchFile:  # by a writer, meanwhile
                 joined.break_off()
             except CorruptError as error:

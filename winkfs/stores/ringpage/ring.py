@@ -233,8 +233,8 @@ class Ring:
 
     @property
     def end(self) -> int:
-        """The number that the next record gets which goes to the disk."""
-        return self._end
+        """The number behind that of the last record that is on the disk, whole."""
+        return self._end - bool(self._skip)
 
     # --- the end ---
 
@@ -338,8 +338,10 @@ class Ring:
         """
         with self._lock:
             self._check()
-            self._write_all()
-            self._sync()
+            try:
+                self._write_all()
+            finally:
+                self._sync()
 
     def sync(self) -> None:
         """Return when all pages that were written are durable. Raises OSError, which is final."""
@@ -565,7 +567,7 @@ class Ring:
                 "next_page": self._next,
                 "tail": self._tail,
                 "tail_trusted": pages.trusted,
-                "next": self._end,
+                "next": self.end,
                 "in_memory": len(self._waiting) + len(self._ready) if writer else 0,
                 "written_bytes": written,
                 "record_bytes": stored,
