@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from winkformats.disk.paths import locate
-from winkformats.disk.posix import DeviceStorage
+from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Kind, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.metadata import MAGIC, PLACES, Settings, State
@@ -29,14 +28,11 @@ AT_ONCE: Final = 4096  # headers read together
 
 def open_buffer(path: str, mode: str = "r") -> Storage:
     """Open a file or a block device, "r" or "w". Raises NoSuchFile; Locked; OSError."""
-    directory, name = locate(path)
-    found = directory.info(name, follow=True)
-    if found is None:
-        raise NoSuchFile("no such Ring Page buffer: see winkfs ring create", path)
-    if found.kind is not Kind.DEVICE:
-        return directory.open(name, mode)
     try:
-        return DeviceStorage(path, mode)
+        return open_file(path, mode, device=True)
+    except FileNotFoundError:
+        what = "no such Ring Page buffer: see winkfs ring create"
+        raise NoSuchFile(what, path) from None
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -59,6 +55,7 @@ def is_buffer(path: str) -> bool:
 class Pages:
     """What is found in a buffer as of the last `load`.
 
+    is_device whether it is a block device
     heads     of each page, None where there is none, or a bad one
     order     indices of the good pages, the oldest first
     next      index of the page that is written next
@@ -72,7 +69,8 @@ class Pages:
         self.storage = storage
         found = Settings.decode(storage.read(0, BLOCK), name=storage.name)
         self.settings, self._wrong = found
-        if isinstance(storage, DeviceStorage) and storage.size() < self.settings.size:
+        self.is_device = storage.info().kind is Kind.DEVICE
+        if self.is_device and storage.size() < self.settings.size:
             what = f"a device of {storage.size():,} bytes for a buffer of {self.settings.size:,}"
             raise FormatError(f"{storage.name}: {what}")
         self.load()

@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from winkformats.disk.posix import DeviceStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.page import Record
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile, ReadOnly
 from winkfs.stores.records import Part, Progress, Records, Row
+from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.ring import Ring
 
 ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -103,8 +103,7 @@ class RingRecords(Records):
 
     def mtime_ns(self, file: str) -> int:
         """Of a device, which does not say: when this was opened, or looked at anew."""
-        storage = self.ring.pages.storage
-        return self._opened if isinstance(storage, DeviceStorage) else super().mtime_ns(file)
+        return self._opened if self.ring.pages.is_device else super().mtime_ns(file)
 
     def stats(self) -> Mapping[str, Any]:
         return self.ring.stats()
@@ -134,13 +133,12 @@ class RingRecords(Records):
 def verify(path: str, progress: Progress | None = None) -> Report:
     """Read all pages, also those whose records were read, and put all records together."""
     report = Report()
-    try:
-        ring = Ring(path)
-    except FormatError as error:
-        report.add(str(error))
-        return report
-    with ring:
-        pages = ring.pages
+    with open_buffer(path) as storage:
+        try:
+            pages = Pages(storage)
+        except FormatError as error:
+            report.add(str(error))
+            return report
         report.notes += pages.notes
         for problem in pages.problems:
             report.add(problem)

@@ -195,11 +195,12 @@ class Ring:
 
     def _locked(self) -> Lock | None:
         """A device that is open to be written is locked already."""
-        if self._storage.info().kind is Kind.DEVICE:
+        info = self._storage.info()
+        if info.kind is Kind.DEVICE:
             return None
         directory, name = locate(self.path)
         lock = directory.lock(name)
-        if lock is None or lock.identity != self._storage.info().identity:
+        if lock is None or lock.identity != info.identity:
             if lock is not None:
                 lock.release()
             raise Locked("another writer has it open: wait for it or stop it", self.path)
