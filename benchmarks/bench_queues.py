@@ -1,8 +1,8 @@
 """How fast are records pushed and popped, beside SQLite-backed queues and a plain append?
 
 Records of 256 bytes: 200,000, of the SQLite queues a tenth. The Ring Page buffer has 64 KiB of
-memory, and is flushed behind the pushes, so all is on the disk, and comes back from there. In
-turn: each record is popped right behind its push. Durable: a sync, or a transaction, for a hundred. In
+memory, and is flushed behind the pushes, so all is on the disk, and comes back from there. In turn:
+each record is popped right behind its push. Durable: a sync, or a transaction, for a hundred. In
 the other steps each call to a SQLite queue is a transaction, unsynced. Append: os.write of each
 record; its pops are reads of the file.
 

@@ -647,3 +647,15 @@ def test_the_page_of_the_encoder_is_that_of_the_writer(path: str) -> None:
     form = {"ring": number, "number": 0, "records": 1, "first": 0, "goes_on": False}
     raw = encode(0, 0, 8, 4096, data=b"\3\0abc", **form)[1]  # type: ignore[arg-type]
     assert Path(path).read_bytes()[BLOCK:] == raw
+
+
+def test_records_of_a_writer_are_those_of_its_opening(path: str) -> None:
+    """Those that were written over meanwhile are left out, and what has taken their place, too."""
+    with Ring(path, "a") as ring:
+        ring.push_many(bodies(140))
+    with Ring(path, "a", memory=4096) as ring:
+        before = [record.body for record in ring.records()]
+        assert before == bodies(140)
+        ring.push_many([b"later" * 40] * 60)
+        seen = [record.body for record in ring.records()]
+        assert seen and seen == before[-len(seen) :] and len(seen) < 120

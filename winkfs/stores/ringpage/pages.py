@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Kind, Storage
@@ -22,8 +22,6 @@ from winkformats.ringpage.page import (
     length_of,
 )
 from winkfs.errors import Locked, NoSuchFile
-
-AT_ONCE: Final = 4096  # headers read together
 
 
 def open_buffer(path: str, mode: str = "r") -> Storage:
@@ -78,13 +76,14 @@ class Pages:
     def load(self) -> None:
         """Look at all pages anew. Raises OSError."""
         settings = self.settings
-        self._signature: object = None
         self.problems, self.notes = list(self._wrong), list[str]()
-        state = State.decode(self.storage.read(0, BLOCK), settings.ring)
+        block = self.storage.read(0, BLOCK)
+        state = State.decode(block, settings.ring)
         if state is None:
             self.notes.append(f"{self.storage.name}: no state is whole: what was read is not known")
         self.state = state or State()
-        self.heads = self._heads()
+        raws = self._raw_heads()
+        self.heads = self._heads(raws)
         self.order = in_order(self.heads, self._is_whole)
         self.next = (self.order[-1] + 1) % settings.page_count if self.order else 0
         self.looped = self.state.looped or any(self.head(at).turn > 0 for at in self.order[-1:])
@@ -94,7 +93,8 @@ class Pages:
         if self.trusted:
             self.tail = max(self.tail, self.state.tail)
         self._judge()
-        self._signature = self._sign()
+        following = raws[self.next] if self.next < len(raws) else b""
+        self._signature = block, following, self.heads[self.next] is not None
 
     def refresh(self) -> bool:
         """Look at the pages anew if anything was written -> whether it was. Raises OSError."""
@@ -104,9 +104,11 @@ class Pages:
         return True
 
     def _sign(self) -> object:
-        """What a writer changes with whatever it writes."""
-        at = self.settings.offset(self.next)
-        return self.storage.read(0, BLOCK), self.storage.read(at, HEAD.size)
+        """What a writer changes with whatever it writes: the state, the header of the next page,
+        whether that page is whole."""
+        following = self.storage.read(self.settings.offset(self.next), HEAD.size)
+        whole = self.heads[self.next] is not None or self._is_whole(self.next)
+        return self.storage.read(0, BLOCK), following, whole
 
     def head(self, index: int) -> Head:
         """Of a good page."""
@@ -114,17 +116,21 @@ class Pages:
         assert head is not None
         return head
 
-    def _heads(self) -> list[Head | None]:
-        size, settings = self.storage.size(), self.settings
-        there = min(max(size - BLOCK, 0) // settings.page_size, settings.page_count)
-        found: list[Head | None] = []
+    def _raw_heads(self) -> list[bytes]:
+        """Of all pages that are there."""
+        settings = self.settings
+        there = max(self.storage.size() - BLOCK, 0) // settings.page_size
+        offsets = list(map(settings.offset, range(min(there, settings.page_count))))
+        return self.storage.read_each(offsets, HEAD.size)
+
+    def _heads(self, raws: list[bytes]) -> list[Head | None]:
+        settings = self.settings
         form = settings.page_count, settings.page_size, settings.ring
-        for start in range(0, there, AT_ONCE):
-            offsets = list(map(settings.offset, range(start, min(start + AT_ONCE, there))))
-            for index, raw in enumerate(self.storage.read_each(offsets, HEAD.size), start):
-                head = Head.decode(raw) if len(raw) == HEAD.size else None
-                found.append(head if head is not None and head.fits(index, *form) else None)
-        return found + [None] * (settings.page_count - there)
+        found: list[Head | None] = [None] * settings.page_count
+        for index, raw in enumerate(raws):
+            if len(raw) == HEAD.size and (head := Head.decode(raw)).fits(index, *form):
+                found[index] = head
+        return found
 
     def _is_whole(self, index: int) -> bool:
         return is_whole(self._raw(index), self.settings.page_size)

@@ -168,7 +168,7 @@ class Ring:
     ) -> None:
         """Raises NoSuchFile; Locked; FormatError; ValueError; OSError.
 
-        cost  reads the header of each page; after damage all pages
+        cost  reads the header of each page, and a few pages
         """
         for what, given, known in (
             ("mode", mode, ("r", "a")), ("sync", sync, ("none", "always")),
@@ -222,7 +222,8 @@ class Ring:
         good = [(index, pages.head(index)) for index in pages.order]
         self._unread = deque((i, head) for i, head in good if head.end > pages.tail)
         self._occupied = deque((i, head.end) for i, head in self._unread)
-        self._oldest = pages.head(pages.order[0]).number if good else 0  # of what is on the disk
+        self._heads = list(pages.heads)
+        self._oldest = good[0][1].number if good else 0  # record on the disk
         self._tail, self._end, self._next = pages.tail, pages.end, pages.next
         self._turn = good[-1][1].turn + (self._next == 0) if good else 0
         known = max(pages.state.num_pages, min(len(good), NUM_PAGES))
@@ -261,9 +262,10 @@ class Ring:
         finally:
             self.dropped += len(self._waiting)
             self._overwritten += self._stranded()
-            if save_tail and self._changed and not self._failed:
-                self._write_state(clean=True)
-            self._sync()
+            if not self._failed:
+                if save_tail and self._changed:
+                    self._write_state(clean=True)
+                self._sync()
 
     def _stranded(self) -> int:
         """Records that were read from pages which were written over since, and not popped."""
@@ -317,7 +319,8 @@ class Ring:
             body = bytes(body)
         size = len(body)
         with self._lock:
-            self._check()
+            if self._closed or self._failed or not self.writable:
+                self._check()
             if size > self.settings.largest:
                 what = f"a record of {size:,} bytes: the buffer takes {self.settings.largest:,}"
                 raise ValueError(f"{self.path}: {what}")
@@ -403,9 +406,8 @@ class Ring:
         self._is_written(index, head)
 
     def _is_written(self, index: int, head: Head) -> None:
-        before = self.pages.heads[index]
+        before, self._heads[index] = self._heads[index], head
         self._oldest = self._oldest if before is None else before.end
-        self.pages.heads[index] = head
         self._unread.append((index, head))
         self._occupied.append((index, head.end))
         self._end = head.end
@@ -452,7 +454,8 @@ class Ring:
     def pop(self) -> bytes | None:
         """Take the oldest record; None: there is none. Raises OSError. Cost: 3 us."""
         with self._lock:
-            self._check(write=False)
+            if self._closed or not self.writable:
+                self._check(write=False)
             if self._ready or self._load():
                 number, body = self._ready.popleft()
                 self._passed(number + 1)
