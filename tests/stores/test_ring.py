@@ -231,6 +231,25 @@ def test_what_is_in_memory_of_a_page_that_is_written_over_is_read_all_the_same(p
         assert gone > 0 and len(ring) == left - gone
 
 
+def test_a_page_with_the_end_of_a_lost_record_alone_is_written_over(tmp_path: Path) -> None:
+    """A pop from memory has passed it, and it was never read."""
+    create(tmp_path / "ring", pages=4)
+    with Ring(tmp_path / "ring", "a", memory=4096) as ring:
+        for some in ([b"a", b"b"], [b"x" * 100, b"c" * 4000], [b"d"]):
+            ring.push_many(some)
+            ring.flush()  # the second time two pages: of c there is only the end in the last one
+        assert ring.pop() == b"a"  # b is in memory
+        for body in (b"e", b"f"):  # over the first two pages
+            ring.push(body)
+            ring.flush()
+        assert ring.pop() == b"b"
+        for body in (b"g", b"h"):
+            ring.push(body)
+            ring.flush()
+        assert ring.pop_many(9) == [b"e", b"f", b"g", b"h"]
+        assert ring.problems == []
+
+
 def test_a_buffer_can_refuse_more(tmp_path: Path) -> None:
     path = tmp_path / "ring"
     create(path, pages=4, full="refuse")

@@ -424,11 +424,10 @@ class Ring:
 
     def _free(self, index: int) -> None:
         """See that a page may be written over. Raises Full."""
-        if not self._occupied or self._occupied[0][0] != index:
-            return
-        if self.settings.refuse:
-            raise Full("the buffer is full: pop some records", self.path)
-        self._occupied.popleft()
+        if self._occupied and self._occupied[0][0] == index:
+            if self.settings.refuse:
+                raise Full("the buffer is full: pop some records", self.path)
+            self._occupied.popleft()
         if self._unread and self._unread[0][0] == index:
             head = self._unread.popleft()[1]
             before, self._joined = self._joined.before, self.pages.joining()
