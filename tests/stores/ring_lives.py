@@ -144,6 +144,8 @@ class Life:
                 width = record.offset + 4 + len(record.body)
                 last = (record.page + (width > self.page_size)) % len(pages.heads)
                 self.durable[self.number(record.body)] = {record.page, last}
+        # A write over the oldest page that failed has given these up, and they may be there still.
+        self.durable = {n: pages for n, pages in self.durable.items() if n in self.model}
         self.touched = set()
 
     def close(self) -> None:
