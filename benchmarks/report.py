@@ -21,7 +21,8 @@ from typing import Any, Final
 from common import Options
 
 RESULTS: Final = Path(__file__).parent / "results"
-PACKAGES: Final = ("winkfs", "numpy", "xxhash", "lmdb", "rocksdict", "mfusepy", "fusepy")
+PACKAGES: Final = ("winkfs", "numpy", "xxhash", "lmdb", "rocksdict", "mfusepy", "fusepy",
+            "persist-queue", "litequeue")  # fmt: skip
 MIB: Final = 1 << 20
 
 

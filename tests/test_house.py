@@ -15,11 +15,11 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 190,  # 30 of them of the message store and the LogStore
+    "modules": 196,  # 39 of them of the message store, the LogStore and the ring buffer
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
-    "modules imported by one other": 23,
+    "modules imported by one other": 25,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)

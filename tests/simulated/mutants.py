@@ -49,6 +49,10 @@ MESSAGE_TESTS = "tests/stores/test_message_store.py"
 LOG, LOGCUTS = "winkfs/stores/logstore", "tests/stores/test_logstore_cuts.py"
 LOGTEST = "tests/stores/test_logstore.py"
 LOGIMAGES = f"{LOGCUTS}::test_every_image_shows_what_was_acknowledged"
+RING, RINGPAGE = "winkfs/stores/ringpage", "formats/winkformats/ringpage"
+RINGFORM, RINGTEST = "tests/stores/test_ring_format.py", "tests/stores/test_ring.py"
+RINGCUTS = "tests/stores/test_ring_cuts.py"
+RINGIMAGES = f"{RINGCUTS}::test_every_image_has_what_was_synced"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -305,6 +309,84 @@ MUTANTS = (
         "            if storage is not None and segment.moved == moved:\n",
         "            if storage is not None:\n",
         f"{MESSAGE_TESTS}::test_a_message_that_moves_while_it_is_read_is_read_again",
+    ),
+    Mutant(
+        "ring: the newest page is believed unread", f"{RINGPAGE}/page.py",
+        "    while ends and not whole(ends[-1][2]):\n",
+        "    while False:\n",
+        f"{RINGFORM}::test_a_torn_page_behind_the_newest_is_left_out",
+    ),
+    Mutant(
+        "ring: a torn page with the old header is believed", f"{RINGPAGE}/page.py",
+        "    if after != newest and heads[after] is not None and not whole(after):\n",
+        "    if False:\n",
+        f"{RINGIMAGES}[synced]",
+    ),
+    Mutant(
+        "ring: pages of an older pass are believed", f"{RINGPAGE}/page.py",
+        "        if head is not None and head.turn !=",
+        "        if head is not None and last.turn < 0 and head.turn !=",
+        f"{RINGFORM}::test_a_page_that_was_never_written_over_is_not_the_newest",
+    ),
+    Mutant(
+        "ring: pages of another buffer are believed", f"{RINGPAGE}/page.py",
+        "            self.ring == ring\n",
+        "            self.ring >= 0\n",
+        f"{RINGTEST}::test_pages_of_an_older_buffer_are_none",
+    ),
+    Mutant(
+        "ring: a record is put together from pages that do not follow", f"{RINGPAGE}/page.py",
+        "self.goes_on and after.first > 0 and self.end == after.number",
+        "self.goes_on and after.first > 0",
+        f"{RINGIMAGES}[overwrite]",
+    ),
+    Mutant(
+        "ring: the checksum of a page is not looked at", f"{RINGPAGE}/page.py",
+        "len(raw) == page_size and Head.decode(raw).crc == checksum(raw)",
+        "len(raw) == page_size and checksum(raw) >= 0",
+        f"{RINGCUTS}::test_flips_and_zeros_are_told_and_give_no_wrong_record",
+    ),
+    Mutant(
+        "ring: a saved tail is trusted for good", f"{RING}/pages.py",
+        "self.state.tail <= self.state.next == self.end",
+        "self.state.tail <= self.state.next <= self.end",
+        f"{RINGTEST}::test_a_saved_tail_is_not_trusted_once_a_page_has_followed",
+    ),
+    Mutant(
+        "ring: a full buffer that refuses takes more", f"{RING}/ring.py",
+        "        if self.settings.refuse:\n",
+        "        if self.settings.refuse and not self._waiting:\n",
+        f"{RINGTEST}::test_a_buffer_can_refuse_more",
+    ),
+    Mutant(
+        "ring: a page is free before the record that goes on from it was popped", f"{RING}/ring.py",
+        "        while self._occupied and self._occupied[0][1] <= self._tail:\n",
+        "        while self._occupied and self._occupied[0][1] <= self._tail + 1:\n",
+        f"{RINGIMAGES}[refuse]",
+    ),
+    Mutant(
+        "ring: what a killed writer left is taken as durable", f"{RING}/ring.py",
+        "        self._unsynced = self.writable  #",
+        "        self._unsynced = False  #",
+        f"{RINGCUTS}::test_a_sync_covers_what_a_killed_writer_left",
+    ),
+    Mutant(
+        "ring: a page is not synced as it is written", f"{RING}/ring.py",
+        "        if self._always:\n            self._sync()\n",
+        "",
+        f"{RINGIMAGES}[synced]",
+    ),
+    Mutant(
+        "ring: records that are lost at the end are not counted", f"{RING}/ring.py",
+        "            self._overwritten += self._stranded()\n",
+        "",
+        f"{RINGIMAGES}[overwrite]",
+    ),
+    Mutant(
+        "ring: a record that was popped from memory is finished on the disk", f"{RING}/ring.py",
+        "                self._skip = 0\n                self._passed(self._end)\n",
+        "                self._passed(self._end)\n",
+        f"{RINGTEST}::test_a_record_that_was_popped_from_memory_is_not_finished_on_the_disk",
     ),
     Mutant(
         "log store: acknowledged without a sync", f"{LOG}/log.py",

@@ -199,7 +199,7 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
         made: list[str] = []
         size = 0
         try:
-            for body in _bodies(files or (STDIN,), lines):
+            for body in bodies_of(files or (STDIN,), lines):
                 made.append(found.put(id, body))
                 size += len(body)
                 if len(made) == SYNC or size >= SYNC_BYTES:
@@ -218,7 +218,7 @@ def _acknowledge(found: Records, ids: list[str]) -> None:
     sys.stdout.flush()
 
 
-def _bodies(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
+def bodies_of(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
     """Raises OSError."""
     for file in files:
         for path in _below(file) if os.path.isdir(file) else [file]:

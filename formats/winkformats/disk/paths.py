@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from winkformats.disk.posix import PosixDirectory
+from winkformats.disk.posix import DeviceStorage, PosixDirectory
 from winkformats.disk.storage import Directory, Kind, Storage
 
 Factory = Callable[[str], Directory]
@@ -44,9 +44,15 @@ def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:
     return directory_of(head or slash), name
 
 
-def open_file(path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False) -> Storage:
-    """Open the file with this path, see `Directory.open`."""
+def open_file(
+    path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False, device: bool = False
+) -> Storage:
+    """Open the file with this path, see `Directory.open`; `device`: or block device, see
+    `DeviceStorage`."""
     directory, name = locate(path)
+    found = directory.info(name, follow=True) if device else None
+    if found is not None and found.kind is Kind.DEVICE:
+        return DeviceStorage(os.fspath(path), mode)
     return directory.open(name, mode, uncached=uncached)
 
 

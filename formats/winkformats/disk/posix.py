@@ -1,6 +1,7 @@
 """The disk of this machine.
 
     FileStorage      one open file: positional reads and writes, mappings, the page cache
+    DeviceStorage    a block device
     PosixDirectory   files by name
     FileLock         a lock on a file that no child process inherits
 
@@ -44,7 +45,10 @@ MODES: Final = {
     "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
 }
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
+KINDS: Final = {
+    stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK,
+    stat.S_IFBLK: Kind.DEVICE,
+}  # fmt: skip
 MADV_DONTFORK: Final = 10  # linux/mman.h
 MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _void, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -273,6 +277,26 @@ def _close_dropped(fd: int, name: str, pid: int) -> None:
     os.close(fd)
     if os.getpid() == pid:
         warnings.warn(f"unclosed file {name}", ResourceWarning, stacklevel=3)
+
+
+class DeviceStorage(FileStorage):
+    """A block device. Who opens it to write has it alone: nobody has mounted it, and nobody else
+    opens it so.
+
+    raises  OSError, EBUSY where somebody has it; where it is no block device
+    """
+
+    def __init__(self, path: str, mode: str = "r") -> None:
+        flags = MODES[mode] | (0 if mode == "r" else os.O_EXCL) | os.O_NONBLOCK
+        if not stat.S_ISBLK(os.stat(path).st_mode):  # others may wait, or act, when they are opened
+            raise OSError(errno.ENOTBLK, os.strerror(errno.ENOTBLK), path)
+        super().__init__(path, fd=os.open(path, flags))
+
+    def size(self) -> int:
+        return os.lseek(self.fd, 0, os.SEEK_END)
+
+    def info(self) -> Info:
+        return super().info()._replace(size=self.size())
 
 
 class PosixDirectory(Directory):

@@ -36,6 +36,7 @@ class Kind(enum.Enum):
     FILE = "file"
     DIRECTORY = "directory"
     LINK = "symbolic link"
+    DEVICE = "block device"
     OTHER = "special file"
 
 

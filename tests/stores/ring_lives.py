@@ -1,0 +1,313 @@
+"""Lives of Ring Page buffers on a simulated disk: random operations by seed, beside a model.
+
+    python tests/stores/ring_lives.py overwrite 17     # one life, step by step
+
+A record that was on the disk at a sync is there after a power cut, unless it was popped, or a page
+that it lies in was written over since, which with "refuse" happens to those that were popped alone.
+Whatever happens, what is read are records that were pushed, whole, in their order.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkformats.ringpage.page import BLOCK
+from winkfs.stores.ringpage.pages import Pages, open_buffer
+from winkfs.stores.ringpage.records import verify
+from winkfs.stores.ringpage.ring import Full, Ring, create
+
+VARIANTS = ("overwrite", "refuse", "synced")  # "synced": overwrite, each page is synced
+FAULTS = ("sync", "write")
+NUMBER = struct.Struct("<I")
+
+
+class Wrong(AssertionError):
+    """What an image shows is not allowed."""
+
+
+class Life:
+    """A buffer on a simulated disk.
+
+    pushed   bodies by the numbers that they begin with; model: numbers in the queue
+    durable  of each record that was on the disk at the last sync: the pages that it lies in
+    touched  pages that were written since
+    saved    whether the disk has all of the queue, and knows what was popped
+    """
+
+    def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
+        self.kind, self.seed, self.trace = kind, seed, trace
+        self.rng = rng = random.Random(f"{kind} {seed}")
+        self.disk = SimulatedDisk(rng.getrandbits(32), torn=rng.choice((1, 512)))
+        self.page_size = rng.choice((4096, 4096, 8192))
+        full = "refuse" if kind == "refuse" else "overwrite"
+        made = create(
+            self.path, pages=rng.randint(2, 7), page_size=self.page_size, full=full
+        )  # fmt: skip
+        self.largest = made.largest
+        self.pushed: dict[int, bytes] = {}
+        self.model: list[int] = []
+        self.popped: set[int] = set()
+        self.durable: dict[int, set[int]] = {}
+        self.touched: set[int] = set()
+        self.saved = False
+        self.images = 0
+        self.damaged = False  # a write that was not synced is lost
+        self.done: Counter[str] = Counter()
+        self.often = rng.choice((0.05, 0.2, 0.5))
+        self.open()
+
+    @property
+    def path(self) -> str:
+        return f"{self.disk.path}/ring"
+
+    def open(self) -> None:
+        sync = "always" if self.kind == "synced" else "none"
+        self.ring = Ring(self.path, "a", memory=self.page_size * self.rng.randint(1, 3), sync=sync)
+
+    def say(self, what: str) -> None:
+        if self.trace:
+            print(what)
+
+    # --- what happens ---
+
+    def push(self) -> None:
+        for _ in range(self.rng.randint(1, 30)):
+            number = len(self.pushed)
+            size = self.rng.choice((4, 5, 50, 300, 300, 1000, self.largest))
+            body = (NUMBER.pack(number) * (size // 4 + 1))[:size]
+            before = self.ring.stats()["overwritten"]
+            self.saved = False
+            self.pushed[number] = body
+            try:
+                self.ring.push(body)
+            except Full:
+                self.done["full"] += 1
+                del self.pushed[number]
+                break
+            finally:
+                self.forget(self.ring.stats()["overwritten"] - before)
+            self.model.append(number)
+
+    def forget(self, overwritten: int) -> None:
+        """The oldest were written over. They may be read all the same, so they are none popped."""
+        self.done["overwritten"] += overwritten
+        gone = self.in_pages()[:overwritten]
+        self.model = [number for number in self.model if number not in gone]
+
+    def in_pages(self) -> list[int]:
+        """Those that are not in memory already, read from the disk."""
+        return self.model[len(self.ring._ready) :]
+
+    def pop(self) -> None:
+        for _ in range(self.rng.choice((1, 3, 20, 200))):
+            body = self.ring.pop()
+            if self.damaged and body is not None:  # what is overwritten may be unreadable, too
+                number = self.number(body)
+                self.model = [number, *(n for n in self.model if n > number)]
+            number = self.model.pop(0) if self.model else None
+            if body != (None if number is None else self.pushed[number]):
+                raise Wrong(f"popped {short(body)}, not record {number}")
+            if number is None:
+                return
+            self.popped.add(number)
+            self.saved = False  # on the disk it is there still
+
+    def flush(self) -> None:
+        before = self.ring.stats()["overwritten"]
+        self.saved = False
+        try:
+            self.ring.flush()
+        except Full:
+            self.done["full"] += 1
+            return
+        finally:
+            self.forget(self.ring.stats()["overwritten"] - before)
+        self.acknowledge()
+
+    def sync(self) -> None:
+        self.ring.sync()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        with open_buffer(self.path) as storage:
+            pages = Pages(storage)
+            pages.tail = 0
+            self.durable = {}
+            for record in pages.records(lambda _: None):
+                width = record.offset + 4 + len(record.body)
+                last = (record.page + (width > self.page_size)) % len(pages.heads)
+                self.durable[self.number(record.body)] = {record.page, last}
+        # A write over the oldest page that failed has given these up, and they may be there still.
+        self.durable = {n: pages for n, pages in self.durable.items() if n in self.model}
+        self.touched = set()
+
+    def close(self) -> None:
+        """Also as it is, and with a block that raised."""
+        way = self.rng.choice(("close", "close", "abort", "raise"))
+        self.say(way)
+        before = self.ring.stats()["overwritten"]
+        self.saved = False
+        if way == "abort":
+            self.ring.abort()
+        else:
+            with suppress(Full):
+                self.ring.close(save_tail=way == "close")
+        found = self.look(self.path)
+        lost = self.ring._overwritten - before
+        kept = self.model[: len(self.model) - self.ring.dropped]
+        if (
+            way == "close"
+            and not self.damaged
+            and (len(found) != len(kept) - lost or not set(found) <= set(kept))
+        ):
+            raise Wrong(f"after a close: {found}, not {self.model}, lost {lost}")
+        self.model, self.damaged = found, self.seen_damage
+        self.open()
+        if way == "close" and self.ring.problems and not self.damaged:
+            raise Wrong(f"after a close: {self.ring.problems}")
+        if way != "abort":
+            self.acknowledge()
+        self.saved = way == "close"
+
+    def step(self) -> None:
+        steps = {self.push: 8, self.pop: 4, self.flush: 1, self.sync: 2, self.close: 1}
+        step = self.rng.choices(list(steps), list(steps.values()))[0]
+        self.say(step.__name__)
+        step()
+        if not self.damaged and len(self.ring) != len(self.model):
+            raise Wrong(f"{len(self.ring)} records, not {len(self.model)}")
+
+    # --- what is there ---
+
+    def number(self, body: bytes) -> int:
+        number = NUMBER.unpack_from(body)[0]
+        if self.pushed.get(number) != body:
+            raise Wrong(f"{short(body)} was never pushed")
+        return int(number)
+
+    def look(self, path: str) -> list[int]:
+        """The records that a buffer shows to a reader: whole ones, in their order."""
+        with Ring(path) as reader:
+            found = [self.number(record.body) for record in reader.records()]
+            self.seen_damage = bool(reader.problems)
+            if found != sorted(set(found)):
+                raise Wrong(f"not in their order: {found}")
+            if not self.seen_damage and len(reader) != len(found):
+                raise Wrong(f"{len(found)} records, {len(reader)} are told")
+            if self.kind == "synced" and self.seen_damage:
+                raise Wrong(f"{reader.problems}")
+        return found
+
+    def must(self) -> set[int]:
+        """Records that a power cut cannot take away."""
+        lost = set() if self.kind == "refuse" else self.touched
+        return {n for n, pages in self.durable.items() if n not in self.popped and not pages & lost}
+
+    def check(self, image: SimulatedDisk) -> None:
+        """What an image shows to a reader and to a writer, which goes on with it."""
+        self.images += 1
+        path = f"{image.path}/ring"
+        found = self.look(path)
+        if missing := self.must().difference(found):
+            raise Wrong(f"lost {sorted(missing)[:9]}")
+        if self.saved and found != self.model:
+            raise Wrong(f"not as it was saved: {found[:9]}, {self.model[:9]}")
+        verify(path)
+        added = b"\xff" * 300
+        with Ring(path, "a") as writer:
+            if self.rng.random() < 0.5:
+                before = writer.stats()["overwritten"]
+                with suppress(Full):
+                    writer.push_many([added] * 3)
+                    writer.flush()
+                found = found[writer.stats()["overwritten"] - before :]
+            bodies = list(iter(writer.pop, None))
+            shown = [self.number(body) for body in bodies if body and body != added]
+            if shown != found and not writer.problems:
+                raise Wrong(f"a writer reads {shown[:9]}, a reader {found[:9]}")
+        with Ring(path) as again:
+            if list(again.records()) or (len(again) and not again.problems):
+                raise Wrong("what was popped is back after a close")
+
+    def watch(self, event: Event) -> None:
+        if event.call == "write" and event.offset >= BLOCK:
+            self.touched.add((event.offset - BLOCK) // self.page_size)
+        if self.rng.random() < self.often:
+            watch, self.disk.watch = self.disk.watch, None
+            try:
+                self.check(self.disk.crash(self.rng))
+            finally:
+                self.disk.watch = watch
+
+    def go(self, steps: int) -> None:
+        self.disk.watch = self.watch
+        faulty = self.rng.random() < 0.5
+        for _ in range(steps):
+            if faulty and self.rng.random() < 0.05:
+                call = self.rng.choice(FAULTS)
+                self.say(f"-- {call} is to fail")
+                self.disk.arm(call, self.rng.randint(1, 4))
+            try:
+                self.step()
+            except OSError as error:
+                self.say(f"-- {error}")
+                self.done["failed"] += 1
+                self.begin_again()
+            self.done["steps"] += 1
+        self.disk.watch = None
+        self.check(self.disk.crash(self.rng))
+        self.ring.abort()
+
+    def begin_again(self) -> None:
+        """After a fault the power goes; what there is then is what there was."""
+        self.disk.watch = None
+        for fault in FAULTS:
+            self.disk.arm(fault, 0)
+        self.ring.abort()
+        self.disk = self.disk.crash(self.rng)
+        found = self.look(self.path)
+        if missing := self.must().difference(found):
+            raise Wrong(f"lost {sorted(missing)[:9]}")
+        self.model, self.saved = found, False
+        self.damaged = self.seen_damage
+        self.open()
+        self.durable, self.touched = {}, set()
+        self.disk.watch = self.watch
+
+
+def short(body: bytes | None) -> str:
+    return "nothing" if body is None else f"{len(body)} bytes {body[:8].hex()}"
+
+
+def live(kind: str, seed: int, steps: int = 60, *, trace: bool = False) -> Life:
+    """One life. Raises Wrong, with what to call to see it again."""
+    life = Life(kind, seed, trace=trace)
+    try:
+        life.go(steps)
+    except Exception as error:
+        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
+        raise
+    return life
+
+
+def lives(kind: str, numbers: Iterable[int], images: int) -> Counter[str]:
+    """Lives until so many images were looked at -> what happened in them."""
+    done: Counter[str] = Counter()
+    for number in numbers:
+        life = live(kind, number)
+        done += life.done
+        done["images"] += life.images
+        if done["images"] >= images:
+            return done
+    return done
+
+
+if __name__ == "__main__":
+    live(sys.argv[1], int(sys.argv[2]), trace=True)

@@ -1,0 +1,211 @@
+"""The pages of a Ring Page buffer as they are on the disk, for its reader and for its writer."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from winkformats.disk.paths import locate, open_file
+from winkformats.disk.storage import Kind, Storage
+from winkformats.errors import CorruptError, FormatError
+from winkformats.ringpage.metadata import MAGIC, PLACES, Settings, State
+from winkformats.ringpage.page import (
+    BLOCK,
+    HEAD,
+    Head,
+    Record,
+    Records,
+    in_order,
+    is_whole,
+    length_of,
+)
+from winkfs.errors import Locked, NoSuchFile
+
+
+def open_buffer(path: str, mode: str = "r") -> Storage:
+    """Open a file or a block device, "r" or "w". Raises NoSuchFile; Locked; OSError."""
+    try:
+        return open_file(path, mode, device=True)
+    except FileNotFoundError:
+        what = "no such Ring Page buffer: see winkfs ring create"
+        raise NoSuchFile(what, path) from None
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise Locked("another program has the device, or it is mounted", path) from None
+
+
+def is_buffer(path: str) -> bool:
+    """Whether there is a Ring Page buffer. Cost: two short reads of any file or block device."""
+    directory, name = locate(path)
+    found = directory.info(name, follow=True) if name else None
+    if found is None or found.kind not in (Kind.FILE, Kind.DEVICE):
+        return False
+    try:
+        with open_buffer(path) as storage:
+            return any(storage.read(place, len(MAGIC)) == MAGIC for place in PLACES)
+    except OSError:
+        return False
+
+
+class Pages:
+    """What is found in a buffer as of the last `load`.
+
+    is_device whether it is a block device
+    heads     of each page, None where there is none, or a bad one
+    order     indices of the good pages, the oldest first
+    next      index of the page that is written next
+    end       number of the next record that is written
+    tail      number of the oldest record that is unread, if `trusted`: else of the oldest
+    problems  damage, a line each; notes: what an interrupted write has left
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        """Raises FormatError; CorruptError; OSError. Cost: reads the header of each page."""
+        self.storage = storage
+        found = Settings.decode(storage.read(0, BLOCK), name=storage.name)
+        self.settings, self._wrong = found
+        self.is_device = storage.info().kind is Kind.DEVICE
+        if self.is_device and storage.size() < self.settings.size:
+            what = f"a device of {storage.size():,} bytes for a buffer of {self.settings.size:,}"
+            raise FormatError(f"{storage.name}: {what}")
+        self.load()
+
+    def load(self) -> None:
+        """Look at all pages anew. Raises OSError."""
+        settings = self.settings
+        self.problems, self.notes = list(self._wrong), list[str]()
+        block = self.storage.read(0, BLOCK)
+        state = State.decode(block, settings.ring)
+        if state is None:
+            self.notes.append(f"{self.storage.name}: no state is whole: what was read is not known")
+        self.state = state or State()
+        raws = self._raw_heads()
+        self.heads = self._heads(raws)
+        self.order = in_order(self.heads, self._is_whole)
+        self.next = (self.order[-1] + 1) % settings.page_count if self.order else 0
+        self.looped = self.state.looped or any(self.head(at).turn > 0 for at in self.order[-1:])
+        self.end = self.head(self.order[-1]).end if self.order else self.state.next
+        self.trusted = self.state.clean and self.state.tail <= self.state.next == self.end
+        self.tail = self.head(self.order[0]).number if self.order else self.end
+        if self.trusted:
+            self.tail = max(self.tail, self.state.tail)
+        self._judge()
+        following = raws[self.next] if self.next < len(raws) else b""
+        self._signature = block, following, self.heads[self.next] is not None
+
+    def refresh(self) -> bool:
+        """Look at the pages anew if anything was written -> whether it was. Raises OSError."""
+        if self._sign() == self._signature:
+            return False
+        self.load()
+        return True
+
+    def _sign(self) -> object:
+        """What a writer changes with whatever it writes: the state, the header of the next page,
+        whether that page is whole."""
+        following = self.storage.read(self.settings.offset(self.next), HEAD.size)
+        whole = self.heads[self.next] is not None or self._is_whole(self.next)
+        return self.storage.read(0, BLOCK), following, whole
+
+    def head(self, index: int) -> Head:
+        """Of a good page."""
+        head = self.heads[index]
+        assert head is not None
+        return head
+
+    def _raw_heads(self) -> list[bytes]:
+        """Of all pages that are there."""
+        settings = self.settings
+        there = max(self.storage.size() - BLOCK, 0) // settings.page_size
+        offsets = list(map(settings.offset, range(min(there, settings.page_count))))
+        return self.storage.read_each(offsets, HEAD.size)
+
+    def _heads(self, raws: list[bytes]) -> list[Head | None]:
+        settings = self.settings
+        form = settings.page_count, settings.page_size, settings.ring
+        found: list[Head | None] = [None] * settings.page_count
+        for index, raw in enumerate(raws):
+            if len(raw) == HEAD.size and (head := Head.decode(raw)).fits(index, *form):
+                found[index] = head
+        return found
+
+    def _is_whole(self, index: int) -> bool:
+        return is_whole(self._raw(index), self.settings.page_size)
+
+    def _raw(self, index: int) -> bytes:
+        return self.storage.read(self.settings.offset(index), self.settings.page_size)
+
+    def _judge(self) -> None:
+        """Say which pages are bad, where there should be good ones."""
+        count = self.settings.page_count
+        last = self.order[-1] if self.order else min(self.state.num_pages, count) - 1
+        should = range(count if self.looped else last)
+        torn = self.next if self.order else max(last, 0)
+        bad = [index for index in should if self.heads[index] is None and index != torn]
+        while bad:
+            count = next((n for n, (a, b) in enumerate(pairwise(bad), 1) if b != a + 1), len(bad))
+            which = f"page {bad[0]} is" if count == 1 else f"pages {bad[0]} to {bad[count - 1]} are"
+            at = self.settings.offset(bad[0])
+            self.problems.append(f"{self.storage.name}: {which} damaged, at byte {at}")
+            bad = bad[count:]
+        if self.heads[torn] is None:
+            raw = self.storage.read(self.settings.offset(torn), HEAD.size)
+            ours = len(raw) == HEAD.size and Head.decode(raw).ring == self.settings.ring
+            if ours or self.looped:
+                what = f"page {torn}, which is written next, is torn or damaged"
+                self.notes.append(f"{self.storage.name}: {what}")
+
+    # --- records ---
+
+    def unread(self) -> int:
+        """How many records there are to be read."""
+        found = 0
+        for at, index in enumerate(self.order):
+            head = self.head(index)
+            if head.end > self.tail:
+                after = self.head(self.order[at + 1]) if at + 1 < len(self.order) else None
+                broken = head.goes_on and (after is None or not head.leads_to(after))
+                found += head.end - broken - max(self.tail, head.number)
+        return max(found, 0)
+
+    def body_bytes(self) -> int:
+        """Of the records that are to be read; lengths that go on in the next page may count."""
+        heads = [head for head in map(self.head, self.order) if head.end > self.tail]
+        width = length_of(self.settings.page_size).size
+        return sum(max(head.used - width * head.records, 0) for head in heads)
+
+    def read(self, index: int, head: Head) -> bytes:
+        """The page with this header.
+
+        raises  NoSuchFile: another page has taken its place; CorruptError; OSError
+        """
+        for _ in range(2):  # the first time it may have been halfway written over
+            raw = self._raw(index)
+            if is_whole(raw, self.settings.page_size):
+                if Head.decode(raw) != head:
+                    raise NoSuchFile(f"page {index} was written over", self.storage.name)
+                return raw
+        at = self.settings.offset(index)
+        raise CorruptError(f"page {index} is damaged", file=self.storage.name, offset=at)
+
+    def joining(self) -> Records:
+        return Records(self.settings.page_size, name=self.storage.name)
+
+    def records(self, problem: Callable[[Exception], Any]) -> Iterator[Record]:
+        """The unread records, the oldest first. `problem` is called with each damaged page."""
+        joined, tail = self.joining(), self.tail  # as of now, whatever `load` finds meanwhile
+        for index, head in [(index, self.head(index)) for index in self.order]:
+            if head.end <= tail:
+                continue
+            try:
+                found = joined.read(index, self.read(index, head))
+            except NoSuchFile:
+                joined.break_off()
+            except CorruptError as error:
+                joined.break_off()
+                problem(error)
+            else:
+                yield from (record for record in found if record.number >= tail)

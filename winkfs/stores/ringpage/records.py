@@ -1,0 +1,161 @@
+"""The unread records of a Ring Page buffer as `Records`, by number; and verify."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from winkformats.errors import CorruptError, FormatError
+from winkformats.ringpage.page import Record
+from winkfs.container.verify import Report
+from winkfs.errors import NoSuchFile, ReadOnly
+from winkfs.stores.records import Part, Progress, Records, Row
+from winkfs.stores.ringpage.pages import Pages, open_buffer
+from winkfs.stores.ringpage.ring import Ring
+
+ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+class RingRecords(Records):
+    """The records of a buffer that are unread, as of the opening. Only `Ring` changes them."""
+
+    numbers = True
+
+    def __init__(self, path: str, mode: str = "r") -> None:
+        """Raises as `Ring` does."""
+        super().__init__(path)
+        self.ring = Ring(path)
+        self._file = os.path.basename(path)
+        self._kept: dict[int, Record] = {}  # of the page that was read last
+        self._opened = time.time_ns()
+        self._lock = threading.Lock()
+
+    @property
+    def problems(self) -> list[str]:
+        return self.ring.problems
+
+    def __len__(self) -> int:
+        return len(self.ring)
+
+    def close(self) -> None:
+        self.ring.close()
+
+    # --- to read ---
+
+    def rows(self, *parts: Part) -> Iterator[Row]:
+        if parts and all(part.file != self._file for part in parts):
+            return
+        yield from map(self._row, self.ring.records())
+
+    def _row(self, record: Record) -> Row:
+        offset = self.ring.settings.offset(record.page) + record.offset
+        return Row(str(record.number), len(record.body), self._file, offset)
+
+    def parts(self) -> list[Part]:
+        return [Part(self._file, self.ring.pages.body_bytes())]
+
+    def row(self, id: str) -> Row:
+        return self._row(self._record(id))
+
+    def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        for row in rows:
+            yield self._record(row.id).body
+
+    def _record(self, id: str) -> Record:
+        """Raises NoSuchFile; ValueError for what can be no id; CorruptError."""
+        if not ID.fullmatch(id):
+            raise ValueError(f"{id!r} is no number of a record")
+        number, record = int(id), None
+        if number >= self.ring.pages.tail:
+            with self._lock:
+                if number not in self._kept:
+                    self._find(number)
+                record = self._kept.get(number)
+        if record is None:
+            raise NoSuchFile("no such record", f"{self.base}: {id}")
+        return record
+
+    def _find(self, number: int) -> None:
+        """Keep the records of the page in which this one begins, if there is one, and of the next
+        one, where it ends there."""
+        pages = self.ring.pages
+        at = bisect_right(pages.order, number, key=lambda index: pages.head(index).end)
+        joined, self._kept = pages.joining(), {}
+        for index in pages.order[at : at + 2]:
+            found = joined.read(index, pages.read(index, pages.head(index)))
+            self._kept |= {record.number: record for record in found}
+            if number in self._kept:
+                break
+
+    def refresh(self) -> bool:
+        with self._lock:
+            self._mtimes.clear()
+            self._opened = time.time_ns()
+            changed = self.ring.refresh()
+            if changed:
+                self._kept = {}
+            return changed
+
+    def mtime_ns(self, file: str) -> int:
+        """Of a device, which does not say: when this was opened, or looked at anew."""
+        return self._opened if self.ring.pages.is_device else super().mtime_ns(file)
+
+    def stats(self) -> Mapping[str, Any]:
+        return self.ring.stats()
+
+    # --- to write: a queue does not do that ---
+
+    def put(self, id: str | None, body: bytes) -> str:
+        raise self._refusal()
+
+    def remove(self, id: str) -> None:
+        raise self._refusal()
+
+    def sync(self) -> None:
+        raise self._refusal()
+
+    def compact(
+        self, progress: Progress | None = None, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        raise self._refusal()
+
+    def _refusal(self) -> ReadOnly:
+        return ReadOnly(
+            "records of a ring buffer come and go by winkfs ring push and pop", self.base
+        )
+
+
+def verify(path: str, progress: Progress | None = None) -> Report:
+    """Read all pages, also those whose records were read, and put all records together."""
+    report = Report()
+    with open_buffer(path) as storage:
+        try:
+            pages = Pages(storage)
+        except FormatError as error:
+            report.add(str(error))
+            return report
+        report.notes += pages.notes
+        for problem in pages.problems:
+            report.add(problem)
+        joined = pages.joining()
+        for index in pages.order:
+            report.entries += 1
+            try:
+                found = joined.read(index, pages.read(index, pages.head(index)))
+            except NoSuchFile:  # by a writer, meanwhile
+                joined.break_off()
+            except CorruptError as error:
+                joined.break_off()
+                report.add(str(error))
+            else:
+                unread = [record for record in found if record.number >= pages.tail]
+                report.files += len(unread)
+                report.bytes += sum(len(record.body) for record in unread)
+            if progress is not None:
+                progress(pages.settings.page_size)
+    return report
