@@ -1,0 +1,16 @@
+"""LedgerQ queue: messages in the order of their arrival or by priority."""
+
+from winkformats.ledgerq.entry import HIGH, LOW, MEDIUM, Message
+from winkfs.stores.ledgerq.queue import Compaction, Queue, Rotation, create, is_queue
+
+__all__ = [
+    "HIGH",
+    "LOW",
+    "MEDIUM",
+    "Compaction",
+    "Message",
+    "Queue",
+    "Rotation",
+    "create",
+    "is_queue",
+]
