@@ -76,6 +76,9 @@ PLACES: Final = {
     "bytes of a large message": "winkfs.stores.messagestore.store.LARGE",
     "bytes that a message store gathers": "winkfs.stores.messagestore.store.BUFFER",
     "bytes of a journal of messages": "winkfs.stores.messagestore.store.JOURNAL_ROOM",
+    # a queue
+    "bytes that a queue gathers": "winkfs.stores.ledgerq.queue.BUFFER",
+    "bytes of a journal of cursors": "winkfs.stores.ledgerq.queue.JOURNAL_ROOM",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",

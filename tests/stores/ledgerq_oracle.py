@@ -65,10 +65,8 @@ def entry(data: bytes, at: int) -> tuple[dict[str, Any], int]:
     return {**found, "headers": headers, "payload": payload}, at + length + 4
 
 
-def segment(path: Path, *, closed: bool) -> list[dict[str, Any]]:
-    data = path.read_bytes()
-    base = int(path.stem)
-    assert len(path.stem) == 20
+def segment(data: bytes, base: int, index_file: bytes | None) -> list[dict[str, Any]]:
+    """`index_file`: of a segment that is closed."""
     assert number(data, 0, 4) == 0x4C445151 and number(data, 4, 4) == 1
     assert number(data, 8, 8) == base and number(data, 60, 4) == crc32c(data[:60])
     assert not any(data[40:60])
@@ -76,15 +74,14 @@ def segment(path: Path, *, closed: bool) -> list[dict[str, Any]]:
     while at < len(data):
         row, at = entry(data, at)
         found.append(row)
-    if closed:
+    if index_file is not None:
         ids = [row["id"] for row in found]
         assert [number(data, 24, 8), number(data, 32, 8)] == [ids[0], ids[-1]]
-        index(path.with_suffix(".idx"), base, found)
+        index(index_file, base, found)
     return found
 
 
-def index(path: Path, base: int, rows: list[dict[str, Any]]) -> None:
-    data = path.read_bytes()
+def index(data: bytes, base: int, rows: list[dict[str, Any]]) -> None:
     assert number(data, 0, 4) == 0x4C445149 and number(data, 4, 4) == 1
     assert number(data, 8, 8) == base and not number(data, 24, 4)
     assert number(data, 28, 4) == crc32c(data[:28])
@@ -98,18 +95,25 @@ def index(path: Path, base: int, rows: list[dict[str, Any]]) -> None:
     assert found == wanted
 
 
-def queue(path: Path, *, step: int | None = None) -> tuple[list[dict[str, Any]], int, int]:
-    """The messages of a queue that was closed, and its next and read id.
+def files_of(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def queue(files: dict[str, bytes], *, step: int | None = None) -> tuple[list[Any], int, int]:
+    """The messages of a queue that was closed, by the names of its files, and next and read id.
 
     step  by which the numbers of its segments grow
     """
-    files = sorted(path.glob("*.log"))
+    names = sorted(name for name in files if name.endswith(".log"))
     found = []
-    for i, file in enumerate(files):
-        found += [{**row, "segment": int(file.stem)} for row in segment(file, closed=True)]
-        assert step is None or int(file.stem) == 1 + i * step
+    for i, name in enumerate(names):
+        assert len(name) == 24
+        base = int(name[:20])
+        rows = segment(files[name], base, files[name.replace(".log", ".idx")])
+        found += [{**row, "segment": base} for row in rows]
+        assert step is None or (base - int(names[0][:20])) == i * step
     ids = [row["id"] for row in found]
     assert not ids or ids == list(range(ids[0], ids[0] + len(ids))), "LedgerQ reads on id by id"
-    data = (path / "metadata.dat").read_bytes()
+    data = files["metadata.dat"]
     assert len(data) == 24 and number(data, 0, 4) == 1 and not number(data, 20, 4)
     return found, number(data, 4, 8), number(data, 12, 8)

@@ -17,7 +17,8 @@
     NAME     the name of a cursor, UTF-8 with zeros behind it; it begins, or begins again
     AT       ids, of low, medium and high priority: what is below them is consumed, unless LEASED
     SEEK     the same, and nothing is leased any more
-    LEASED   id, deadline (nanoseconds since the epoch), failures; also deliveries and priority
+    LEASED   id, deadline (nanoseconds since the epoch), failures; also deliveries and priority,
+             whose position is behind it
     DONE     id: it is not leased any more
     GONE     the cursor is removed
     WRITTEN  next and read id that metadata.dat is about to have

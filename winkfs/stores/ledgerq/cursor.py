@@ -223,18 +223,13 @@ class State:
         elif kind == ondisk.SEEK:
             cursor.seek(list(values[:3]))
         elif kind == ondisk.LEASED:
-            cursor.lease(values[0], Lease(values[1], count, values[2], min(priority, HIGH)))
+            lane, id = min(priority, HIGH), values[0]
+            cursor.lease(id, Lease(values[1], count, values[2], lane))
+            cursor.at[lane] = max(cursor.at[lane], id + 1)
         elif kind == ondisk.DONE:
             cursor.leased.pop(values[0], None)
         elif kind == ondisk.GONE and number:
             self.remove(cursor)
-
-    def settle(self) -> None:
-        """Behind the last row: a lease whose position is not there any more was not given."""
-        for cursor in self.cursors.values():
-            for id, lease in list(cursor.leased.items()):
-                if id >= cursor.at[lease.priority]:
-                    del cursor.leased[id]
 
     def store(self, journal: Journal) -> None:
         """Rows that say all of it."""
@@ -273,5 +268,4 @@ def read_state(storage: Storage) -> tuple[State, int | None, int]:
     end = ondisk.HEADER.size
     for row, end in ondisk.rows(storage, seed):  # noqa: B007
         state.apply(row)
-    state.settle()
     return state, seed, end

@@ -65,6 +65,11 @@ class Segment:
     def name(self) -> str:
         return name_of(self.number)
 
+    @property
+    def count(self) -> int:
+        """Messages, as far as ids tell."""
+        return self.last - self.first + 1 if self.first else 0
+
 
 class Files:
     """The segments in a directory. Not for several threads at once.
@@ -215,12 +220,10 @@ class Files:
 
     def _read_index(self, segment: Segment, size: int) -> Sparse | None:
         """The index file of a segment; None: there is none, or none that is any good, or no row."""
-        name = name_of(segment.number, index.SUFFIX)
-        data = self._side_file(name)
+        data, path = self.side_file(name_of(segment.number, index.SUFFIX))
         if data is None:
             return None
         try:
-            path = f"{self.directory.path}/{name}"
             found = Sparse.decode(data, segment.number, file=path, size=size)
             return found if len(found) and self._leads(segment, found) else None
         except CorruptError as error:
@@ -239,12 +242,14 @@ class Files:
                 return False
         return True
 
-    def _side_file(self, name: str) -> bytes | None:
+    def side_file(self, name: str) -> tuple[bytes | None, str]:
+        """What is in a file, None: there is none; and its path."""
+        path = f"{self.directory.path}/{name}"
         try:
             with self.directory.open(name, follow=False) as storage:
-                return storage.read(0, storage.size())
+                return storage.read(0, storage.size()), path
         except FileNotFoundError:
-            return None
+            return None, path
 
     def drop(self, segment: Segment) -> None:
         """Of a segment whose file is gone, or another."""
@@ -300,10 +305,9 @@ class Files:
         if segment.tables is None:
             walk = Walk(self.storage(segment), START, max(segment.first - 1, 0))
             size, found = self.readable(segment), priorities.empty()
-            name = name_of(segment.number, priorities.SUFFIX)
-            if (data := self._side_file(name)) is not None:
+            data, path = self.side_file(name_of(segment.number, priorities.SUFFIX))
+            if data is not None:
                 try:
-                    path = f"{self.directory.path}/{name}"
                     found, walk.offset = priorities.decode(data, file=path, size=size)
                     walk.last = max([walk.last, *(ids[-1] for ids, _ in found if ids)])
                 except CorruptError as error:

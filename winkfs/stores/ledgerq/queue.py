@@ -195,6 +195,7 @@ class Queue:
         self._mode = False  # whether messages are read by priority
         self._seed: int | None = None  # of the journal
         self._metadata: Metadata | None = None
+        self._heeded = False  # LedgerQ has read on: the journal has to say so
         self._limit = self._count = 0  # bytes and messages of the active segment: at most, and now
         self._until = LAST_ID  # nanoseconds: when the active segment ends
         self._done = self._synced = 0  # changes, and those that are durable
@@ -273,12 +274,29 @@ class Queue:
     def _open(self) -> None:
         self._load()
         recovery.mend(self.files, self._say, self._before_change)
+        self._sync_found()
+        if self._heard is not None and self._heard.size() > self._journal_at[1]:
+            # Rows behind one that is torn must not be good again when that is written over.
+            self._renew_journal()
+        if self._heeded:
+            journal = self._append()
+            journal.add(ondisk.SEEK, 0, *self.state.cursors[MAIN].at)
+            journal.add(ondisk.WRITTEN, 0, *self.state.written[-1])
+            self._heeded = False
         if self._mode != self.state.mode:
             self.state.mode = self._mode
             if self._seed is not None:
                 self._append().add(ondisk.MODE, 0, int(self._mode))
         self._read_trackers()
         self._settle_ids()
+
+    def _sync_found(self) -> None:
+        """Who wrote it may have ended before the disk had it."""
+        last = next(reversed(self.files.segments.values()), None)
+        for name in ([] if last is None else [last.name]) + [CURSORS] * (self._seed is not None):
+            with self.directory.open(name, "w", follow=False) as storage:
+                storage.sync()
+        self.directory.sync()
 
     def _before_change(self) -> None:
         """Segments are about to come, go or change: others have to know, whatever happens then."""
@@ -321,16 +339,15 @@ class Queue:
         self._metadata = self._read_metadata()
         if self._metadata is None:
             return
-        written = [metadata.read_id for metadata in self.state.written]
-        if not known or self._metadata.read_id not in written:
-            read = self._metadata.read_id
-            if read > max(self._metadata.next_id, self.files.last + 1):
-                self._say(f"{self.path}/{state.METADATA}: its read id is {read}: it is not used")
-            elif min(main.at) < read and known:
-                main.past(read - 1)
-            else:
-                main.seek([read] * 3)
-                main.moved = True
+        if known and self._metadata in self.state.written:
+            return
+        read = self._metadata.read_id
+        if read > max(self._metadata.next_id, self.files.last + 1):
+            self._say(f"{self.path}/{state.METADATA}: its read id is {read}: it is not used")
+        elif read != main.low:
+            main.seek([read] * 3)
+        self.state.written = [*self.state.written[-1:], self._metadata]
+        self._heeded = known
 
     def _read_metadata(self) -> Metadata | None:
         try:
@@ -500,7 +517,6 @@ class Queue:
             for row, end in ondisk.rows(self._heard, self._seed, read):
                 self._apply(row)
                 read = end
-            self.state.settle()
             if read < info.size:  # somebody was killed while writing
                 with self.directory.open(CURSORS, "w", follow=False) as storage:
                     storage.truncate(read)
@@ -510,6 +526,7 @@ class Queue:
         if files != self.state.files:
             self._let_active_go()
             self.files.load()
+            self._named = True  # whoever made them may have ended since
             recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
             return
@@ -729,10 +746,10 @@ class Queue:
     def _is_full(self, segment: Segment, timestamp: int) -> bool:
         seconds, header = self.rotation.seconds, segment.header
         begun = header.created if header is not None else 0
-        return (
+        return segment.first > 0 and (
             segment.size >= self.rotation.bytes
-            or segment.last - segment.first + 1 >= self.rotation.messages
-            or (seconds is not None and timestamp - begun >= seconds * NANO and segment.first > 0)
+            or segment.count >= self.rotation.messages
+            or (seconds is not None and timestamp - begun >= seconds * NANO)
         )
 
     def _take_up(self, segment: Segment) -> None:
@@ -745,7 +762,7 @@ class Queue:
     def _use(self, segment: Segment) -> None:
         self.files.active, self.files.flush = segment, self._flush
         self._flushed, self._limit = segment.size, self.rotation.bytes
-        self._count = segment.last - segment.first + 1 if segment.first else 0
+        self._count = segment.count
         created = segment.header.created if segment.header else 0
         seconds = self.rotation.seconds
         self._until = LAST_ID if seconds is None else created + int(seconds * NANO)
@@ -792,6 +809,9 @@ class Queue:
         if segment.size >= segment.sparse.next:
             segment.sparse.add(id, segment.size, timestamp)
             segment.first = segment.first or id
+        if segment.tables is not None:
+            segment.tables[LOW][0].append(id)
+            segment.tables[LOW][1].append(segment.size)
         self._parts.append(entry)
         self._waiting += len(entry)
         segment.size, segment.last = segment.size + len(entry), id
@@ -811,10 +831,7 @@ class Queue:
             self._renew_journal()
             return
         storage = self.directory.open(CURSORS, "w", follow=False)
-        end = self._journal_at[1]
-        if storage.size() > end:
-            storage.truncate(end)
-        self._journal = Journal(storage, self._seed, end)
+        self._journal = Journal(storage, self._seed, self._journal_at[1])
 
     def _renew_journal(self) -> None:
         """A journal that says how it is now, and nothing else. Durable."""
@@ -936,15 +953,16 @@ class Queue:
                 self._out.write(0, [header.encode()])
                 self._out.sync()
                 segment.header = header
-                recovery.write_index(self.files, segment)
+            recovery.write_index(self.files, segment)
 
     def _write_metadata(self) -> None:
         """What LedgerQ reads first. What it says is durable before."""
         metadata = Metadata(self._next_id, min(self.state.cursors[MAIN].low, self._next_id))
         if metadata == self._metadata:
             return
-        self._append().add(ondisk.WRITTEN, 0, *metadata)
-        self.state.written = [*self.state.written[-1:], metadata]
+        self.state.written = [one for one in (self._metadata, metadata) if one is not None]
+        for one in self.state.written:  # until it is there, the other one is
+            self._append().add(ondisk.WRITTEN, 0, *one)
         self._sync_all()
         with self._finally(), replacing(self.directory, state.METADATA) as storage:
             storage.write(0, [metadata.encode()])
@@ -1498,7 +1516,7 @@ class Queue:
         for segment in self.files.segments.values():
             if segment.first and segment.last >= low:
                 if segment.first >= max(cursor.at):
-                    count += segment.last - segment.first + 1
+                    count += segment.count
                     continue
                 for (ids, _), position in zip(self.files.tables(segment), cursor.at, strict=True):
                     count += sum(id >= position for id in ids)
@@ -1513,7 +1531,7 @@ class Queue:
                 "pending": self.pending(), "next_id": self.next_id,
                 "read_id": self.state.cursors[MAIN].low,
                 "in_flight": len(self.state.cursors[MAIN].leased),
-                "messages": sum(s.last - s.first + 1 for s in segments if s.first),
+                "messages": sum(segment.count for segment in segments),
                 "segments": len(segments), "disk_bytes": sum(s.size for s in segments),
                 "by_priority": self._mode,
                 "consumers": {

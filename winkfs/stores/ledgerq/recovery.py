@@ -123,12 +123,14 @@ def _copy(
 
 
 def write_index(files: Files, segment: Segment) -> None:
-    """Write the index of a closed segment, and where its priorities are, if that is known."""
-    sparse = files.sparse(segment)
-    with replacing(files.directory, name_of(segment.number, index.SUFFIX)) as storage:
-        storage.write(0, [sparse.encode(segment.number)])
-    storage.close()
+    """Write the index of a closed segment, and where its priorities are, if that is known; where
+    that is not there yet."""
+    made = {index.SUFFIX: files.sparse(segment).encode(segment.number)}
     if segment.tables is not None:
-        with replacing(files.directory, name_of(segment.number, priorities.SUFFIX)) as storage:
-            storage.write(0, [priorities.encode(segment.tables, segment.size)])
-        storage.close()
+        made[priorities.SUFFIX] = priorities.encode(segment.tables, segment.size)
+    for suffix, data in made.items():
+        name = name_of(segment.number, suffix)
+        if files.side_file(name)[0] != data:
+            with replacing(files.directory, name) as storage:
+                storage.write(0, [data])
+            storage.close()
