@@ -112,8 +112,10 @@ def queue(files: dict[str, bytes], *, step: int | None = None) -> tuple[list[Any
         rows = segment(files[name], base, files[name.replace(".log", ".idx")])
         found += [{**row, "segment": base} for row in rows]
         assert step is None or (base - int(names[0][:20])) == i * step
-    ids = [row["id"] for row in found]
-    assert not ids or ids == list(range(ids[0], ids[0] + len(ids))), "LedgerQ reads on id by id"
     data = files["metadata.dat"]
     assert len(data) == 24 and number(data, 0, 4) == 1 and not number(data, 20, 4)
-    return found, number(data, 4, 8), number(data, 12, 8)
+    next_id, read_id = number(data, 4, 8), number(data, 12, 8)
+    ids = [row["id"] for row in found]
+    assert ids == sorted(set(ids))
+    assert [id for id in ids if id >= read_id] == list(range(read_id, next_id)), "id by id"
+    return found, next_id, read_id

@@ -26,9 +26,9 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     with Queue(path) as queue:
         for line in queue.problems:
             report.add(line)
-        before = 0
+        before, floor = 0, min(cursor.low for cursor in queue.state.cursors.values())
         for segment in queue.files.segments.values():
-            before = _check(queue.files, segment, before, report)
+            before = _check(queue.files, segment, before, floor, report)
             if progress is not None:
                 progress(segment.size)
         known = [queue.next_id, before + 1]
@@ -47,8 +47,8 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     return report
 
 
-def _check(files: Files, segment: Segment, before: int, report: Report) -> int:
-    """-> the last id."""
+def _check(files: Files, segment: Segment, before: int, floor: int, report: Report) -> int:
+    """`floor`: all messages below are consumed. -> the last id."""
     path, storage = files.path(segment), files.storage(segment)
     walk, size = Walk(storage, START, before), storage.size()
     rows: list[tuple[int, int, int]] = []
@@ -60,7 +60,7 @@ def _check(files: Files, segment: Segment, before: int, report: Report) -> int:
             offset = walk.base + at
             report.entries += 1
             report.bytes += length
-            if walk.last and before and id != before + 1:
+            if before and before + 1 < id and id > floor:
                 report.add(f"{path}: messages {before + 1} to {id - 1} are missing")
             before = id
             if offset >= after:

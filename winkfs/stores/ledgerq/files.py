@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +46,7 @@ class Segment:
     first, last ids in it; 0, and that of the segment before: it has none
     header      as it was written, None: it is damaged
     torn        bytes behind `size` that are no entries
+    indexed     whether there is a file of its index
     bad         [start, stop) of others
     identity    of the file
     """
@@ -56,6 +57,7 @@ class Segment:
     last: int = 0
     header: Header | None = None
     torn: int = 0
+    indexed: bool = False
     bad: tuple[tuple[int, int], ...] = ()
     sparse: Sparse | None = None
     tables: tuple[Places, Places, Places] | None = None
@@ -106,7 +108,8 @@ class Files:
         follow  somebody else may be writing: a torn end is none that is told
         cost    a read of each segment; the last one from its last index row on
         """
-        found = self._listed()
+        names = set(self.directory.list())
+        found = self._listed(names)
         numbers, before = sorted(found), 0
         for number in numbers:
             size, identity = found[number]
@@ -116,6 +119,7 @@ class Files:
                 segment = None
             if segment is None:
                 segment = self.segments[number] = Segment(number, size, identity=identity)
+                segment.indexed = name_of(number, index.SUFFIX) in names
                 self._read_header(segment)
                 self._know(segment, before, last=number == numbers[-1], follow=follow)
             elif segment is not self.active and size != segment.size + segment.torn:
@@ -136,10 +140,10 @@ class Files:
             self.scan(segment, max(segment.first - 1, 0), anew=True)
             self.changes += 1
 
-    def _listed(self) -> dict[int, tuple[int, tuple[int, int]]]:
+    def _listed(self, names: Iterable[str]) -> dict[int, tuple[int, tuple[int, int]]]:
         """Number -> bytes, identity."""
         found = {}
-        for name in self.directory.list():
+        for name in names:
             if not (match := NAME.fullmatch(name)):
                 continue
             info = self.directory.info(name)

@@ -289,6 +289,16 @@ class Queue:
                 self._append().add(ondisk.MODE, 0, int(self._mode))
         self._read_trackers()
         self._settle_ids()
+        self._end_compaction()
+
+    def _end_compaction(self) -> None:
+        """Of an interrupted one some segments may be gone, and others before them not."""
+        floor = min(cursor.low for cursor in self.state.cursors.values())
+        there = [segment for segment in self.files.segments.values() if segment.first]
+        for i in range(len(there) - 1, 0, -1):
+            if there[i - 1].last + 1 < there[i].first <= floor:
+                self._remove(there[:i])
+                break
 
     def _sync_found(self) -> None:
         """Who wrote it may have ended before the disk had it."""
@@ -957,7 +967,10 @@ class Queue:
 
     def _write_metadata(self) -> None:
         """What LedgerQ reads first. What it says is durable before."""
-        metadata = Metadata(self._next_id, min(self.state.cursors[MAIN].low, self._next_id))
+        firsts = [segment.first for segment in self.files.segments.values() if segment.first]
+        # LedgerQ waits for a message that is not there.
+        read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self._next_id])
+        metadata = Metadata(self._next_id, min(read, self._next_id))
         if metadata == self._metadata:
             return
         self.state.written = [one for one in (self._metadata, metadata) if one is not None]

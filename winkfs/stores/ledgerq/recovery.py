@@ -35,6 +35,9 @@ def mend(files: Files, say: Say, before: Callable[[], object]) -> None:
         elif segment.torn:
             before()
             _cut(files, segment, say)
+    for segment in list(files.segments.values())[:-1]:
+        if not segment.indexed and segment.first:
+            write_index(files, segment)
 
 
 def _remove(files: Files, segment: Segment, say: Say) -> None:
@@ -134,3 +137,4 @@ def write_index(files: Files, segment: Segment) -> None:
             with replacing(files.directory, name) as storage:
                 storage.write(0, [data])
             storage.close()
+    segment.indexed = True
