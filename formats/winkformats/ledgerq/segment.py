@@ -26,7 +26,7 @@ from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.ledgerq.entry import CHECKPOINT, HEAD, LEAST, PAD, SUM
+from winkformats.ledgerq.entry import CHECKPOINT, HEAD, LAST_ID, LEAST, PAD, SUM
 
 SUFFIX: Final = ".log"
 NAME: Final = re.compile(r"([0-9]{20})\.log")
@@ -130,7 +130,7 @@ class Walk:
             if not (
                 length >= LEAST
                 and at + length <= room
-                and id > last
+                and last < id <= LAST_ID
                 and 1 <= kind <= CHECKPOINT
                 and checksum(data, stop)[0] == crc32c(data[at:stop])
             ):
@@ -177,7 +177,11 @@ class Walk:
         if len(head) < HEAD.size:
             return False
         length, kind, _, id, _ = HEAD.unpack(head)
-        if not LEAST <= length <= size - at or id <= self.last or not 1 <= kind <= CHECKPOINT:
+        if (
+            not LEAST <= length <= size - at
+            or not self.last < id <= LAST_ID
+            or not 1 <= kind <= CHECKPOINT
+        ):
             return False
         data = self.storage.read(at, length)
         (checksum,) = SUM.unpack_from(data, length - 4) if len(data) == length else (-1,)

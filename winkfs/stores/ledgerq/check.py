@@ -81,8 +81,9 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
         if walk.tail >= 0:
             report.add(f"{path}: {size - walk.tail} bytes at byte {walk.tail} are no messages")
     head = segment.header
-    if head is not None and head.max_id and rows:
-        if head.min_id != rows[0][0] or head.max_id > before:
+    if rows and head is not None and head.max_id:
+        wrong = head.min_id != rows[0][0] or head.max_id > before
+        if wrong:
             report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
     _check_derived(files, segment, rows, found, report)
     return before

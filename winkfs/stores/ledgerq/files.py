@@ -172,7 +172,12 @@ class Files:
         head = segment.header
         if head is not None and head.max_id and not last:
             room = max(segment.size - START + len(PAD), 0) // SHORTEST
-            if before < head.min_id <= head.max_id and head.max_id - head.min_id < room:
+            first = self.storage(segment).read(START, HEAD.size)
+            if (
+                before < head.min_id <= head.max_id < head.min_id + room
+                and len(first) == HEAD.size
+                and HEAD.unpack(first)[3] == head.min_id
+            ):
                 segment.first, segment.last = head.min_id, head.max_id
                 return
         self.scan(segment, before, follow=follow)

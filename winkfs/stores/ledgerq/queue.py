@@ -987,6 +987,10 @@ class Queue:
         with self._lock:
             last = next(reversed(self.files.segments.values()), None)
             if last is not None and last.first:
+                if 0 < self._next_id - 1 - last.last <= GAP:
+                    if last is not self.files.active:
+                        self._take_up(last)
+                    self._fill_gap(last)
                 self._end_segment(last)
             self._write_metadata()
             self._write_trackers()
