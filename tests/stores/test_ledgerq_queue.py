@@ -642,6 +642,13 @@ def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
         for options in ({"priority": 3}, {"priority": -1}, {"compress": 11}):
             with pytest.raises(ValueError, match="must be"):
                 queue.push(b"x", **options)  # type: ignore[arg-type]
+        for put in (
+            {"payload": b"x", "priority": 9},
+            {"payload": b"x", "headers": {"a": "b" * 70000}},
+        ):
+            with pytest.raises(ValueError, match=r"must be|at most"):
+                queue.push_many([b"a", put, b"c"])
+        assert queue.next_id == 1
         with pytest.raises(ValueError, match="dead_letters"):
             queue.dead_letters()
         assert queue.push(bytearray(b"x")) == 1

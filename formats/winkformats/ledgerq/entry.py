@@ -39,6 +39,7 @@ SUM: Final = struct.Struct("<I")
 EXPIRES: Final = struct.Struct("<q")
 LENGTH: Final = struct.Struct("<H")
 PAD: Final = bytes(4)  # behind each entry
+END: Final = struct.Struct("<I4x")  # the checksum, and that
 LEAST: Final = HEAD.size + SUM.size  # bytes of the shortest entry
 LONGEST: Final = (1 << 32) - 1 - len(PAD)
 UNPACKED: Final = 100 << 20  # bytes of a payload that was compressed, at most
@@ -102,7 +103,7 @@ def encode(
     if length > LONGEST:
         raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
     data = HEAD.pack(length, DATA, flags, id, timestamp) + body
-    return data + SUM.pack(crc32c(data)) + PAD
+    return data + END.pack(crc32c(data))
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:

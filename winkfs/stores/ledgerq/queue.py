@@ -16,6 +16,7 @@ import hashlib
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
@@ -31,17 +32,17 @@ from winkformats.ledgerq import index, priorities, state
 from winkformats.ledgerq.cursors import CURSORS, Journal
 from winkformats.ledgerq.entry import (
     DATA,
+    END,
     GZIP,
     HEAD,
     HIGH,
     LAST_ID,
     LEAST,
     LOW,
-    PAD,
-    SUM,
     UNPACKED,
     Message,
     encode,
+    encode_headers,
     packed,
 )
 from winkformats.ledgerq.index import Sparse
@@ -642,14 +643,19 @@ class Queue:
         """
         with self._section:
             self._check()
-            first = self._next_id
-            for message in messages:
-                if type(message) is bytes and not options and self._plain:
-                    self._push_plain(message)
-                elif isinstance(message, Mapping):
-                    self._push(**{**options, **message})
-                else:
-                    self._push(message, **options)
+            first, plain = self._next_id, not options and self._plain
+            some = list(messages)
+            if plain and some and set(map(type, some)) == {bytes}:
+                self._push_all(some)  # type: ignore[arg-type]
+                some = []
+            puts = [
+                {**options, **(one if isinstance(one, Mapping) else {"payload": one})}
+                for one in some
+            ]
+            for put in puts:  # all or none
+                self._check_put(**put)
+            for put in puts:
+                self._push(**put)
             made = range(first, self._next_id)
         if self._always:
             self.sync()
@@ -671,17 +677,12 @@ class Queue:
             payload = bytes(payload)
         if not (priority or ttl or headers or compress) and self._plain:
             return self._push_plain(payload)
-        if not LOW <= priority <= HIGH:
-            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
+        self._check_put(payload, priority, ttl, None, compress)
         seconds = self._ttl if ttl is None else ttl
-        if seconds is not None and seconds < 0:
-            raise ValueError(f"a message cannot expire {-seconds} seconds ago")
         timestamp, expires = self._now(), None
         if seconds:
             expires = min(timestamp + max(int(seconds * NANO), 1), LAST_ID)
         level, kept = self._compress if compress is None else compress, None
-        if not 0 <= level <= 9:
-            raise ValueError(f"compress must be 0 to 9, not {level}")
         if level and self._compress_from <= len(payload) <= UNPACKED:
             kept = packed(payload, level)
         id = self._next_id
@@ -691,6 +692,24 @@ class Queue:
         )  # fmt: skip
         self._add(id, timestamp, entry, priority)
         return id
+
+    @staticmethod
+    def _check_put(
+        payload: bytes,
+        priority: int = LOW,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        compress: int | None = None,
+    ) -> None:
+        """Raises ValueError."""
+        if not LOW <= priority <= HIGH:
+            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
+        if ttl is not None and ttl < 0:
+            raise ValueError(f"a message cannot expire {-ttl} seconds ago")
+        if compress is not None and not 0 <= compress <= 9:
+            raise ValueError(f"compress must be 0 to 9, not {compress}")
+        if headers:
+            encode_headers(headers)
 
     def _push_plain(self, payload: bytes) -> int:
         """A message without options."""
@@ -702,8 +721,38 @@ class Queue:
             raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
         id = self._next_id
         data = HEAD.pack(length, DATA, 0, id, timestamp) + payload
-        self._add(id, timestamp, data + SUM.pack(crc32c(data)) + PAD, LOW)
+        self._add(id, timestamp, data + END.pack(crc32c(data)), LOW)
         return id
+
+    def _push_all(self, payloads: list[bytes]) -> None:
+        """Messages without options."""
+        pack, checksum, ended, at = HEAD.pack, crc32c, END.pack, 0
+        if max(map(len, payloads)) + LEAST >> 32:
+            raise ValueError("a payload is too large for an entry")
+        while at < len(payloads):
+            self._push_plain(payloads[at])  # which begins a segment where that is due
+            active, id, timestamp = self.files.active, self._next_id, self._time
+            assert active is not None and active.sparse is not None
+            offset, sparse, tables = active.size, active.sparse, active.tables
+            room = min(self.rotation.messages - self._count, len(payloads) - at - 1)
+            limit, add = min(self._limit, offset + BUFFER - self._waiting), self._parts.append
+            for payload in payloads[at + 1 : at + 1 + room]:
+                if offset >= limit:
+                    break
+                length = 26 + len(payload)
+                data = pack(length, DATA, 0, id, timestamp) + payload
+                add(data + ended(checksum(data)))
+                if offset >= sparse.next:
+                    sparse.add(id, offset, timestamp)
+                if tables is not None:
+                    tables[LOW][0].append(id)
+                    tables[LOW][1].append(offset)
+                id, offset = id + 1, offset + length + 4
+            count = id - self._next_id
+            self._waiting += offset - active.size
+            self._count, self._done = self._count + count, self._done + count
+            active.size, active.last, self._next_id = offset, id - 1, id
+            at += 1 + count
 
     def _now(self) -> int:
         """Time does not go back: the index of times is in order."""
@@ -1536,7 +1585,7 @@ class Queue:
                     count += segment.count
                     continue
                 for (ids, _), position in zip(self.files.tables(segment), cursor.at, strict=True):
-                    count += sum(id >= position for id in ids)
+                    count += len(ids) - bisect_left(ids, position)
         return count
 
     def stats(self) -> dict[str, Any]:
