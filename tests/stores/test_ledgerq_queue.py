@@ -559,6 +559,19 @@ def test_one_writes_and_others_look(path: str) -> None:
         list(looker.messages())
 
 
+def test_who_looks_while_segments_go_sees_the_others(path: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as writer:
+        writer.push_many([b"x"] * 1000)
+        writer.sync()
+        with Queue(path) as looker:
+            found, every = looker.messages(), looker.all_messages()
+            assert next(found).id == next(every).id == 1
+            writer.pop_many(995)
+            assert writer.compact().segments == 99
+            assert ids(found)[-1] == ids(every)[-1] == 1000
+            assert not looker.problems
+
+
 def test_several_share_a_queue(path: str) -> None:
     first, second = (Queue(path, "a", shared=True, rotation=SMALL) for _ in range(2))
     with pytest.raises(Locked):

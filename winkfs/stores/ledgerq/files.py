@@ -123,13 +123,13 @@ class Files:
                 self._read_header(segment)
                 self._know(segment, before, last=number == numbers[-1], follow=follow)
             elif segment is not self.active and size != segment.size + segment.torn:
-                self._grow(segment, size)
+                self.grow(segment, size)
             before = max(before, segment.last)
         for number in [n for n in self.segments if n not in found]:
             self.drop(self.segments[number])
         self.segments = dict(sorted(self.segments.items()))
 
-    def _grow(self, segment: Segment, size: int) -> None:
+    def grow(self, segment: Segment, size: int) -> None:
         """Take up what somebody else has added."""
         if segment.sparse is None:
             self.sparse(segment)

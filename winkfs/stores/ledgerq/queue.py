@@ -507,7 +507,8 @@ class Queue:
                     if queue._depth == 0 and queue._turn is not None:
                         try:
                             if queue._ready:
-                                queue._flush_all()
+                                with queue._finally():  # others go on behind what is there
+                                    queue._flush_all()
                         finally:
                             queue._turn.release()
                 finally:
@@ -546,8 +547,8 @@ class Queue:
             assert self._out is not None
             size = self._out.size()
             if size > active.size:
-                self._let_active_go()
-                self.files.load()
+                self.files.grow(active, size)
+                self._flushed, self._count = active.size, active.count
                 if active.torn:
                     recovery.mend(self.files, self._say, self._before_change)
                 self._settle_ids()
@@ -556,7 +557,6 @@ class Queue:
             self._settle_ids()
 
     def _apply(self, row: ondisk.Row) -> None:
-        cursor = self.state.cursors.get(MAIN) if row.cursor == 0 else None
         self.state.apply(row)
         if row.kind == ondisk.MODE and self._mode != self.state.mode and self._wanted is None:
             self._mode = bool(self.state.mode)
@@ -1322,7 +1322,11 @@ class Queue:
             with self._lock:
                 if self._closed:
                     raise Closed("the queue is closed", self.path)
-                message = order.head(now)
+                try:
+                    message = order.head(now)
+                except FileNotFoundError:
+                    self._look_again()
+                    continue
                 first = bool(overdue) and (
                     message is None or not self._mode or message.priority <= -overdue[0][0]
                 )
@@ -1342,13 +1346,26 @@ class Queue:
                 return
             yield message
 
+    def _look_again(self) -> None:
+        """A segment is gone: who looks has to see what a writer has done."""
+        before = self.files.changes
+        self.files.load(follow=True)
+        if before == self.files.changes:
+            raise NoSuchFile("a segment is gone: open it anew", self.path)
+
     def all_messages(self) -> Iterator[Message]:
         """All messages that are there, also those that are consumed or have expired, by arrival."""
         with self._lock:
             lane, start = self.files.arrivals(1), 1
         while True:
             with self._lock:
-                message = next(lane, self)
+                if self._closed:
+                    raise Closed("the queue is closed", self.path)
+                try:
+                    message = next(lane, self)
+                except FileNotFoundError:
+                    self._look_again()
+                    message = self
                 if message is self:  # the files have changed
                     lane = self.files.arrivals(start)
                     continue
