@@ -18,6 +18,8 @@ import ledgerq_oracle
 import pytest
 from constants import shrink
 
+from winkformats.disk.paths import directory_of
+from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import entry
 from winkformats.ledgerq.state import Metadata
@@ -671,6 +673,58 @@ def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
 # --- damage ---
 
 
+def test_an_id_that_was_consumed_is_not_given_again(path: str) -> None:
+    """A power cut may leave a position, and not the messages below it."""
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 3)
+        assert drained(queue) == [1, 2, 3]
+    log = Path(path, f"{1:020}.log")
+    for left in (64, 64 + 31, 0):
+        log.write_bytes(log.read_bytes()[:left])
+        log.with_suffix(".idx").unlink(missing_ok=True)
+        with Queue(path, "a") as queue:
+            id = queue.push(b"new")
+            assert id > 3 and drained(queue) == [id]
+        ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+
+
+def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
+    """It waits for a message that is gone."""
+    disk = SimulatedDisk(2)
+    path, looks = f"{disk.path}/q", 0
+    create(path)
+
+    def look(event: Event) -> None:
+        nonlocal looks
+        if event.call == "unlink" and event.path.endswith(".log"):
+            with directory_of(f"{disk.crash().path}/q").open("metadata.dat") as storage:
+                assert Metadata.decode(storage.read(0, 24), file="").read_id == 36
+            looks += 1
+
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 50)
+        queue.pop_many(35)
+        disk.watch = look
+        assert queue.compact().segments == 3 == looks
+        disk.watch = None
+
+
+def test_metadata_that_could_not_be_written_are_not_those_of_ledgerq() -> None:
+    disk = SimulatedDisk(1)
+    path = f"{disk.path}/q"
+    create(path)
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 10)
+        queue.pop()
+    for n in range(2, 6):
+        queue = Queue(path, "a")
+        assert queue.pop().id == n  # type: ignore[union-attr]
+        queue.sync()
+        disk.arm("rename")
+        with pytest.raises(OSError, match="error"):
+            queue.close()
+
+
 def test_derived_files_that_are_gone_or_damaged_cost_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "q")
     create(path, by_priority=True)
@@ -771,6 +825,7 @@ def test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired(path: str) 
     assert len(verify(path).problems) == 2  # and message 15 is missing
     assert repair(path)
     assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))  # reads on id by id
     with Queue(path) as queue:
         assert ids(queue.messages()) == wanted
 
