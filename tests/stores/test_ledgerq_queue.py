@@ -688,6 +688,43 @@ def test_an_id_that_was_consumed_is_not_given_again(path: str) -> None:
         ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
 
 
+def test_a_message_on_its_way_to_the_dead_letters_and_back_is_always_somewhere() -> None:
+    disk = SimulatedDisk(3)
+    path, looks, rng = f"{disk.path}/q", 0, random.Random(3)
+    create(path)
+
+    def look(event: Event) -> None:
+        nonlocal looks
+        watch, disk.watch = disk.watch, None
+        image = disk.crash(rng)
+        with Queue(f"{image.path}/q") as queue:
+            found = [m.payload for m in queue.messages()]
+            found += [b"bad"] * bool(queue.state.cursors[""].leased)
+        if b"bad" not in found:
+            with Queue(f"{image.path}/dead") as queue:
+                left = queue.state.cursors[""]
+                assert left.leased or [m.payload for m in queue.messages()] == [b"bad"]
+        looks += 1
+        disk.watch = watch
+
+    options: dict[str, Any] = {"dead_letters": f"{disk.path}/dead", "retries": 1}
+    with Queue(path, "a", **options) as queue:
+        queue.push(b"bad")
+        message = queue.pop(visible=100)
+        assert message is not None
+        queue.sync()
+        disk.watch = look
+        for _ in range(3):
+            assert queue.nack(message.id, "bad")
+            queue.sync()
+            assert queue.requeue() == 1
+            message = queue.pop(visible=100)
+            assert message is not None
+            queue.sync()
+        disk.watch = None
+    assert looks > 50
+
+
 def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
     """It waits for a message that is gone."""
     disk = SimulatedDisk(2)
