@@ -363,7 +363,7 @@ class Life:
             for id in self.sent.keys() - there - found:
                 if id >= self.queue.next_id:
                     self.now[name][id] = NONE
-            self.leased[name] = set(self.queue.state.cursors[name].leased)
+            self.leased[name] = found & self.queue.state.cursors[name].leased.keys()
         self.acknowledge()
 
 

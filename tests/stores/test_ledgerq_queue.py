@@ -310,8 +310,12 @@ def test_a_message_expires(path: str, clock: Clock) -> None:
         queue.push(b"4", ttl=1)
         clock.sleep(1)
         assert queue.pop() is None and queue.pending() == 0
-        with pytest.raises(ValueError, match="expire"):
-            queue.push(b"5", ttl=-1)
+        for seconds in (0, -1, float("inf"), float("nan")):
+            with pytest.raises(ValueError, match="expire"):
+                queue.push(b"5", ttl=seconds)
+            if seconds:
+                with pytest.raises(ValueError, match="seconds"):
+                    queue.pop(visible=seconds)
 
 
 def test_gzip_and_its_limit(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -542,18 +542,16 @@ class Queue:
             recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
             return
-        active = self.files.active
-        if active is not None:
-            assert self._out is not None
-            size = self._out.size()
-            if size > active.size:
-                self.files.grow(active, size)
-                self._flushed, self._count = active.size, active.count
-                if active.torn:
-                    recovery.mend(self.files, self._say, self._before_change)
-                self._settle_ids()
-        else:
+        last = next(reversed(self.files.segments.values()), None)
+        if last is None:
             self.files.load()
+            self._settle_ids()
+        elif (size := self.files.storage(last).size()) > last.size:
+            self.files.grow(last, size)
+            if last is self.files.active:
+                self._flushed, self._count = last.size, last.count
+            if last.torn:
+                recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
 
     def _apply(self, row: ondisk.Row) -> None:
@@ -567,6 +565,10 @@ class Queue:
         """It may have grown, or be closed by now."""
         self.files.active = None
         if self._out is not None:
+            if self._dirty:
+                with self._finally():
+                    self._out.sync()
+                self._dirty = False
             self._out.close()
             self._out = None
 
@@ -681,7 +683,7 @@ class Queue:
         seconds = self._ttl if ttl is None else ttl
         timestamp, expires = self._now(), None
         if seconds:
-            expires = min(timestamp + max(int(seconds * NANO), 1), LAST_ID)
+            expires = max(_later(timestamp, seconds), timestamp + 1)
         level, kept = self._compress if compress is None else compress, None
         if level and self._compress_from <= len(payload) <= UNPACKED:
             kept = packed(payload, level)
@@ -704,8 +706,8 @@ class Queue:
         """Raises ValueError."""
         if not LOW <= priority <= HIGH:
             raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
-        if ttl is not None and ttl < 0:
-            raise ValueError(f"a message cannot expire {-ttl} seconds ago")
+        if ttl is not None and not 0 < ttl < float("inf"):
+            raise ValueError(f"a message expires in more than 0 seconds, not in {ttl}")
         if compress is not None and not 0 <= compress <= 9:
             raise ValueError(f"compress must be 0 to 9, not {compress}")
         if headers:
@@ -1020,6 +1022,8 @@ class Queue:
         # LedgerQ waits for a message that is not there.
         read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self._next_id])
         metadata = Metadata(self._next_id, min(read, self._next_id))
+        if self.shared:
+            self._metadata = self._read_metadata()
         if metadata == self._metadata:
             return
         self.state.written = [one for one in (self._metadata, metadata) if one is not None]
@@ -1075,7 +1079,12 @@ class Queue:
         now = time.time_ns()
         kept = [entry for entry in self.state.dedup.values() if entry.expires > now]
         self._write_tracker(state.DEDUP, state.encode_dedup(kept), used=bool(kept))
-        rows = self._retry.values()
+        failed = {
+            id: Retry(id, lease.failures, now)
+            for id, lease in self.state.cursors[MAIN].leased.items()
+            if lease.failures
+        }
+        rows = (failed | self._retry).values()
         self._write_tracker(state.RETRY, state.encode_retry(rows, self.retries), used=bool(rows))
 
     def _write_tracker(self, name: str, data: bytes, *, used: bool) -> None:
@@ -1138,6 +1147,7 @@ class Queue:
 
     def _pop(self, cursor: Cursor, now: int, visible: float | None) -> Message | None:
         order = cursor.order or self._order(cursor)
+        deadline = 0 if visible is None else _later(now, visible)
         message = order.head(now)
         if cursor.leased:
             overdue = self._overdue(cursor, now, message)
@@ -1163,7 +1173,7 @@ class Queue:
         self._done += 1
         if visible is not None:
             self._lease(cursor, message.id, Lease(
-                now + int(visible * NANO), 1, 0, message.priority
+                deadline, 1, 0, message.priority
             ))  # fmt: skip
         return message
 
@@ -1192,7 +1202,7 @@ class Queue:
         else:
             lease = cursor.leased[message.id]
             self._lease(cursor, message.id, lease._replace(
-                deadline=now + int(visible * NANO), deliveries=message.deliveries
+                deadline=_later(now, visible), deliveries=message.deliveries
             ))  # fmt: skip
         return message
 
@@ -1250,7 +1260,7 @@ class Queue:
                 self._retry.pop(id, None)
             else:
                 self._lease(cursor, id, lease._replace(
-                    deadline=now + int(delay * NANO), failures=failures
+                    deadline=_later(now, delay), failures=failures
                 ))  # fmt: skip
         if self._always:
             self.sync()
@@ -1629,6 +1639,13 @@ class Queue:
                 "removable": len(self._removable(None, None, None, 1, unread=False)),
                 "problems": len(self.problems),
             }  # fmt: skip
+
+
+def _later(now: int, seconds: float) -> int:
+    """Nanoseconds since the epoch. Raises ValueError."""
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"a time must be 0 seconds or more, not {seconds}")
+    return min(now + int(seconds * NANO), LAST_ID)
 
 
 def _shortened(text: str) -> str:
