@@ -677,7 +677,7 @@ class Queue:
     ) -> int:
         if type(payload) is not bytes:  # whose bytes may change before they are written
             payload = bytes(payload)
-        if not (priority or ttl or headers or compress) and self._plain:
+        if not (priority or headers or compress) and ttl is None and self._plain:
             return self._push_plain(payload)
         self._check_put(payload, priority, ttl, None, compress)
         seconds = self._ttl if ttl is None else ttl
