@@ -77,7 +77,7 @@ PLACES: Final = {
     "bytes that a message store gathers": "winkfs.stores.messagestore.store.BUFFER",
     "bytes of a journal of messages": "winkfs.stores.messagestore.store.JOURNAL_ROOM",
     # a queue
-    "bytes that a queue gathers": "winkfs.stores.ledgerq.queue.BUFFER",
+    "bytes that a queue gathers": "winkfs.stores.ledgerq.tail.BUFFER",
     "bytes of a journal of cursors": "winkfs.stores.ledgerq.queue.JOURNAL_ROOM",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",

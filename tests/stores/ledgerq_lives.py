@@ -24,7 +24,8 @@ from constants import shrink
 from winkformats.disk.paths import directory_of
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.stores.ledgerq.check import verify
-from winkfs.stores.ledgerq.queue import Queue, Rotation, create
+from winkfs.stores.ledgerq.queue import Queue, create
+from winkfs.stores.ledgerq.tail import Rotation
 
 VARIANTS = ("fifo", "priorities", "shared")
 NONE, PENDING, GONE = "not there", "pending", "consumed"

@@ -37,6 +37,7 @@ from winkfs.stores.ledgerq import (
 )
 from winkfs.stores.ledgerq import cursor as cursors
 from winkfs.stores.ledgerq import queue as queues
+from winkfs.stores.ledgerq import tail as tails
 from winkfs.stores.ledgerq.aio import AsyncQueue
 from winkfs.stores.ledgerq.check import repair, verify
 
@@ -80,7 +81,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(queues, "time", made)
+    for module in (queues, tails):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -548,7 +550,7 @@ def test_one_writes_and_others_look(path: str) -> None:
         assert looker.refresh() and ids(looker.messages()) == [2, 3, 4, 5]
         assert ids(looker.messages(consumer="a")) == [1, 2, 3, 4, 5]
         assert not looker.refresh() and not looker.problems
-        writer.rotation = SMALL
+        writer._tail.rotation = SMALL
         for _ in range(3):
             writer.push_many([b"y"] * 10)
             writer.sync()

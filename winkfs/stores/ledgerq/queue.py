@@ -22,8 +22,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from google_crc32c import value as crc32c
-
 from winkformats.disk.paths import directory_of, is_directory, make_directory
 from winkformats.disk.storage import TEMPORARY, Lock, Storage, Turn, replacing
 from winkformats.errors import CorruptError
@@ -31,13 +29,9 @@ from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import index, priorities, state
 from winkformats.ledgerq.cursors import CURSORS, Journal
 from winkformats.ledgerq.entry import (
-    DATA,
-    END,
     GZIP,
-    HEAD,
     HIGH,
     LAST_ID,
-    LEAST,
     LOW,
     UNPACKED,
     Message,
@@ -45,8 +39,7 @@ from winkformats.ledgerq.entry import (
     encode_headers,
     packed,
 )
-from winkformats.ledgerq.index import Sparse
-from winkformats.ledgerq.segment import LAST, START, Header, name_of
+from winkformats.ledgerq.segment import name_of
 from winkformats.ledgerq.state import Dedup, Metadata, Retry
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
@@ -64,17 +57,14 @@ from winkfs.stores.ledgerq.cursor import (
     write_lease,
 )
 from winkfs.stores.ledgerq.files import Files, Segment
+from winkfs.stores.ledgerq.tail import Rotation, Tail
 from winkfs.units import NANO
 
 LOCK: Final = "ledgerq.lock"
 TURN: Final = "ledgerq.turn"
-BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
 JOURNAL_ROOM: Final = 1 << 20  # bytes of a journal, at least, behind which it is written anew
 PATIENCE: Final = 60.0  # seconds that a process waits for its turn
 POLL: Final = 0.02  # seconds between looks of a stream
-GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
-SEGMENT_BYTES: Final = 64 << 20
-SEGMENT_MESSAGES: Final = 1_000_000
 STARVED: Final = 30.0  # seconds after which a message of low priority comes first
 RETRIES: Final = 3  # failures of a message before it goes to the dead letter queue
 KEYS: Final = 100_000  # ids remembered for deduplication
@@ -90,14 +80,6 @@ class Compaction(NamedTuple):
     segments: int = 0
     bytes: int = 0
     unread: int = 0
-
-
-class Rotation(NamedTuple):
-    """When a new segment begins: bytes or messages of the one before, seconds since it began."""
-
-    bytes: int = SEGMENT_BYTES
-    messages: int = SEGMENT_MESSAGES
-    seconds: float | None = None
 
 
 def create(path: str, *, by_priority: bool = False) -> None:
@@ -179,7 +161,7 @@ class Queue:
         self.path, self.writable, self.shared = os.fspath(path), mode == "a", shared
         self.directory = directory_of(self.path)
         self.problems: list[str] = []
-        self.rotation, self.retries = rotation, retries
+        self.retries = retries
         self._always, self._wanted = sync == "always", by_priority
         self._starved, self._ttl = int(starved * NANO), ttl
         self._compress, self._compress_from = compress, compress_from
@@ -188,17 +170,10 @@ class Queue:
         self._dead: Queue | None = None
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         self._section: AbstractContextManager[object] = self._lock
-        self._parts: list[bytes] = []  # entries that are not written, behind `_flushed`
-        self._waiting, self._flushed = 0, 0  # their bytes; bytes of the active segment
-        self._out: Storage | None = None  # the active segment, to write
-        self._dirty = self._named = False  # whether it, or names, have changed since the last sync
-        self._next_id, self._time, self._offset = 1, 0, 0
         self._mode = False  # whether messages are read by priority
         self._seed: int | None = None  # of the journal
         self._metadata: Metadata | None = None
         self._heeded = False  # LedgerQ has read on: the journal has to say so
-        self._limit = self._count = 0  # bytes and messages of the active segment: at most, and now
-        self._until = LAST_ID  # nanoseconds: when the active segment ends
         self._done = self._synced = 0  # changes, and those that are durable
         self._failed = ""
         self._closed, self._ready = False, False
@@ -214,6 +189,7 @@ class Queue:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self.files = Files(self.directory, self._say)
+        self._tail = Tail(self.files, rotation, self._before_segment, self._finally)
         self.state = State()
         tell_of_forks(self)
         if not is_directory(self.path):
@@ -309,6 +285,11 @@ class Queue:
                 storage.sync()
         self.directory.sync()
 
+    def _before_segment(self) -> None:
+        # LedgerQ looks for the highest id in the last segment alone, which is empty for a moment.
+        self._write_metadata()
+        self._before_change()
+
     def _before_change(self) -> None:
         """Segments are about to come, go or change: others have to know, whatever happens then."""
         if self.shared:
@@ -342,7 +323,7 @@ class Queue:
         mode = self.state.mode if self._wanted is None else self._wanted
         if mode is None:
             mode = self.files.have_priorities(self.state.cursors[MAIN].low)
-        self._mode = mode
+        self._mode = self._tail.by_priority = mode
 
     def _heed_metadata(self, *, known: bool) -> None:
         """LedgerQ says in its metadata what it has read; we say what we were about to write."""
@@ -375,11 +356,11 @@ class Queue:
         known = [position for cursor in self.state.cursors.values() for position in cursor.at]
         if self._metadata is not None:
             known.append(self._metadata.next_id)
-        self._next_id = max(self.files.last + 1, self._next_id, *known)
+        self._tail.next_id = max(self.files.last + 1, self._tail.next_id, *known)
         last = next(reversed(self.files.segments.values()), None)
         if last is not None:
             sparse = self.files.sparse(last)
-            self._time = max(self._time, sparse.times[-1] if sparse else 0)
+            self._tail.time = max(self._tail.time, sparse.times[-1] if sparse else 0)
 
     def _say(self, line: str) -> None:
         self.problems.append(line)
@@ -427,7 +408,7 @@ class Queue:
         self._closed, self._ready = True, False
         self.files.close()
         journal = None if self._journal is None else self._journal.storage
-        for storage in (self._heard, self._out, journal):
+        for storage in (self._heard, self._tail.out, journal):
             if storage is not None:
                 storage.close()
         if self._turn is not None:
@@ -536,9 +517,9 @@ class Queue:
             if self._journal is not None:
                 self._journal.size = read
         if files != self.state.files:
-            self._let_active_go()
+            self._tail.let_go()
             self.files.load()
-            self._named = True  # whoever made them may have ended since
+            self._tail.named = True  # whoever made them may have ended since
             recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
             return
@@ -549,7 +530,7 @@ class Queue:
         elif (size := self.files.storage(last).size()) > last.size:
             self.files.grow(last, size)
             if last is self.files.active:
-                self._flushed, self._count = last.size, last.count
+                self._tail.caught_up(last)
             if last.torn:
                 recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
@@ -557,20 +538,9 @@ class Queue:
     def _apply(self, row: ondisk.Row) -> None:
         self.state.apply(row)
         if row.kind == ondisk.MODE and self._mode != self.state.mode and self._wanted is None:
-            self._mode = bool(self.state.mode)
+            self._mode = self._tail.by_priority = bool(self.state.mode)
             for cursor in self.state.cursors.values():
                 cursor.order = None
-
-    def _let_active_go(self) -> None:
-        """It may have grown, or be closed by now."""
-        self.files.active = None
-        if self._out is not None:
-            if self._dirty:
-                with self._finally():
-                    self._out.sync()
-                self._dirty = False
-            self._out.close()
-            self._out = None
 
     def _heard_all(self) -> None:
         """Behind a flush of the journal: what is in it is ours."""
@@ -618,7 +588,7 @@ class Queue:
             id = self._push(payload, **{"priority": LOW, **options})
             if len(self.state.dedup) >= self._keys:
                 self._forget_keys(now)
-            entry = Dedup(hashed, id, now, now + int(seconds * NANO), self._offset)
+            entry = Dedup(hashed, id, now, now + int(seconds * NANO), self._tail.offset)
             self.state.dedup.pop(hashed, None)
             self.state.dedup[hashed] = entry
             write_key(self._append(), entry)
@@ -645,10 +615,10 @@ class Queue:
         """
         with self._section:
             self._check()
-            first, plain = self._next_id, not options and self._plain
+            first, plain = self._tail.next_id, not options and self._plain
             some = list(messages)
             if plain and some and set(map(type, some)) == {bytes}:
-                self._push_all(some)  # type: ignore[arg-type]
+                self._tail.push_all(some)  # type: ignore[arg-type]
                 some = []
             puts = [
                 {**options, **(one if isinstance(one, Mapping) else {"payload": one})}
@@ -658,7 +628,7 @@ class Queue:
                 self._check_put(**put)
             for put in puts:
                 self._push(**put)
-            made = range(first, self._next_id)
+            made = range(first, self._tail.next_id)
         if self._always:
             self.sync()
         return made
@@ -678,21 +648,21 @@ class Queue:
         if type(payload) is not bytes:  # whose bytes may change before they are written
             payload = bytes(payload)
         if not (priority or headers or compress) and ttl is None and self._plain:
-            return self._push_plain(payload)
+            return self._tail.push(payload)
         self._check_put(payload, priority, ttl, None, compress)
         seconds = self._ttl if ttl is None else ttl
-        timestamp, expires = self._now(), None
+        timestamp, expires = self._tail.now(), None
         if seconds:
             expires = max(_later(timestamp, seconds), timestamp + 1)
         level, kept = self._compress if compress is None else compress, None
         if level and self._compress_from <= len(payload) <= UNPACKED:
             kept = packed(payload, level)
-        id = self._next_id
+        id = self._tail.next_id
         entry = encode(
             id, timestamp, payload if kept is None else kept, priority=priority, expires=expires,
             headers=headers, compression=0 if kept is None else GZIP,
         )  # fmt: skip
-        self._add(id, timestamp, entry, priority)
+        self._tail.add(id, timestamp, entry, priority)
         return id
 
     @staticmethod
@@ -712,170 +682,6 @@ class Queue:
             raise ValueError(f"compress must be 0 to 9, not {compress}")
         if headers:
             encode_headers(headers)
-
-    def _push_plain(self, payload: bytes) -> int:
-        """A message without options."""
-        timestamp = time.time_ns()
-        if timestamp < self._time:
-            timestamp = self._time
-        length = LEAST + len(payload)
-        if length >> 32:
-            raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
-        id = self._next_id
-        data = HEAD.pack(length, DATA, 0, id, timestamp) + payload
-        self._add(id, timestamp, data + END.pack(crc32c(data)), LOW)
-        return id
-
-    def _push_all(self, payloads: list[bytes]) -> None:
-        """Messages without options."""
-        pack, checksum, ended, at = HEAD.pack, crc32c, END.pack, 0
-        if max(map(len, payloads)) + LEAST >> 32:
-            raise ValueError("a payload is too large for an entry")
-        while at < len(payloads):
-            self._push_plain(payloads[at])  # which begins a segment where that is due
-            active, id, timestamp = self.files.active, self._next_id, self._time
-            assert active is not None and active.sparse is not None
-            offset, sparse, tables = active.size, active.sparse, active.tables
-            room = min(self.rotation.messages - self._count, len(payloads) - at - 1)
-            limit, add = min(self._limit, offset + BUFFER - self._waiting), self._parts.append
-            for payload in payloads[at + 1 : at + 1 + room]:
-                if offset >= limit:
-                    break
-                length = 26 + len(payload)
-                data = pack(length, DATA, 0, id, timestamp) + payload
-                add(data + ended(checksum(data)))
-                if offset >= sparse.next:
-                    sparse.add(id, offset, timestamp)
-                if tables is not None:
-                    tables[LOW][0].append(id)
-                    tables[LOW][1].append(offset)
-                id, offset = id + 1, offset + length + 4
-            count = id - self._next_id
-            self._waiting += offset - active.size
-            self._count, self._done = self._count + count, self._done + count
-            active.size, active.last, self._next_id = offset, id - 1, id
-            at += 1 + count
-
-    def _now(self) -> int:
-        """Time does not go back: the index of times is in order."""
-        return max(time.time_ns(), self._time)
-
-    def _add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
-        active = self.files.active
-        if (
-            active is None
-            or active.size >= self._limit
-            or self._count >= self.rotation.messages
-            or timestamp >= self._until
-        ):
-            active = self._roll(timestamp)
-        if self._waiting > BUFFER:
-            self._flush()
-        offset = active.size
-        self._parts.append(entry)
-        self._waiting += len(entry)
-        self._offset = offset
-        active.size = offset + len(entry)
-        active.last = id
-        sparse = active.sparse
-        if offset >= sparse.next:  # type: ignore[union-attr]
-            sparse.add(id, offset, timestamp)  # type: ignore[union-attr]
-            active.first = active.first or id
-        if active.tables is not None:
-            ids, offsets = active.tables[priority]
-            ids.append(id)
-            offsets.append(offset)
-        self._next_id, self._time = id + 1, timestamp
-        self._count += 1
-        self._done += 1
-
-    def _roll(self, timestamp: int) -> Segment:
-        """The segment that the next message goes to: the last one, or a new one."""
-        if self._next_id >= LAST_ID:
-            raise Refusal("there are no more ids for messages", self.path)
-        last = next(reversed(self.files.segments.values()), None)
-        full = last is not None and self._is_full(last, timestamp)
-        if last is None or full:
-            if last is not None:
-                self._end_segment(last)
-            last = self._new_segment(last, timestamp)
-        elif last is not self.files.active:
-            self._take_up(last)
-        self._fill_gap(last)
-        return last
-
-    def _is_full(self, segment: Segment, timestamp: int) -> bool:
-        seconds, header = self.rotation.seconds, segment.header
-        begun = header.created if header is not None else 0
-        return segment.first > 0 and (
-            segment.size >= self.rotation.bytes
-            or segment.count >= self.rotation.messages
-            or (seconds is not None and timestamp - begun >= seconds * NANO)
-        )
-
-    def _take_up(self, segment: Segment) -> None:
-        """Go on writing to a segment."""
-        self.files.sparse(segment)
-        self._let_active_go()
-        self._out = self.directory.open(segment.name, "w", follow=False)
-        self._use(segment)
-
-    def _use(self, segment: Segment) -> None:
-        self.files.active, self.files.flush = segment, self._flush
-        self._flushed, self._limit = segment.size, self.rotation.bytes
-        self._count = segment.count
-        created = segment.header.created if segment.header else 0
-        seconds = self.rotation.seconds
-        self._until = LAST_ID if seconds is None else created + int(seconds * NANO)
-
-    def _new_segment(self, before: Segment | None, timestamp: int) -> Segment:
-        # LedgerQ looks for the highest id in the last segment alone, which is empty for a moment.
-        self._write_metadata()
-        self._before_change()
-        number = 1 if before is None else before.number + self.rotation.messages
-        if number > LAST:
-            raise Refusal("there are no more numbers for segments", self.path)
-        header = Header(number, timestamp)
-        storage = self.directory.create_new(name_of(number))
-        try:
-            storage.write(0, [header.encode()])
-        except OSError:
-            storage.close()
-            with suppress(OSError):
-                self.directory.unlink(name_of(number))
-            raise
-        self._let_active_go()
-        self._out, self._named, self._dirty = storage, True, True
-        made = Segment(
-            number, START, 0, self.files.last, header, sparse=Sparse(),
-            tables=priorities.empty() if self._mode else None, identity=storage.info().identity,
-        )  # fmt: skip
-        self.files.segments[number] = made
-        self._use(made)
-        return made
-
-    def _fill_gap(self, segment: Segment) -> None:
-        """LedgerQ reads on id by id: those that are missing get a message that has expired."""
-        last = self.files.last
-        if not last or not 0 < self._next_id - last - 1 <= GAP:
-            return
-        after, timestamp = self._next_id, max(self._time, 1)
-        for id in range(last + 1, after):
-            self._place(segment, id, timestamp)
-        self._next_id = after
-
-    def _place(self, segment: Segment, id: int, timestamp: int) -> None:
-        entry = encode(id, timestamp, b"", expires=timestamp + 1)
-        assert segment.sparse is not None
-        if segment.size >= segment.sparse.next:
-            segment.sparse.add(id, segment.size, timestamp)
-            segment.first = segment.first or id
-        if segment.tables is not None:
-            segment.tables[LOW][0].append(id)
-            segment.tables[LOW][1].append(segment.size)
-        self._parts.append(entry)
-        self._waiting += len(entry)
-        segment.size, segment.last = segment.size + len(entry), id
 
     # --- durable ---
 
@@ -911,21 +717,9 @@ class Queue:
         self._heard = storage.duplicate()
         self._journal_at = storage.info().identity, journal.size
 
-    def _flush(self) -> None:
-        """Write what waits to the active segment. Where that fails it goes on to wait."""
-        if not self._parts:
-            return
-        active, out = self.files.active, self._out
-        assert active is not None and out is not None
-        data = b"".join(self._parts)
-        out.write(self._flushed, [data])
-        self._dirty = True
-        self._parts.clear()
-        self._flushed, self._waiting = active.size, 0
-
     def _flush_all(self) -> None:
         """Write what waits to the segment and to the journal."""
-        self._flush()
+        self._tail.flush()
         for cursor in self.state.cursors.values():
             if cursor.moved:
                 self._append().add(ondisk.AT, cursor.number, *cursor.at)
@@ -941,7 +735,7 @@ class Queue:
         """
         with self._lock:
             self._check()
-            wanted = self._done
+            wanted = self._done + self._tail.done
         with self._sync_lock:
             if self._synced >= wanted and not self._moved():
                 return  # by another thread, meanwhile
@@ -950,13 +744,13 @@ class Queue:
                     self._check()
                     self._flush_all()
                     out = journal = None
-                    if self._dirty and self._out is not None:
-                        out = stack.enter_context(self._out.duplicate())
+                    if self._tail.dirty and self._tail.out is not None:
+                        out = stack.enter_context(self._tail.out.duplicate())
                     if self._journal is not None and self._journal.unsynced:
                         journal = stack.enter_context(self._journal.storage.duplicate())
                         self._journal.unsynced = False
-                    named, self._named, self._dirty = self._named, False, False
-                    done = self._done
+                    named, self._tail.named, self._tail.dirty = self._tail.named, False, False
+                    done = self._done + self._tail.done
                 with self._finally():
                     if out is not None:
                         out.sync()
@@ -986,42 +780,21 @@ class Queue:
         """Make all durable, under the lock."""
         self._flush_all()
         with self._finally():
-            if self._dirty and self._out is not None:
-                self._out.sync()
-            if self._named:
+            if self._tail.dirty and self._tail.out is not None:
+                self._tail.out.sync()
+            if self._tail.named:
                 self.directory.sync()
-            self._dirty = self._named = False
+            self._tail.dirty = self._tail.named = False
             if self._journal is not None and self._journal.unsynced:
                 self._journal.storage.sync()
                 self._journal.unsynced = False
-
-    def _end_segment(self, segment: Segment) -> None:
-        """Write what LedgerQ has at the end of a segment: ids into the header, and the index."""
-        if self.files.active is not segment:
-            self._take_up(segment)
-        self._flush()
-        assert self._out is not None and segment.header is not None
-        with self._finally():
-            self._out.sync()  # the header must not name messages that are not there
-            self._dirty = False
-            if self._named:
-                self.directory.sync()
-                self._named = False
-            header = segment.header._replace(
-                min_id=segment.first, max_id=segment.last if segment.first else 0
-            )
-            if header != segment.header:
-                self._out.write(0, [header.encode()])
-                self._out.sync()
-                segment.header = header
-            recovery.write_index(self.files, segment)
 
     def _write_metadata(self) -> None:
         """What LedgerQ reads first. What it says is durable before."""
         firsts = [segment.first for segment in self.files.segments.values() if segment.first]
         # LedgerQ waits for a message that is not there.
-        read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self._next_id])
-        metadata = Metadata(self._next_id, min(read, self._next_id))
+        read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self._tail.next_id])
+        metadata = Metadata(self._tail.next_id, min(read, self._tail.next_id))
         if self.shared:
             self._metadata = self._read_metadata()
         if metadata == self._metadata:
@@ -1040,11 +813,8 @@ class Queue:
         with self._lock:
             last = next(reversed(self.files.segments.values()), None)
             if last is not None and last.first:
-                if 0 < self._next_id - 1 - last.last <= GAP:
-                    if last is not self.files.active:
-                        self._take_up(last)
-                    self._fill_gap(last)
-                self._end_segment(last)
+                self._tail.fill(last)
+                self._tail.end(last)
             self._write_metadata()
             self._write_trackers()
 
@@ -1426,7 +1196,7 @@ class Queue:
         """The id of the next message that is pushed."""
         with self._lock:
             if self.writable:
-                return self._next_id
+                return self._tail.next_id
             known = self._metadata.next_id if self._metadata is not None else 1
             return max(self.files.last + 1, known)
 
@@ -1438,7 +1208,7 @@ class Queue:
             raise ValueError(f"no message can have the id {id}")
         with self._section:
             self._check()
-            self._seek(self._cursor(consumer), min(id, self._next_id))
+            self._seek(self._cursor(consumer), min(id, self._tail.next_id))
         if self._always:
             self.sync()
 
@@ -1454,7 +1224,7 @@ class Queue:
         with self._section:
             self._check()
             id = self.files.at_time(int(seconds * NANO))
-            self._seek(self._cursor(consumer), max(min(id, self._next_id), 1))
+            self._seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
         if self._always:
             self.sync()
         return id
@@ -1472,7 +1242,7 @@ class Queue:
             if name not in self.state.cursors:
                 cursor = self.state.add(name)
                 self._append().add_text(ondisk.NAME, cursor.number, data)
-                self._seek(cursor, min(max(start, 1), self._next_id))
+                self._seek(cursor, min(max(start, 1), self._tail.next_id))
         if self._always:
             self.sync()
 
