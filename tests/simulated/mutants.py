@@ -443,8 +443,8 @@ MUTANTS = (
     ),
     Mutant(
         "queue: an id that was consumed is given again", f"{QUEUE}/queue.py",
-        "max(self.files.last + 1, self._next_id, *known)",
-        "max(self.files.last + 1, self._next_id)",
+        "max(self.files.last + 1, self._tail.next_id, *known)",
+        "max(self.files.last + 1, self._tail.next_id)",
         f"{QUEUE_TESTS}::test_an_id_that_was_consumed_is_not_given_again",
     ),
     Mutant(
@@ -467,8 +467,8 @@ MUTANTS = (
     ),
     Mutant(
         "queue: ids that are lost are gaps for LedgerQ", f"{QUEUE}/recovery.py",
-        "            if last and 1 < id - last <= GAP:\n",
-        "            if False:\n",
+        "    if not last or not 1 < next - last <= GAP:\n",
+        "    if True:\n",
         f"{QUEUE_TESTS}::test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired",
     ),
     Mutant(

@@ -875,6 +875,23 @@ def test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired(path: str) 
         assert ids(queue.messages()) == wanted
 
 
+@pytest.mark.parametrize("cut", [1, 5, 40, 300])
+def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 35)
+    file = Path(path, "00000000000000000011.log")
+    file.write_bytes(file.read_bytes()[:-cut])
+    with Queue(path) as queue:
+        left = ids(queue.messages())
+        assert len(left) == 35 - {1: 0, 5: 1, 40: 2, 300: 10}[cut]
+    assert bool(verify(path).problems) == (cut > 1)
+    repair(path)
+    assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    with Queue(path, "a") as queue:
+        assert drained(queue) == left
+
+
 def test_hostile_integers_are_refused_or_told(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.push_many([b"x"] * 25)

@@ -359,8 +359,8 @@ class Files:
         ]
 
     def next(self, number: int) -> Segment | None:
-        """The next segment with a higher number."""
-        return next((s for n, s in self.segments.items() if n > number), None)
+        """The next segment with messages."""
+        return next((s for n, s in self.segments.items() if n > number and s.first), None)
 
     def find(self, id: int) -> Message | None:
         """The message with an id; None: there is none. Raises CorruptError; FormatError; OSError.
@@ -421,7 +421,7 @@ class Files:
                 self._say_walk(segment, walk)
                 if not more:
                     following = self.next(number)
-                    if following is not None and following.first:
+                    if following is not None:
                         if walk.tail >= 0:
                             self._say_bad(segment, walk.tail, segment.size)
                         break

@@ -29,7 +29,7 @@ def mend(files: Files, say: Say, before: Callable[[], object]) -> None:
         if segment.header is None and not segment.first:
             before()
             _remove(files, segment, say)
-        elif segment.header is None or segment.bad:
+        elif segment.header is None or segment.bad or segment.last < segment.header.max_id:
             before()
             rewrite(files, segment, say)
         elif segment.torn:
@@ -85,8 +85,10 @@ def rewrite(files: Files, segment: Segment, say: Say) -> None:
     if header is None:
         parts.append(storage.read(0, START))
         header = Header(segment.number, next(iter(files.sparse(segment).times), 0))
+    following = files.next(segment.number)
+    until = following.first if following is not None else 0
     with replacing(files.directory, segment.name, like=storage) as made:
-        first, last = _copy(storage, made, before, size, parts)
+        first, last = _copy(storage, made, before, size, until, parts)
         made.write(0, [header._replace(min_id=first, max_id=last if first else 0).encode()])
         keep_aside(files, segment, parts, say)
     made.close()
@@ -102,9 +104,12 @@ def rewrite(files: Files, segment: Segment, say: Say) -> None:
 
 
 def _copy(
-    storage: Storage, made: Storage, before: int, size: int, parts: list[bytes]
+    storage: Storage, made: Storage, before: int, size: int, until: int, parts: list[bytes]
 ) -> tuple[int, int]:
-    """Copy the good entries -> first and last id. `parts` gets the other bytes."""
+    """Copy the good entries -> first and last id. `parts` gets the other bytes.
+
+    before, until  the ids before and behind the segment; 0: not known
+    """
     walk, at, seen = Walk(storage, START, before), START, 0
     first, last, time = 0, before, 1
     while walk.step(size):
@@ -114,15 +119,24 @@ def _copy(
         out = []
         for length, _, _, id, timestamp, place in walk.rows:
             time = max(time, min(timestamp, 1 << 62))
-            if last and 1 < id - last <= GAP:
-                out += [encode(n, time, b"", expires=time + 1) for n in range(last + 1, id)]
-                first = first or last + 1
+            out += _expired(last, id, time)
+            first = last + 1 if out and not first else first
             out.append(walk.data[place : place + length] + PAD)
             first, last = first or id, id
         at += made.write(at, [b"".join(out)])
     if walk.tail >= 0:
         parts.append(storage.read(walk.tail, size - walk.tail))
+    if missing := _expired(last, until, time):
+        made.write(at, [b"".join(missing)])
+        first, last = first or last + 1, until - 1
     return first, last
+
+
+def _expired(last: int, next: int, time: int) -> list[bytes]:
+    """Entries for the ids between two."""
+    if not last or not 1 < next - last <= GAP:
+        return []
+    return [encode(id, time, b"", expires=time + 1) for id in range(last + 1, next)]
 
 
 def write_index(files: Files, segment: Segment) -> None:
