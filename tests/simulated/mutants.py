@@ -478,6 +478,12 @@ MUTANTS = (
         f"{QUEUE_TESTS}::test_several_share_a_queue",
     ),
     Mutant(
+        "queue: rows of an index are believed", f"{QUEUE}/files.py",
+        "            if (found, timestamp) == (id, sparse.times[at]):\n",
+        "            if True:\n",
+        f"{QUEUE_TESTS}::test_a_flip_of_an_index_does_not_hide_messages",
+    ),
+    Mutant(
         "queue: the checksum of an entry is not looked at",
         "formats/winkformats/ledgerq/segment.py",
         "                and checksum(data, stop)[0] == crc32c(data[at:stop])\n",

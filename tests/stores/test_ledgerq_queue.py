@@ -854,6 +854,27 @@ def test_every_flip_costs_the_message_that_it_hits(tmp_path: Path, soak: bool) -
             file.write_bytes(data)
 
 
+def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> None:
+    times = []
+    with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
+        for _ in range(250):
+            times.append(clock.now)
+            queue.push(bytes(500))
+            clock.sleep(1)
+        queue.pop_many(150)
+    for file in sorted(Path(path).glob("*.idx")):
+        data = file.read_bytes()
+        for byte in range(len(data)):
+            for bit in (1, 16, 128):
+                flipped = bytearray(data)
+                flipped[byte] ^= bit
+                file.write_bytes(flipped)
+                with Queue(path) as queue:
+                    assert queue.peek()[0].id == 151 and queue.read(77).id == 77
+                    assert queue.files.at_time(times[119]) == 120
+        file.write_bytes(data)
+
+
 def test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.push_many([b"x" * 50] * 35)

@@ -54,16 +54,13 @@ class Sparse:
         self.times.append(timestamp)
         self.next = offset + SPACING
 
-    def before(self, id: int) -> tuple[int, int]:
-        """-> offset of an entry at or before that with an id, and an id below its own; 0, 0: the
-        start of the segment."""
-        at = bisect_right(self.ids, id) - 1
-        return (self.offsets[at], self.ids[at] - 1) if at >= 0 else (0, 0)
+    def before(self, id: int) -> int:
+        """The last row whose entry is not behind that with an id; -1: there is none."""
+        return bisect_right(self.ids, id) - 1
 
-    def before_time(self, timestamp: int) -> tuple[int, int]:
-        """The same of the first entry with this time or a later one."""
-        at = bisect_left(self.times, timestamp) - 1
-        return (self.offsets[at], self.ids[at] - 1) if at >= 0 else (0, 0)
+    def before_time(self, timestamp: int) -> int:
+        """The last row whose entry is before the first one with this time or a later one; -1."""
+        return bisect_left(self.times, timestamp) - 1
 
     def encode(self, base: int) -> bytes:
         head = HEADER.pack(MAGIC, VERSION, 0, base, len(self), 0, 0)[: -SUM.size]

@@ -193,6 +193,7 @@ class Files:
         storage = self.storage(segment)
         size = storage.size()
         segment.first, segment.last, segment.sparse, segment.bad = 0, before, Sparse(), ()
+        segment.tables = None
         walk = Walk(storage, START, before)
         if not anew and (known := self._read_index(segment, size)) and known.ids[0] > before:
             segment.sparse, segment.first = known, known.ids[0]
@@ -347,10 +348,24 @@ class Files:
 
     def _at(self, segment: Segment, id: int) -> tuple[int, int]:
         """Where to read a segment from for the messages from an id on: offset, and an id below."""
-        if id <= segment.first:
-            return START, max(segment.first - 1, 0)
-        offset, before = self.sparse(segment).before(id)
-        return (offset, before) if offset else (START, max(segment.first - 1, 0))
+        at = -1 if id <= segment.first else self.sparse(segment).before(id)
+        return self._row(segment, at) or (START, max(segment.first - 1, 0))
+
+    def _row(self, segment: Segment, at: int) -> tuple[int, int] | None:
+        """The place of a row of the index, as `_at`; None: there is no such entry. Rows have no
+        checksum."""
+        if at < 0:
+            return None
+        sparse = self.sparse(segment)
+        offset, id = sparse.offsets[at], sparse.ids[at]
+        self.readable(segment)
+        head = self.storage(segment).read(offset, HEAD.size)
+        if len(head) == HEAD.size:
+            _, _, _, found, timestamp = HEAD.unpack(head)
+            if (found, timestamp) == (id, sparse.times[at]):
+                return offset, id - 1
+        self.say(f"{self.path(segment)}: a row of its index is wrong: message {id}")
+        return None
 
     def _from(self, id: int) -> list[Segment]:
         """The segments with an id, or a higher one."""
@@ -384,10 +399,12 @@ class Files:
     def at_time(self, timestamp: int) -> int:
         """The id of the first message that was enqueued then or later; that behind the last one."""
         segments = [segment for segment in self.segments.values() if segment.first]
-        keys = [self.sparse(segment).times[0] for segment in segments]
-        for segment in segments[max(bisect_left(keys, timestamp) - 1, 0) :]:
-            offset, before = self.sparse(segment).before_time(timestamp)
-            walk = Walk(self.storage(segment), offset or START, before or segment.first - 1)
+        first = bisect_left([self.sparse(one).times[0] for one in segments], timestamp) - 1
+        if first >= 0 and self._row(segments[first], 0) is None:
+            first = 0
+        for segment in segments[max(first, 0) :]:
+            place = self._row(segment, self.sparse(segment).before_time(timestamp))
+            walk = Walk(self.storage(segment), *(place or (START, segment.first - 1)))
             size = self.readable(segment)
             while walk.step(size, NEAR):
                 for _, _, _, id, time, _ in walk.rows:
