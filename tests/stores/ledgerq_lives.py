@@ -64,7 +64,8 @@ class Life:
         create(self.path, by_priority=kind == "priorities")
         with Queue(self.path, "a") as queue:
             queue.add_consumer("other")
-        self.queue = self.open()
+        self.queues = [self.open() for _ in range(1 + (kind == "shared"))]
+        self.queue = self.queues[0]
         self.often = self.rng.choice((0.01, 0.05, 0.2))
 
     @property
@@ -202,7 +203,8 @@ class Life:
         self.leased[name].clear()
 
     def sync(self) -> None:
-        self.queue.sync()
+        for queue in self.queues:
+            queue.sync()
         self.acknowledge()
 
     def acknowledge(self) -> None:
@@ -213,9 +215,11 @@ class Life:
         self.done["compacted"] += self.queue.compact().segments
 
     def reopen(self) -> None:
-        self.queue.close()
+        for queue in self.queues:
+            queue.close()
         self.acknowledge()
-        self.queue = self.open()
+        self.queues = [self.open() for _ in self.queues]
+        self.queue = self.queues[0]
         self.compare(self.queue, "after a close", exactly=True)
         if self.queue.problems:
             raise Wrong(f"after a close: {self.queue.problems}")
@@ -223,6 +227,7 @@ class Life:
     def abandon(self) -> None:
         """The process ends: what it did not write is lost, what it did the disk may not have."""
         self.queue.abort()
+        self.queues.remove(self.queue)
         self.take_up()
 
     def look(self) -> None:
@@ -235,7 +240,8 @@ class Life:
             self.compact: 2, self.reopen: 1, self.abandon: 1,
         }  # fmt: skip
         step = self.rng.choices(list(steps), list(steps.values()))[0]
-        self.say(step.__name__)
+        self.queue = self.rng.choice(self.queues)
+        self.say(f"{step.__name__} {self.queues.index(self.queue)}")
         step()
 
     # --- what is there ---
@@ -244,8 +250,9 @@ class Life:
         """The ids that a consumer can still get, now or when leases have ended."""
         order: dict[int, int] = {}
         found = set()
+        messages = list(queue.messages(consumer=name))  # takes up what others did
         leased = set(queue.state.cursors[name].leased)
-        for message in queue.messages(consumer=name):
+        for message in messages:
             if (message.payload, message.priority) not in self.sent.get(message.id, ()):
                 raise Wrong(f"{where}: {message.id} has another payload")
             if message.id in found:
@@ -342,21 +349,26 @@ class Life:
             self.done["steps"] += 1
         self.disk.watch = None
         self.check(self.disk.crash(self.rng))
-        self.queue.abort()
+        for queue in self.queues:
+            queue.abort()
 
     def begin_again(self) -> None:
         """After a fault the power goes; what there is then is what there was."""
-        with suppress(OSError):
-            self.queue.abort()
+        while self.queues:
+            with suppress(OSError):
+                self.queues.pop().abort()
         self.check(self.disk.crash(self.rng))
         self.disk = self.disk.crash(self.rng)
         self.take_up()
 
     def take_up(self) -> None:
         """What is there now is what there was."""
-        self.queue = self.open()
+        while len(self.queues) < 1 + (self.kind == "shared"):
+            self.queues.append(self.open())
+        self.queue = self.queues[-1]
         self.compare(self.queue, "after a fault", exactly=False)
-        self.queue.sync()
+        for queue in self.queues:
+            queue.sync()
         there = {m.id for m in self.queue.all_messages()}
         for name in NAMES:
             found = self.pending(self.queue, name, "after a fault")

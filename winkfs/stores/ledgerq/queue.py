@@ -1085,7 +1085,7 @@ class Queue:
 
         cost  2 us a message
         """
-        with self._lock:
+        with self._section:
             cursor, now = self._cursor(consumer), time.time_ns()
             order = Order(self.files, list(cursor.at), priorities=self._mode, starved=self._starved)
             overdue = sorted(
@@ -1135,7 +1135,7 @@ class Queue:
 
     def all_messages(self) -> Iterator[Message]:
         """All messages that are there, also those that are consumed or have expired, by arrival."""
-        with self._lock:
+        with self._section:
             lane, start = self.files.arrivals(1), 1
         while True:
             with self._lock:
@@ -1163,7 +1163,7 @@ class Queue:
 
         cost  20 us
         """
-        with self._lock:
+        with self._section:
             if self._closed:
                 raise Closed("the queue is closed", self.path)
             message = self.files.find(id)
@@ -1194,7 +1194,7 @@ class Queue:
     @property
     def next_id(self) -> int:
         """The id of the next message that is pushed."""
-        with self._lock:
+        with self._section:
             if self.writable:
                 return self._tail.next_id
             known = self._metadata.next_id if self._metadata is not None else 1
@@ -1364,7 +1364,7 @@ class Queue:
 
     def pending(self, consumer: str = MAIN) -> int:
         """Messages that are not consumed, as far as ids tell: expired ones count, too."""
-        with self._lock:
+        with self._section:
             cursor = self._cursor(consumer)
             count = len(cursor.leased)
             if len(set(cursor.at)) == 1:
@@ -1387,7 +1387,7 @@ class Queue:
 
     def stats(self) -> dict[str, Any]:
         """Messages and ids, segments, bytes, consumers, what is leased. Cost: little."""
-        with self._lock:
+        with self._section:
             segments = list(self.files.segments.values())
             cursors = self.state.cursors.values()
             return {
