@@ -630,6 +630,24 @@ def test_threads_share_a_queue(path: str) -> None:
     assert all(into == sorted(into) for into in taken)
 
 
+def test_a_forked_child_looks_and_does_not_write(path: str) -> None:
+    with Queue(path, "a") as writer:
+        writer.push(b"x")
+        writer.sync()
+        with Queue(path) as looker, writer._lock, looker._lock:  # as another thread might
+            child = os.fork()
+            if not child:
+                try:
+                    assert ids(looker.messages()) == [1]
+                    with pytest.raises(Closed):
+                        writer.push(b"y")
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        assert drained(writer) == [1]
+
+
 def test_asyncio(path: str) -> None:
     async def run() -> list[int]:
         async with AsyncQueue(path) as queue:

@@ -440,6 +440,8 @@ class Queue:
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
+        if self._turn is None:
+            self._section = self._lock
         if self.writable:
             self._ready, self._closed = False, True
             if self._held is not None:
