@@ -94,7 +94,7 @@ def main(folder: str, count: int, seed: int) -> None:
             except BaseException as error:
                 print(f"{type(error).__name__}: {error}", flush=True)
             os._exit(1)
-        time.sleep(0.004 + rng.random() ** 2 * 0.04)
+        time.sleep(0.002 + rng.random() * 0.05)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), "the child ended by itself"
