@@ -53,6 +53,9 @@ RING, RINGPAGE = "winkfs/stores/ringpage", "formats/winkformats/ringpage"
 RINGFORM, RINGTEST = "tests/stores/test_ring_format.py", "tests/stores/test_ring.py"
 RINGCUTS = "tests/stores/test_ring_cuts.py"
 RINGIMAGES = f"{RINGCUTS}::test_every_image_has_what_was_synced"
+QUEUE, QUEUE_CUTS = "winkfs/stores/ledgerq", "tests/stores/test_ledgerq_cuts.py"
+QUEUE_IMAGES = f"{QUEUE_CUTS}::test_every_image_has_what_was_acknowledged"
+QUEUE_TESTS = "tests/stores/test_ledgerq_queue.py"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -484,6 +487,91 @@ MUTANTS = (
         "            proved = not last or self._proves(found, number, begin)\n",
         "            proved = not last\n",
         f"{LOGTEST}::test_damage_of_what_was_synced_is_told_and_not_cut_off",
+    ),
+    Mutant(
+        "queue: messages are not synced", f"{QUEUE}/queue.py",
+        "                    if out is not None:\n                        out.sync()\n",
+        "",
+        f"{QUEUE_IMAGES}[fifo]",
+    ),
+    Mutant(
+        "queue: positions are not synced", f"{QUEUE}/queue.py",
+        "                    if journal is not None:\n                        journal.sync()\n",
+        "",
+        f"{QUEUE_IMAGES}[fifo]",
+    ),
+    Mutant(
+        "queue: a new segment has no durable name", f"{QUEUE}/queue.py",
+        "                    if named:\n                        self.directory.sync()\n",
+        "",
+        f"{QUEUE_IMAGES}[priorities]",
+    ),
+    Mutant(
+        "queue: what a dead process wrote is taken as durable", f"{QUEUE}/queue.py",
+        "        self._sync_found()\n        if",
+        "        if",
+        f"{QUEUE_IMAGES}[fifo]",
+    ),
+    Mutant(
+        "queue: rows behind one that is torn are good again", f"{QUEUE}/queue.py",
+        "self._heard.size() > self._journal_at[1]:",
+        "self._heard.size() > self._journal_at[1] + 10**9:",
+        f"{QUEUE_IMAGES}[shared]",
+    ),
+    Mutant(
+        "queue: metadata that were about to be written are forgotten", f"{QUEUE}/queue.py",
+        "[one for one in (self._metadata, metadata) if one is not None]",
+        "[metadata]",
+        f"{QUEUE_TESTS}::test_metadata_that_could_not_be_written_are_not_those_of_ledgerq",
+    ),
+    Mutant(
+        "queue: an id that was consumed is given again", f"{QUEUE}/queue.py",
+        "max(self.files.last + 1, self._tail.next_id, *known)",
+        "max(self.files.last + 1, self._tail.next_id)",
+        f"{QUEUE_TESTS}::test_an_id_that_was_consumed_is_not_given_again",
+    ),
+    Mutant(
+        "queue: a segment goes before its messages are durably consumed", f"{QUEUE}/queue.py",
+        "        self._write_metadata()\n        self._sync_all()  # what",
+        "        pass  # what",
+        f"{QUEUE_TESTS}::test_what_is_removed_is_consumed_for_ledgerq_too",
+    ),
+    Mutant(
+        "queue: a torn end is written over", f"{QUEUE}/recovery.py",
+        "        storage.truncate(segment.size)\n",
+        "",
+        f"{QUEUE_TESTS}::test_bytes_behind_the_end_are_kept_aside",
+    ),
+    Mutant(
+        "queue: the lease of a message does not hold its segment", f"{QUEUE}/cursor.py",
+        "return min(*self.at, *self.leased) if self.leased else min(self.at)",
+        "return min(self.at)",
+        f"{QUEUE_IMAGES}[fifo]",
+    ),
+    Mutant(
+        "queue: ids that are lost are gaps for LedgerQ", f"{QUEUE}/recovery.py",
+        "    if not last or not 1 < next - last <= GAP:\n",
+        "    if True:\n",
+        f"{QUEUE_TESTS}::test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired",
+    ),
+    Mutant(
+        "queue: others do not hear of a new segment", f"{QUEUE}/queue.py",
+        "            journal.add(ondisk.FILES)\n",
+        "",
+        f"{QUEUE_TESTS}::test_several_share_a_queue",
+    ),
+    Mutant(
+        "queue: rows of an index are believed", f"{QUEUE}/files.py",
+        "            if (found, timestamp) == (id, sparse.times[at]):\n",
+        "            if True:\n",
+        f"{QUEUE_TESTS}::test_a_flip_of_an_index_does_not_hide_messages",
+    ),
+    Mutant(
+        "queue: the checksum of an entry is not looked at",
+        "formats/winkformats/ledgerq/segment.py",
+        "                and checksum(data, stop)[0] == crc32c(data[at:stop])\n",
+        "",
+        "tests/formats/test_ledgerq.py::test_every_flipped_bit_of_an_entry_costs_that_entry_alone",
     ),
 )  # fmt: skip
 

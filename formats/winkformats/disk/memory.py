@@ -125,13 +125,14 @@ class File:
     durable   what is on the disk, except `changes`, which are not synced
     former    by sector: what it held before it was last overwritten
     phantom   whether programs see bytes that a failed sync has lost
+    locked    how many have it locked, shared; -1: one for itself
     """
 
     def __init__(self, number: int, content: Bytes, mode: int) -> None:
         self.number, self.mode, self.links = number, mode, 0
         self.durable, self.changes = content, list[Change]()
         self.former: dict[int, bytes] = {}
-        self.locked = self.phantom = False
+        self.locked, self.phantom = 0, False
         self.fd = os.memfd_create(f"sim-{number}")
         weakref.finalize(self, os.close, self.fd)
         self.show(content)

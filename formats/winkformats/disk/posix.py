@@ -32,7 +32,7 @@ from typing import Final, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
-from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
@@ -397,14 +397,39 @@ class PosixDirectory(Directory):
             return FileStorage(f"{folder}/(scratch file)", fd=fd)
         raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
 
-    def lock(self, name: str) -> FileLock | None:
-        lock = FileLock(self._folder + name)
+    def lock(self, name: str, *, shared: bool = False) -> FileLock | None:
+        lock = FileLock(self._folder + name, shared=shared)
         return lock if lock.held else None
+
+    def turn(self, name: str) -> FileTurn:
+        return FileTurn(self, name)
 
     def close(self) -> None:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
+
+
+class FileTurn(Turn):
+    """flock on a file that stays open: 1 us to take it and to release it."""
+
+    def __init__(self, directory: PosixDirectory, name: str) -> None:
+        super().__init__(directory, name)
+        self._storage = directory.open(name, follow=False)
+
+    def _take(self) -> bool:
+        try:
+            fcntl.flock(self._storage.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        if self._storage.fd >= 0:
+            fcntl.flock(self._storage.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        self._storage.close()
 
 
 class FileLock:
@@ -415,11 +440,13 @@ class FileLock:
     to it, never touched, and one that a fork leaves out; the descriptor is closed.
 
     held      False where somebody else has the lock
+    shared    others may have it so, too
     identity  of the file, see `Info`
     raises    OSError where the file cannot be opened
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, shared: bool = False) -> None:
+        self._how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fds: list[int] = []
         self._maps: list[int | None] = []  # addresses
         self._pid, self.held = os.getpid(), False
@@ -447,7 +474,7 @@ class FileLock:
 
     def _take(self) -> bool:
         try:
-            fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fds[0], self._how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -580,26 +580,28 @@ class SimulatedDirectory(Directory):
     def scratch(self) -> SimulatedStorage:
         return SimulatedStorage(self._disk, self._disk.new_file(), "(scratch file)", "w")
 
-    def lock(self, name: str) -> SimulatedLock | None:
+    def lock(self, name: str, *, shared: bool = False) -> SimulatedLock | None:
         with self._disk.lock:
             node = self._there(name)[2]
             if isinstance(node, _Folder):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._full(name))
-            return None if node.locked else SimulatedLock(self._disk, node)
+            if node.locked < 0 or (node.locked and not shared):
+                return None
+            return SimulatedLock(self._disk, node, shared=shared)
 
 
 class SimulatedLock:
     """A lock on a file of a simulated disk; a power cut lets go of it."""
 
-    def __init__(self, disk: SimulatedDisk, file: File) -> None:
+    def __init__(self, disk: SimulatedDisk, file: File, *, shared: bool = False) -> None:
         self._file: File | None = file
         self.identity = (disk.number, file.number)
-        file.locked = True
+        file.locked = file.locked + 1 if shared else -1
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
         if self._file is not None:
-            self._file.locked = False
+            self._file.locked = max(self._file.locked - 1, 0)
             self._file = None
 
 

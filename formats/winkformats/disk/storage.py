@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import mmap
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, Self
@@ -250,6 +251,39 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
+class Turn:
+    """A lock on a file that is taken and released often, and waited for."""
+
+    def __init__(self, directory: Directory, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._held: Lock | None = None
+
+    def _take(self) -> bool:
+        self._held = self._directory.lock(self._name)
+        return self._held is not None
+
+    def take(self, seconds: float) -> bool:
+        """Wait for the lock; False: somebody else had it all the time."""
+        if self._take():
+            return True
+        until, pause = time.monotonic() + seconds, 2e-5
+        while time.monotonic() < until:
+            time.sleep(pause)
+            if self._take():
+                return True
+            pause = min(2 * pause, 2e-3)
+        return False
+
+    def release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def close(self) -> None:
+        """Release it for good. Idempotent."""
+        self.release()
+
+
 class Directory(ABC):
     """A directory. Names are relative to it and may have slashes in them.
 
@@ -329,11 +363,17 @@ class Directory(ABC):
         """An empty file without a name; it is gone when it is closed."""
 
     @abstractmethod
-    def lock(self, name: str) -> Lock | None:
+    def lock(self, name: str, *, shared: bool = False) -> Lock | None:
         """Lock a file against others who lock it -> None where somebody else has it locked.
 
         The lock is on the file, whatever becomes of its name.
+
+        shared  others may have it locked so, too
         """
+
+    def turn(self, name: str) -> Turn:
+        """Of those who take turns, see `Turn`. The file is there. Raises OSError."""
+        return Turn(self, name)
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
         """Close the directory. Idempotent."""

@@ -121,7 +121,7 @@ class Pages:
         settings = self.settings
         there = max(self.storage.size() - BLOCK, 0) // settings.page_size
         offsets = list(map(settings.offset, range(min(there, settings.page_count))))
-        return self.storage.read_each(offsets, HEAD.size)
+        return self.storage.read_each(offsets, [HEAD.size] * len(offsets))
 
     def _heads(self, raws: list[bytes]) -> list[Head | None]:
         settings = self.settings

@@ -1,0 +1,1 @@
+"""Files of a LedgerQ queue: segments of entries, their indexes, and the state beside them."""

@@ -1,0 +1,92 @@
+"""Sparse index of a segment, `BASE.idx`, written when the segment is closed.
+
+    offset  size  type  field     meaning
+    0       4     I     magic     0x4C445149
+    4       2     H     version   1
+    6       2     H     flags     0
+    8       8     Q     base      that of the segment
+    16      8     Q     count     rows
+    24      4     I     zero
+    28      4     I     checksum  CRC-32C of the 28 bytes before
+
+    a row   id Q, offset in the segment Q, timestamp q
+
+Little-endian. The first entry has a row, then each that begins SPACING bytes or more behind the
+last one that has.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+from winkformats.errors import DerivedDamage
+from winkformats.ledgerq.entry import SUM
+
+SUFFIX: Final = ".idx"
+MAGIC: Final = 0x4C445149
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<IHHQQII")
+ROW: Final = struct.Struct("<QQq")
+SPACING: Final = 4096
+assert (HEADER.size, ROW.size) == (32, 24)
+
+
+class Sparse:
+    """Which entries have a row. 24 bytes each."""
+
+    def __init__(self) -> None:
+        self.ids, self.offsets, self.times = array("Q"), array("Q"), array("q")
+        self.next = 0  # an entry from this offset on gets a row
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, id: int, offset: int, timestamp: int) -> None:
+        """Of an entry at `next` or behind."""
+        self.ids.append(id)
+        self.offsets.append(offset)
+        self.times.append(timestamp)
+        self.next = offset + SPACING
+
+    def before(self, id: int) -> int:
+        """The last row whose entry is not behind that with an id; -1: there is none."""
+        return bisect_right(self.ids, id) - 1
+
+    def before_time(self, timestamp: int) -> int:
+        """The last row whose entry is before the first one with this time or a later one; -1."""
+        return bisect_left(self.times, timestamp) - 1
+
+    def encode(self, base: int) -> bytes:
+        head = HEADER.pack(MAGIC, VERSION, 0, base, len(self), 0, 0)[: -SUM.size]
+        rows = np.array((self.ids, self.offsets, self.times), np.uint64) if len(self) else None
+        body = b"" if rows is None else rows.T.astype("<u8").tobytes()
+        return head + SUM.pack(crc32c(head)) + body
+
+    @classmethod
+    def decode(cls, data: bytes, base: int, *, file: str, size: int) -> Sparse:
+        """`size`: bytes of the segment. Raises DerivedDamage: it can be made again."""
+        head = data[: HEADER.size - SUM.size]
+        if len(data) < HEADER.size or HEADER.unpack_from(data)[6] != crc32c(head):
+            raise DerivedDamage("header of an index", file=file, offset=0)
+        magic, version, _, theirs, count, _, _ = HEADER.unpack_from(data)
+        if (magic, version, theirs) != (MAGIC, VERSION, base):
+            raise DerivedDamage("header of an index", file=file, offset=0)
+        if len(data) - HEADER.size != count * ROW.size:
+            raise DerivedDamage("length of an index", file=file, offset=len(data))
+        rows = np.frombuffer(data, "<u8", offset=HEADER.size).reshape(-1, 3)
+        ids, offsets = rows[:, 0], rows[:, 1]
+        ascend = (ids[1:] > ids[:-1]).all() and (offsets[1:] > offsets[:-1]).all()
+        if count and not (ascend and offsets[0] >= 64 and offsets[-1] < size and ids[0]):
+            raise DerivedDamage("rows of an index", file=file, offset=HEADER.size)
+        made = cls()
+        for column, field in zip(rows.T, (made.ids, made.offsets, made.times), strict=True):
+            field.frombytes(np.ascontiguousarray(column).astype(np.uint64).tobytes())
+        if count:
+            made.next = made.offsets[-1] + SPACING
+        return made

@@ -1,0 +1,220 @@
+"""Segment, `BASE.log` with 20 digits: a header, then entries one behind the other.
+
+    offset  size  type  field     meaning
+    0       4     I     magic     0x4C445151
+    4       2     H     version   1
+    6       2     H     flags     0
+    8       8     Q     base      the number in the name of the file
+    16      8     q     created   nanoseconds since the epoch
+    24      8     Q     min_id    of its messages, 0 until the segment is closed
+    32      8     Q     max_id    the same
+    40      20                    zeros
+    60      4     I     checksum  CRC-32C of the 60 bytes before
+
+Little-endian. Of the last segment the header may have been written when there were fewer entries.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.ledgerq.entry import CHECKPOINT, HEAD, LAST_ID, LEAST, PAD, SUM
+
+SUFFIX: Final = ".log"
+NAME: Final = re.compile(r"([0-9]{20})\.log")
+MAGIC: Final = 0x4C445151
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<IHHQqQQ20sI")
+START: Final = HEADER.size
+LAST: Final = (1 << 63) - 1  # number of a segment, at most
+WINDOW: Final = 1 << 18  # bytes read at a time
+SEARCH: Final = 1 << 20  # bytes searched at a time for the next entry
+SHORT: Final = 4096  # bytes of entries that are looked at in any case
+PATIENCE: Final = 64 << 20  # bytes of longer ones whose checksums are computed, at most
+FLAGS: Final = 31
+assert START == 64
+
+
+class Header(NamedTuple):
+    base: int
+    created: int
+    min_id: int = 0
+    max_id: int = 0
+
+    def encode(self) -> bytes:
+        data = HEADER.pack(MAGIC, VERSION, 0, *self, bytes(20), 0)[: -SUM.size]
+        return data + SUM.pack(crc32c(data))
+
+    @classmethod
+    def decode(cls, data: bytes, *, file: str) -> Header:
+        """Raises CorruptError."""
+        if len(data) < START:
+            raise CorruptError(
+                "header of a segment", file=file, offset=0, expected=f"{START} bytes",
+                found=len(data),
+            )  # fmt: skip
+        magic, version, _, *fields, _, checksum = HEADER.unpack_from(data)
+        if magic != MAGIC or checksum != crc32c(data[: START - SUM.size]):
+            raise CorruptError("header of a segment", file=file, offset=0)
+        if version != VERSION:
+            raise CorruptError(
+                "version of a segment", file=file, offset=4, expected=VERSION, found=version
+            )
+        return cls(*fields)
+
+
+def name_of(base: int, suffix: str = SUFFIX) -> str:
+    return f"{base:020d}{suffix}"
+
+
+Row = tuple[int, int, int, int, int, int]
+"""length, kind, flags, id, timestamp of an entry, and where it is in `Walk.data`."""
+
+
+@dataclass
+class Walk:
+    """The entries of a segment, a piece of the file after the other.
+
+    offset  of the next entry
+    last    no entry has this id or a lower one
+    rows    of the piece that was read, whose bytes are `data`, from `base` of the file
+    bad     [start, stop) of bytes that are no entries, before one that is
+    tail    where no entry follows any more, before the end of the file; -1: the file ends well
+
+    An entry is taken for one if its checksum is right, and its id higher than that before.
+    """
+
+    storage: Storage
+    offset: int = START
+    last: int = 0
+    rows: list[Row] = field(default_factory=list)
+    data: bytes = b""
+    base: int = 0
+    bad: list[tuple[int, int]] = field(default_factory=list)
+    tail: int = -1
+
+    def step(self, size: int, window: int = WINDOW) -> bool:
+        """Read a piece of a file of so many bytes; False: there was no entry in it, the end.
+
+        cost  0.7 us an entry
+        """
+        self.rows, self.tail = [], -1
+        while not self.rows and self.offset < size:
+            self._load(min(window, size - self.offset))
+            self._take()
+            if not self.rows and not self._longer(size) and not self._skip(size):
+                self.tail = self.offset
+                return False
+        return bool(self.rows)
+
+    def _load(self, length: int) -> None:
+        self.base = self.offset
+        self.data = self.storage.read(self.base, length)
+
+    def _take(self) -> None:
+        """The good entries that are whole in `data`."""
+        data, at, last, add = self.data, self.offset - self.base, self.last, self.rows.append
+        unpack, checksum, end = HEAD.unpack_from, SUM.unpack_from, len(self.data) - LEAST
+        room = len(data)
+        while at <= end:
+            length, kind, flags, id, timestamp = unpack(data, at)
+            stop = at + length - 4
+            if not (
+                length >= LEAST
+                and at + length <= room
+                and last < id <= LAST_ID
+                and 1 <= kind <= CHECKPOINT
+                and checksum(data, stop)[0] == crc32c(data[at:stop])
+            ):
+                break
+            add((length, kind, flags, id, timestamp, at))
+            last, at = id, stop + 8
+        self.offset, self.last = self.base + at, last
+
+    def _longer(self, size: int) -> bool:
+        """Read an entry that is longer than a window, if it is good."""
+        head = self.data[:LEAST]
+        if len(head) < LEAST:
+            return False
+        length = HEAD.unpack_from(head)[0]
+        if not len(self.data) < length <= size - self.base:
+            return False
+        self._load(length)
+        self._take()
+        return bool(self.rows)
+
+    def _skip(self, size: int) -> bool:
+        """Go on behind what is no good entry; False: there is none any more."""
+        start = self.offset
+        found = self._behind(start, size) or self._search(start + 1, size)
+        if not found:
+            return False
+        self.bad.append((start, found))
+        self.offset = found
+        return True
+
+    def _behind(self, start: int, size: int) -> int:
+        """Where the next entry is if the length of this one is right; 0: it is not."""
+        head = self.storage.read(start, HEAD.size)
+        if len(head) < HEAD.size:
+            return 0
+        length, kind, *_ = HEAD.unpack(head)
+        after = start + length + len(PAD)
+        if length < LEAST or not 1 <= kind <= CHECKPOINT or after + LEAST > size:
+            return 0
+        return after if self._good(after, size) else 0
+
+    def _good(self, at: int, size: int) -> bool:
+        head = self.storage.read(at, HEAD.size)
+        if len(head) < HEAD.size:
+            return False
+        length, kind, _, id, _ = HEAD.unpack(head)
+        if (
+            not LEAST <= length <= size - at
+            or not self.last < id <= LAST_ID
+            or not 1 <= kind <= CHECKPOINT
+        ):
+            return False
+        data = self.storage.read(at, length)
+        (checksum,) = SUM.unpack_from(data, length - 4) if len(data) == length else (-1,)
+        return bool(checksum == crc32c(data[:-4]))
+
+    def _search(self, start: int, size: int) -> int:
+        """Where the next good entry begins, byte by byte; 0: there is none."""
+        patience = PATIENCE
+        for base in range(start, size - LEAST + 1, SEARCH):
+            data = self.storage.read(base, min(SEARCH + LEAST, size - base))
+            count = len(data) - LEAST + 1
+            for at in self._candidates(data, max(count, 0), base, start, size):
+                length = HEAD.unpack_from(data, at)[0]
+                if length > SHORT:
+                    patience -= length
+                    if patience < 0:
+                        continue
+                if self._good(base + at, size):
+                    return base + at
+        return 0
+
+    def _candidates(self, data: bytes, count: int, base: int, start: int, size: int) -> list[int]:
+        """Where in `data` an entry may begin."""
+
+        def field_at(offset: int, kind: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+            return np.ndarray((count,), kind, data, offset, (1,))
+
+        kinds = field_at(4, "u1")
+        hits = np.flatnonzero((kinds >= 1) & (kinds <= CHECKPOINT) & (field_at(5, "u1") <= FLAGS))
+        lengths, ids = field_at(0, "<u4")[hits], field_at(6, "<u8")[hits]
+        hits = hits[(lengths >= LEAST) & (lengths <= size - base - hits)
+                    & (ids > np.uint64(self.last))]  # fmt: skip
+        if self.last:  # each entry that was lost had an id, and took its room
+            most = self.last + 1 + (base + hits - start + 1) // (LEAST + len(PAD))
+            hits = hits[field_at(6, "<u8")[hits] <= most.astype(np.uint64)]
+        return hits.tolist()

@@ -1,0 +1,397 @@
+"""Lives of queues on a simulated disk: random operations by seed, beside a model.
+
+    python tests/stores/ledgerq_lives.py fifo 17      # one life, step by step
+
+A sync acknowledges what was pushed and consumed before. In an image of the disk after a power cut
+each message is, for each consumer, as it was acknowledged, or as it was at some moment since: so
+nothing that was pushed and synced is lost, nothing that was consumed and synced is handed out
+again, and what is handed out twice was consumed since the last sync.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter, defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ledgerq_oracle
+import pytest
+from constants import shrink
+
+from winkformats.disk.paths import directory_of
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkfs.stores.ledgerq.check import verify
+from winkfs.stores.ledgerq.queue import Queue, create
+from winkfs.stores.ledgerq.tail import Rotation
+
+VARIANTS = ("fifo", "priorities", "shared")
+NONE, PENDING, GONE = "not there", "pending", "consumed"
+SMALL = {"bytes that a queue gathers": 700, "bytes of a journal of cursors": 900}
+FAULTS = ("sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink")
+NAMES = ("", "other")
+RETRIES = 3
+
+
+def small(patch: pytest.MonkeyPatch) -> None:
+    for what, value in SMALL.items():
+        shrink(patch, what, value)
+
+
+class Wrong(AssertionError):
+    """What an image shows is not allowed."""
+
+
+class Life:
+    """A queue on a simulated disk.
+
+    sent     id -> payload and priority, of all that was pushed
+    now      consumer -> id -> state, of the queue as it is
+    since    consumer -> id -> the states since the last sync, the one that was synced first
+    """
+
+    def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
+        self.kind, self.trace = kind, trace
+        self.rng = random.Random(f"{kind} {seed}")
+        self.disk = SimulatedDisk(self.rng.getrandbits(32), torn=self.rng.choice((1, 512)))
+        self.sent: dict[int, set[tuple[bytes, int]]] = defaultdict(set)
+        self.now: dict[str, dict[int, str]] = {name: {} for name in NAMES}
+        self.since: dict[str, dict[int, list[str]]] = {name: {} for name in NAMES}
+        self.leased: dict[str, set[int]] = {name: set() for name in NAMES}
+        self.images, self.done, self.count = 0, Counter[str](), 0
+        create(self.path, by_priority=kind == "priorities")
+        with Queue(self.path, "a") as queue:
+            queue.add_consumer("other")
+        self.queues = [self.open() for _ in range(1 + (kind == "shared"))]
+        self.queue = self.queues[0]
+        self.often = self.rng.choice((0.01, 0.05, 0.2))
+
+    @property
+    def path(self) -> str:
+        return f"{self.disk.path}/q"
+
+    def open(self, path: str = "") -> Queue:
+        rotation = Rotation(2000, 20)
+        return Queue(
+            path or self.path, "a", rotation=rotation, dead_letters=f"{(path or self.path)}.dead",
+            retries=RETRIES, shared=self.kind == "shared", compress=self.rng.choice((0, 6)),
+            compress_from=100,
+        )  # fmt: skip
+
+    def say(self, what: str) -> None:
+        if self.trace:
+            print(what)
+
+    def note(self, id: int, state: str, name: str) -> None:
+        """It may be so from now on."""
+        before = self.now[name].get(id, NONE)
+        self.since[name].setdefault(id, [before]).append(state)
+
+    def set(self, id: int, state: str, name: str) -> None:
+        self.note(id, state, name)
+        self.now[name][id] = state
+
+    # --- what happens ---
+
+    def options(self) -> dict[str, Any]:
+        self.count += 1
+        size = self.rng.choice((0, 1, 20, 100, 300, 900))
+        payload = b"%d " % self.count + self.rng.choice((b"x", self.rng.randbytes(1))) * size
+        options: dict[str, Any] = {"payload": payload}
+        if self.rng.random() < 0.6:
+            options["priority"] = self.rng.randrange(3)
+        if self.rng.random() < 0.3:
+            options["headers"] = {"a": "1", "b": "2" * self.rng.randrange(50)}
+        return options
+
+    def expect(self, options: list[dict[str, Any]]) -> None:
+        for i, option in enumerate(options):
+            id = self.queue.next_id + i
+            self.sent[id].add((option["payload"], option.get("priority", 0)))
+            for name in NAMES:
+                self.note(id, PENDING, name)
+
+    def push(self) -> None:
+        options = self.options()
+        self.expect([options])
+        id = self.queue.push(**options)
+        for name in NAMES:
+            self.set(id, PENDING, name)
+
+    def push_many(self) -> None:
+        options = [self.options() for _ in range(self.rng.randint(1, 12))]
+        self.expect(options)
+        for id in self.queue.push_many(options):
+            for name in NAMES:
+                self.set(id, PENDING, name)
+
+    def push_once(self) -> None:
+        options = self.options()
+        self.expect([options])
+        id, new = self.queue.push_once(key=str(self.rng.randrange(8)), window=3600, **options)
+        if new:
+            for name in NAMES:
+                self.set(id, PENDING, name)
+        elif id not in self.sent:
+            raise Wrong(f"a key of message {id}, which was never there")
+
+    def name(self) -> str:
+        return self.rng.choice(NAMES)
+
+    def pop(self) -> None:
+        name = self.name()
+        for id in [m.id for m in self.queue.messages(consumer=name)][:1]:
+            self.note(id, GONE, name)
+        message = self.queue.pop(consumer=name)
+        if message is not None:
+            self.took(message.id, name)
+            self.set(message.id, GONE, name)
+
+    def took(self, id: int, name: str) -> None:
+        if self.now[name].get(id) != PENDING:
+            raise Wrong(f"{name}: {id} was handed out, which is {self.now[name].get(id)}")
+
+    def pop_many(self) -> None:
+        name, count = self.name(), self.rng.randint(1, 15)
+        for message in self.queue.messages(consumer=name):
+            self.note(message.id, GONE, name)
+        for message in self.queue.pop_many(count, consumer=name):
+            self.took(message.id, name)
+            self.set(message.id, GONE, name)
+
+    def lease(self) -> None:
+        name = self.name()
+        seconds = self.rng.choice((0.0, 3600.0))
+        for message in self.queue.pop_many(self.rng.randint(1, 5), visible=seconds, consumer=name):
+            self.took(message.id, name)
+            self.leased[name].add(message.id)
+
+    def ack(self) -> None:
+        name = self.name()
+        ids = self.rng.sample(sorted(self.leased[name]), min(3, len(self.leased[name])))
+        for id in ids:
+            self.note(id, GONE, name)
+        self.queue.ack(*ids, consumer=name)
+        for id in ids:
+            self.leased[name].discard(id)
+            self.set(id, GONE, name)
+
+    def nack(self) -> None:
+        name = self.name()
+        for id in self.rng.sample(sorted(self.leased[name]), min(1, len(self.leased[name]))):
+            self.note(id, GONE, name)
+            self.leased[name].discard(id)
+            if self.queue.nack(id, "why", consumer=name):
+                self.done["dead"] += 1
+                self.set(id, GONE, name)
+            else:
+                self.set(id, PENDING, name)
+
+    def seek(self) -> None:
+        name = self.name()
+        there = sorted(m.id for m in self.queue.all_messages() if m.expires is None)
+        if not there:
+            return
+        to = self.rng.choice(there)
+        for id in there:
+            self.note(id, PENDING if id >= to else GONE, name)
+        self.queue.seek(to, consumer=name)
+        for id in there:
+            self.now[name][id] = PENDING if id >= to else GONE
+        self.leased[name].clear()
+
+    def sync(self) -> None:
+        for queue in self.queues:
+            queue.sync()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        for name in NAMES:
+            self.since[name].clear()
+
+    def compact(self) -> None:
+        self.done["compacted"] += self.queue.compact().segments
+
+    def reopen(self) -> None:
+        for queue in self.queues:
+            queue.close()
+        self.acknowledge()
+        self.queues = [self.open() for _ in self.queues]
+        self.queue = self.queues[0]
+        self.compare(self.queue, "after a close", exactly=True)
+        if self.queue.problems:
+            raise Wrong(f"after a close: {self.queue.problems}")
+
+    def abandon(self) -> None:
+        """The process ends: what it did not write is lost, what it did the disk may not have."""
+        self.queue.abort()
+        self.queues.remove(self.queue)
+        self.take_up()
+
+    def look(self) -> None:
+        self.compare(self.queue, "the queue", exactly=True)
+
+    def step(self) -> None:
+        steps = {
+            self.push: 8, self.push_many: 6, self.push_once: 2, self.pop: 8, self.pop_many: 4,
+            self.lease: 5, self.ack: 4, self.nack: 3, self.seek: 1, self.sync: 3, self.look: 2,
+            self.compact: 2, self.reopen: 1, self.abandon: 1,
+        }  # fmt: skip
+        step = self.rng.choices(list(steps), list(steps.values()))[0]
+        self.queue = self.rng.choice(self.queues)
+        self.say(f"{step.__name__} {self.queues.index(self.queue)}")
+        step()
+
+    # --- what is there ---
+
+    def pending(self, queue: Queue, name: str, where: str) -> set[int]:
+        """The ids that a consumer can still get, now or when leases have ended."""
+        order: dict[int, int] = {}
+        found = set()
+        messages = list(queue.messages(consumer=name))  # takes up what others did
+        leased = set(queue.state.cursors[name].leased)
+        for message in messages:
+            if (message.payload, message.priority) not in self.sent.get(message.id, ()):
+                raise Wrong(f"{where}: {message.id} has another payload")
+            if message.id in found:
+                raise Wrong(f"{where}: {message.id} comes twice")
+            found.add(message.id)
+            lane = message.priority if queue.by_priority else 0
+            if message.id not in leased:
+                if order.get(lane, 0) > message.id:
+                    raise Wrong(f"{where}: {message.id} comes late")
+                order[lane] = message.id
+        there = {m.id for m in queue.all_messages() if m.expires is None} if leased else set()
+        return found | leased & there
+
+    def compare(self, queue: Queue, where: str, *, exactly: bool) -> None:
+        for name in NAMES:
+            if name not in queue.state.cursors:
+                raise Wrong(f"{where}: the consumer {name} is lost")
+            found = self.pending(queue, name, where)
+            for id in self.sent:
+                state = self.now[name].get(id, NONE)
+                allowed = [state] if exactly else self.since[name].get(id, [state])
+                if (id in found) != (PENDING in allowed) and not (
+                    id not in found and set(allowed) - {PENDING}
+                ):
+                    raise Wrong(f"{where}: {name!r} {id} is {id in found}, not {allowed}")
+
+    def check(self, image: SimulatedDisk) -> None:
+        """What an image shows to a looker and to a writer, and again to the next one."""
+        self.images += 1
+        path = f"{image.path}/q"
+        with Queue(path) as looker:
+            self.compare(looker, "image", exactly=False)
+            seen = [self.pending(looker, name, "image") for name in NAMES]
+        writer = self.open(path)
+        self.compare(writer, "image for a writer", exactly=False)
+        if [self.pending(writer, name, "image for a writer") for name in NAMES] != seen:
+            raise Wrong("a writer finds other messages than a looker")
+        id = writer.push(b"after")
+        taken = {m.id for m in writer.pop_many(self.rng.choice((0, 3)))}
+        writer.close()
+        report = verify(path)
+        if report.problems:
+            raise Wrong(f"image: {report.problems}")
+        self.oracle(image)
+        self.sent[id].add((b"after", 0))
+        with Queue(path) as again:
+            wanted = [(seen[0] | {id}) - taken, seen[1] | {id}]
+            if again.problems:
+                raise Wrong(f"image again: {again.problems}")
+            found = [self.pending(again, name, "image again") for name in NAMES]
+            if found != wanted:
+                differ = [sorted(a ^ b) for a, b in zip(found, wanted, strict=True)]
+                raise Wrong(f"image again: it differs in {differ}")
+        self.sent[id].discard((b"after", 0))
+        if not self.sent[id]:
+            del self.sent[id]
+
+    def oracle(self, image: SimulatedDisk) -> None:
+        """LedgerQ can read it, too."""
+        directory = directory_of(f"{image.path}/q")
+        files = {}
+        for name in directory.list():
+            with directory.open(name) as storage:
+                files[name] = storage.read(0, storage.size())
+        ledgerq_oracle.queue(files)
+
+    def watch(self, event: Event) -> None:
+        telling = event.call == "directory sync" or "cursors" in event.path
+        if self.rng.random() < self.often * (3 if telling else 1):
+            watch, self.disk.watch = self.disk.watch, None
+            try:
+                self.check(self.disk.crash(self.rng))
+            finally:
+                self.disk.watch = watch
+
+    def go(self, steps: int) -> None:
+        self.disk.watch = self.watch
+        faulty = self.rng.random() < 0.5
+        for _ in range(steps):
+            if faulty and self.rng.random() < 0.05:
+                call = self.rng.choice(FAULTS)
+                self.say(f"-- {call} is to fail")
+                self.disk.arm(call, self.rng.randint(1, 4))
+            try:
+                self.step()
+            except OSError as error:
+                self.say(f"-- {error}")
+                self.done["failed"] += 1
+                self.disk.watch = None
+                for fault in FAULTS:
+                    self.disk.arm(fault, 0)
+                self.begin_again()
+                self.disk.watch = self.watch
+            self.done["steps"] += 1
+        self.disk.watch = None
+        self.check(self.disk.crash(self.rng))
+        for queue in self.queues:
+            queue.abort()
+
+    def begin_again(self) -> None:
+        """After a fault the power goes; what there is then is what there was."""
+        while self.queues:
+            with suppress(OSError):
+                self.queues.pop().abort()
+        self.check(self.disk.crash(self.rng))
+        self.disk = self.disk.crash(self.rng)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """What is there now is what there was."""
+        while len(self.queues) < 1 + (self.kind == "shared"):
+            self.queues.append(self.open())
+        self.queue = self.queues[-1]
+        self.compare(self.queue, "after a fault", exactly=False)
+        for queue in self.queues:
+            queue.sync()
+        there = {m.id for m in self.queue.all_messages()}
+        for name in NAMES:
+            found = self.pending(self.queue, name, "after a fault")
+            self.now[name] = {id: PENDING if id in found else GONE for id in self.sent}
+            for id in self.sent.keys() - there - found:
+                if id >= self.queue.next_id:
+                    self.now[name][id] = NONE
+            self.leased[name] = found & self.queue.state.cursors[name].leased.keys()
+        self.acknowledge()
+
+
+def live(kind: str, seed: int, steps: int = 120, *, trace: bool = False) -> Life:
+    """One life. Raises Wrong, with what to call to see it again."""
+    life = Life(kind, seed, trace=trace)
+    try:
+        life.go(steps)
+    except Exception as error:
+        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
+        raise
+    return life
+
+
+if __name__ == "__main__":
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        live(sys.argv[1], int(sys.argv[2]), trace=True)

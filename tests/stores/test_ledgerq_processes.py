@@ -1,0 +1,109 @@
+"""Processes that share a queue and are killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from winkfs.stores.ledgerq import Queue, create
+from winkfs.stores.ledgerq.check import verify
+
+pytestmark = pytest.mark.slow
+WORKER = Path(__file__).parent / "ledgerq_worker.py"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def start(what: str, path: str, log: Path, seed: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(WORKER), what, path, str(log), str(seed)]
+    return subprocess.Popen(command, env=ENVIRONMENT)
+
+
+def lines(log: Path) -> list[list[str]]:
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+class Record:
+    """What the logs of all say."""
+
+    def __init__(self, logs: list[Path]) -> None:
+        self.pushed: dict[int, int] = {}
+        self.acked: dict[int, int] = defaultdict(int)
+        self.popped: dict[int, int] = defaultdict(int)
+        for log in logs:
+            last = [0, 0, 0]
+            for word, *rest in lines(log):
+                numbers = list(map(int, rest))
+                if word == "pushed":
+                    assert numbers[0] not in self.pushed, "an id was given twice"
+                    self.pushed[numbers[0]] = numbers[1]
+                elif word == "acked":
+                    self.acked[numbers[0]] += 1
+                elif word == "popped":
+                    id, priority, deliveries = numbers
+                    self.popped[id] += 1
+                    if deliveries == 1:
+                        assert id > last[priority], f"{log.name}: {id} came behind {last[priority]}"
+                        last[priority] = id
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_what_killed_processes_did_is_neither_lost_nor_done_twice(
+    by_priority: bool, tmp_path: Path, seed: int, soak: bool
+) -> None:
+    """4 producers, 4 consumers; each is killed again and again."""
+    path, rng = str(tmp_path / "q"), random.Random(seed)
+    create(path, by_priority=by_priority)
+    logs = [tmp_path / f"{what}{i}" for what in ("push", "pop") for i in range(4)]
+    running = [start(log.name[:-1], path, log, i) for i, log in enumerate(logs)]
+    kills = 0
+    try:
+        until = time.monotonic() + (300 if soak else 8)
+        while time.monotonic() < until:
+            time.sleep(rng.random() * 0.3)
+            i = rng.randrange(len(logs))
+            if lines(logs[i])[-1:] not in ([], [["open"]]):
+                running[i].send_signal(signal.SIGKILL)
+                running[i].wait()
+                kills += 1
+                running[i] = start(logs[i].name[:-1], path, logs[i], rng.getrandbits(30))
+            assert all(process.poll() is None for process in running), "one ended by itself"
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    record = Record(logs)
+    assert len(record.pushed) > 100 and len(record.acked) > 100 and kills > 3
+    assert max(record.acked.values()) == 1, "one was acknowledged twice"
+    with Queue(path, "a", shared=True) as queue:
+        left = {message.id for message in queue.messages()}
+        left |= set(queue.state.cursors[""].leased)
+    assert not left & record.acked.keys(), "one was acknowledged, and is there again"
+    # Who was killed between a pop and its line had at most 4; between an ack and its line one.
+    lost = record.pushed.keys() - left - record.acked.keys()
+    assert len(lost) <= kills + 8, f"{len(lost)} are lost"
+    assert all(record.popped[id] for id in lost), "one is lost that nobody had"
+    print(
+        f"{len(record.pushed)} pushed, {len(record.acked)} acked, {kills} kills, {len(lost)} open"
+    )
+    assert not verify(path).problems
+
+
+@pytest.mark.soak
+def test_a_killed_writer_leaves_what_was_acknowledged(
+    tmp_path: Path, seed: int, soak: bool
+) -> None:
+    kills = 10_000 if soak else 60
+    script = str(WORKER.with_name("ledgerq_kills.py"))
+    command = [sys.executable, script, str(tmp_path), str(kills), str(seed)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith(f"{kills} kills"), done.stdout

@@ -1,0 +1,1024 @@
+"""The queue: what LedgerQ wrote and reads, what is handed out when, damage, several readers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import random
+import shutil
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import ledgerq_oracle
+import pytest
+from constants import shrink
+
+from winkformats.disk.paths import directory_of
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkformats.errors import CorruptError
+from winkformats.ledgerq import entry
+from winkformats.ledgerq.state import Metadata
+from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.stores.ledgerq import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    Compaction,
+    Message,
+    Queue,
+    Rotation,
+    create,
+    is_queue,
+)
+from winkfs.stores.ledgerq import cursor as cursors
+from winkfs.stores.ledgerq import queue as queues
+from winkfs.stores.ledgerq import tail as tails
+from winkfs.stores.ledgerq.aio import AsyncQueue
+from winkfs.stores.ledgerq.check import repair, verify
+
+pytestmark = pytest.mark.in_memory
+GOLDEN = Path(__file__).parents[1] / "golden" / "ledgerq"
+MANIFEST: dict[str, list[dict[str, Any]]] = json.loads((GOLDEN / "manifest.json").read_text())
+CASES = MANIFEST["cases"]
+SMALL = Rotation(1 << 20, 10)
+
+
+def ids(messages: Any) -> list[int]:
+    return [message.id for message in messages]
+
+
+def drained(queue: Queue, **options: Any) -> list[int]:
+    return ids(iter(lambda: queue.pop(**options), None))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    create(str(tmp_path / "q"))
+    return str(tmp_path / "q")
+
+
+class Clock:
+    """A time that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000 * 10**9
+
+    def time_ns(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        self.now += int(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (queues, tails):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def picture(path: str) -> dict[str, tuple[bytes, int]]:
+    return {
+        entry.name: (entry.read_bytes(), entry.stat().st_mtime_ns)
+        for entry in sorted(Path(path).iterdir())
+    }
+
+
+# --- files of the reference ---
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_a_queue_of_the_reference_is_read_as_it_reads_it_and_not_touched(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
+    before = picture(path)
+    wanted = {row["id"]: row for row in case["enqueued"]}
+    with Queue(path) as queue:
+        found = list(queue.messages())
+        assert ids(found) == case["ledgerq_on_reopen"]["ids"]
+        assert ids(queue.peek(2)) == ids(found)[:2]
+        for message in found:
+            row = wanted[message.id]
+            assert message.payload == base64.b64decode(row["payload_b64"])
+            assert message.headers == (row["headers"] or {})
+            assert message.priority == row["priority"]
+            assert queue.read(message.id) == message
+        stats = queue.stats()
+        assert stats["pending"] == case["expect"]["stats"]["pending"]
+        assert stats["segments"] == case["expect"]["stats"]["segments"]
+        assert stats["next_id"] == case["next_message_id"]
+        assert stats["read_id"] == case["read_message_id"]
+        assert ids(queue.all_messages()) == [row["id"] for row in case["enqueued"]]
+        assert not queue.problems and not queue.refresh()
+        assert queue.by_priority == (case["name"] == "priorities")
+        with pytest.raises(ReadOnly):
+            queue.push(b"x")
+    assert picture(path) == before and is_queue(path)
+    assert not verify(path).problems
+    with Queue(path, starved=0) as queue:
+        order = case["expect"].get("priority_order_ids", case["ledgerq_on_reopen"]["ids"])
+        assert ids(queue.messages()) == order
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_the_reference_can_go_on_with_what_we_did(case: dict[str, Any], tmp_path: Path) -> None:
+    path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
+    with Queue(path, "a", compress=9) as queue:
+        first = queue.pop()
+        assert first is not None and first.id == case["ledgerq_on_reopen"]["ids"][0]
+        id = queue.push(b"new" * 500, headers={"a": "b"}, ttl=1000)
+        assert id == case["next_message_id"]
+    rows, next_id, read_id = ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    assert next_id == id + 1 and rows[-1]["payload"] == b"new" * 500
+    with Queue(path) as queue:
+        left = case["ledgerq_on_reopen"]["ids"][1:]
+        assert ids(queue.messages()) == [*left, id] or case["name"] == "priorities"
+        assert min(left) >= read_id
+
+
+@pytest.mark.parametrize("case", MANIFEST["damaged"], ids=lambda case: case["name"])
+def test_a_queue_that_the_reference_does_not_open_is_mended(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
+    before = picture(path)
+    with Queue(path) as queue:
+        assert ids(queue.all_messages()) == case["readable_ids"]
+        assert len(queue.problems) == 1
+    assert picture(path) == before and verify(path).problems
+    raw = next(Path(path).glob("*.log")).read_bytes()
+    said = repair(path)
+    assert any("are kept in" in line for line in said)
+    kept = next(Path(path).glob("*.cut")).read_bytes()
+    assert kept in raw
+    assert not verify(path).problems
+    rows, _, _ = ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    good = [row["id"] for row in rows if row["expires"] is None]
+    assert good == case["readable_ids"]
+    with Queue(path, "a") as queue:
+        assert drained(queue) == [id for id in case["readable_ids"] if id >= 6]
+
+
+def test_what_the_reference_reads_between_is_not_read_again(path: str) -> None:
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 10)
+        assert ids(queue.pop_many(3)) == [1, 2, 3]
+        assert queue.pop(visible=1000)
+        assert ids(queue.pop_many(2)) == [5, 6]
+    raw = Path(path, "metadata.dat")
+    assert Metadata.decode(raw.read_bytes(), file="") == (11, 4)  # 4 is not acknowledged
+    raw.write_bytes(Metadata(11, 8).encode())
+    for _ in range(2):
+        with Queue(path, "a") as queue:
+            assert ids(queue.messages()) == [8, 9, 10]
+    raw.write_bytes(Metadata(11, 2).encode())
+    with Queue(path, "a") as queue:
+        assert drained(queue) == list(range(2, 11))
+
+
+def test_positions_of_a_foreign_queue_survive_without_a_close(tmp_path: Path) -> None:
+    path = str(shutil.copytree(GOLDEN / "rotated", tmp_path / "q"))
+    queue = Queue(path, "a")
+    assert ids(queue.pop_many(4)) == [24, 25, 26, 27]
+    queue.sync()
+    queue.abort()
+    with Queue(path, "a") as again:
+        assert again.peek()[0].id == 28
+
+
+def test_the_layout_of_rotated_segments_is_that_of_the_reference(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    with Queue(str(path), "a", rotation=Rotation(messages=10), make=True) as queue:
+        for n in range(1, 58):
+            assert queue.push(b"rot-%03d" % n) == n
+        assert ids(queue.pop_many(23)) == list(range(1, 24))
+    wanted = {p.name: p.stat().st_size for p in (GOLDEN / "rotated").iterdir()}
+    found = {p.name: p.stat().st_size for p in path.iterdir()}
+    for name in ("cursors.dat", "ledgerq.lock"):
+        del found[name]
+    assert found == wanted
+    for name in ("00000000000000000011.log", "00000000000000000011.idx", "metadata.dat"):
+        ours, theirs = (path / name).read_bytes(), (GOLDEN / "rotated" / name).read_bytes()
+        blank = {"log": (16, 24, 60, 98), "idx": (48, 56), "dat": ()}[name[-3:]]
+        assert ours[:16] == theirs[:16] and (blank or ours == theirs)
+        if name.endswith("log"):
+            assert ours[24:60] == theirs[24:60] and ours[64:78] == theirs[64:78]
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(path), step=10)
+
+
+# --- pushing and popping ---
+
+
+def test_a_queue_is_a_queue(path: str) -> None:
+    rng, wanted = random.Random(1), list[bytes]()
+    with Queue(path, "a", rotation=SMALL) as queue:
+        for _ in range(300):
+            payloads = [
+                rng.randbytes(rng.choice((0, 1, 50, 3000))) for _ in range(rng.randint(1, 5))
+            ]
+            wanted += payloads
+            if rng.random() < 0.5:
+                queue.push_many(payloads)
+            else:
+                for payload in payloads:
+                    queue.push(payload)
+            for _ in range(rng.randint(0, 5)):
+                message = queue.pop()
+                assert (message.payload if message else None) == (wanted.pop(0) if wanted else None)
+            if rng.random() < 0.02:
+                queue.compact()
+        assert queue.stats()["pending"] == len(wanted) == queue.pending()
+        assert [m.payload for m in queue.messages()] == wanted
+    with Queue(path, "a") as queue:
+        assert [m.payload for m in queue.stream(timeout=0)] == wanted
+        assert queue.pop() is None and queue.pending() == 0
+
+
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_priorities(tmp_path: Path, by_priority: bool) -> None:
+    path, rng = str(tmp_path / "q"), random.Random(2)
+    create(path, by_priority=by_priority)
+    wanted: list[tuple[int, int]] = []
+
+    def expected() -> int | None:
+        if not wanted:
+            return None
+        found = min(wanted, key=lambda one: (-one[0], one[1])) if by_priority else wanted[0]
+        wanted.remove(found)
+        return found[1]
+
+    queue = Queue(path, "a", rotation=SMALL)
+    for step in range(400):
+        priority = rng.choice((LOW, MEDIUM, HIGH))
+        wanted.append((priority, queue.push(b"%d" % step, priority=priority)))
+        if rng.random() < 0.6:
+            message = queue.pop()
+            assert message is not None and message.id == expected()
+        if rng.random() < 0.05:
+            queue.close()
+            queue = Queue(path, "a", rotation=SMALL)
+        if rng.random() < 0.03:
+            queue.compact()
+        assert queue.pending() == len(wanted)
+    rest = [expected() for _ in range(len(wanted))]
+    assert ids(queue.messages()) == rest == drained(queue)
+    queue.close()
+    assert not verify(path).problems
+
+
+def test_low_priority_that_starves_comes_first(path: str, clock: Clock) -> None:
+    with Queue(path, "a", by_priority=True, starved=30) as queue:
+        queue.push_many([b"low"] * 2)
+        clock.sleep(29)
+        queue.push_many([b"high"] * 3, priority=HIGH)
+        queue.push(b"low again")
+        assert queue.pop().id == 3  # type: ignore[union-attr]
+        clock.sleep(1)
+        assert drained(queue) == [1, 2, 4, 5, 6]
+
+
+def test_low_priority_is_not_lost_by_a_reopen(path: str) -> None:
+    """As it is by the reference, which keeps one read id."""
+    with Queue(path, "a", by_priority=True) as queue:
+        queue.push(b"low")
+        queue.push(b"high", priority=HIGH)
+        assert queue.pop().id == 2  # type: ignore[union-attr]
+    with Queue(path, "a") as queue:
+        assert queue.by_priority and drained(queue) == [1]
+    with Queue(path, "a", by_priority=False) as queue:
+        assert drained(queue) == []
+
+
+def test_a_message_expires(path: str, clock: Clock) -> None:
+    with Queue(path, "a", ttl=50) as queue:
+        queue.push(b"1", ttl=1)
+        queue.push(b"2")
+        queue.push(b"3", ttl=100)
+        assert ids(queue.messages()) == [1, 2, 3]
+        clock.sleep(1)
+        assert ids(queue.peek(1)) == [2]
+        clock.sleep(49)
+        assert queue.pop().id == 3  # type: ignore[union-attr]
+        queue.push(b"4", ttl=1)
+        clock.sleep(1)
+        assert queue.pop() is None and queue.pending() == 0
+        for seconds in (0, -1, float("inf"), float("nan")):
+            with pytest.raises(ValueError, match="expire"):
+                queue.push(b"5", ttl=seconds)
+            if seconds:
+                with pytest.raises(ValueError, match="seconds"):
+                    queue.pop(visible=seconds)
+
+
+def test_gzip_and_its_limit(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = [b"a" * 5000, os.urandom(5000), b"a" * 1023, b"a" * 1024]
+    with Queue(path, "a", compress=6) as queue:
+        queue.push_many(payloads)
+        assert queue.push(b"b" * 5000, compress=0) == 5
+        assert [m.payload for m in queue.messages()][:4] == payloads
+    rows, _, _ = ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    sizes = [b["offset"] - a["offset"] for a, b in pairwise(rows)]
+    assert sizes[0] < 100 and sizes[1] > 5000 and sizes[2] > 1000 and sizes[3] < 100
+    monkeypatch.setattr(entry, "UNPACKED", 3000)
+    with Queue(path, "a") as queue:
+        assert ids(queue.messages()) == [2, 3, 4, 5]
+        assert len(queue.problems) == 1 and "more than 3000" in queue.problems[0]
+        with pytest.raises(CorruptError, match="more than 3000"):
+            queue.read(1)
+        assert drained(queue) == [2, 3, 4, 5]
+
+
+def test_a_key_is_pushed_once_in_its_window(path: str, clock: Clock) -> None:
+    with Queue(path, "a", window=60) as queue:
+        assert queue.push_once(b"a", "k") == (1, True)
+        assert queue.push_once(b"b", "k") == (1, False)
+        assert queue.push_once(b"b", "l", window=5) == (2, True)
+        clock.sleep(5)
+        assert queue.push_once(b"c", "l") == (3, True)
+    state = json.loads(Path(path, ".dedup_state.json").read_text())
+    assert state["version"] == 1 and [row["message_id"] for row in state["entries"]] == [1, 3]
+    Path(path, "cursors.dat").unlink()  # only what LedgerQ has, too
+    with Queue(path, "a", window=60) as queue:
+        assert queue.push_once(b"x", "k") == (1, False)
+        clock.sleep(55)
+        assert queue.push_once(b"x", "k") == (4, True)
+    with pytest.raises(ValueError, match="window"), Queue(path, "a") as queue:
+        queue.push_once(b"x", "k")
+
+
+def test_keys_are_bounded(path: str) -> None:
+    with Queue(path, "a", window=60, keys=20) as queue:
+        for n in range(50):
+            queue.push_once(b"x", str(n))
+        assert 10 <= queue.stats()["keys"] <= 20
+        assert queue.push_once(b"x", "49")[1] is False
+
+
+def test_a_lease_ends(path: str, clock: Clock) -> None:
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 4)
+        assert ids(queue.pop_many(3, visible=10)) == [1, 2, 3]
+        assert queue.ack(1) == 1 and queue.ack(1) == 0
+        assert queue.stats()["in_flight"] == 2
+        clock.sleep(9)
+        assert ids(queue.messages()) == [4]
+        clock.sleep(1)
+        assert ids(queue.messages()) == [2, 3, 4]
+        message = queue.pop(visible=10)
+        assert message is not None and (message.id, message.deliveries) == (2, 2)
+        assert queue.ack(3) == 1  # late, but nobody has it
+        assert drained(queue) == [4]
+    with Queue(path, "a") as queue:
+        assert queue.stats()["in_flight"] == 1 and queue.pop() is None
+        clock.sleep(10)
+        message = queue.pop()
+        assert message is not None and (message.id, message.deliveries) == (2, 3)
+        assert queue.pending() == 0
+
+
+def test_a_message_that_fails_too_often_is_buried_and_comes_back(path: str, clock: Clock) -> None:
+    dead = path + ".dead"
+    with Queue(path, "a", dead_letters=dead, retries=3) as queue:
+        queue.push(b"bad", headers={"h": "1"})
+        for n in range(3):
+            message = queue.pop(visible=100)
+            assert message is not None and message.deliveries == n + 1
+            assert queue.nack(message.id, "it\nfails", delay=5) == (n == 2)
+            assert queue.pop() is None
+            clock.sleep(5)
+        assert queue.pop() is None and queue.pending() == 0
+        (letter,) = queue.dead_letters().messages()
+        assert letter.payload == b"bad"
+        assert letter.headers == {
+            "h": "1", "dlq.original_msg_id": "1", "dlq.retry_count": "3",
+            "dlq.failure_reason": "it fails", "dlq.last_failure": "2023-11-14T22:13:30.000Z",
+        }  # fmt: skip
+        assert queue.requeue() == 1 and queue.requeue() == 0
+        assert queue.dead_letters().pending() == 0
+        message = queue.pop()
+        assert message is not None and (message.id, message.headers) == (2, {"h": "1"})
+
+
+def test_failures_are_kept_as_the_reference_keeps_them(path: str) -> None:
+    with Queue(path, "a", retries=5) as queue:
+        queue.push_many([b"x"] * 2)
+        queue.pop_many(2)
+        assert not queue.nack(2, "why") and not queue.nack(2, "why not")
+        with pytest.raises(NoSuchFile):
+            queue.nack(3)
+    state = json.loads(Path(path, ".retry_state.json").read_text())
+    (row,) = state["entries"]
+    assert (state["version"], state["max_retries"]) == (1, 5)
+    assert (row["msg_id"], row["retry_count"], row["failure_reason"]) == (2, 2, "why not")
+    with Queue(path, "a") as queue:
+        assert drained(queue) == [2] and queue.ack(2) == 0
+    assert json.loads(Path(path, ".retry_state.json").read_text())["entries"] == []
+
+
+def test_consumers_read_on_their_own(path: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 30)
+        queue.add_consumer("a")
+        queue.add_consumer("b", start=21)
+        assert drained(queue) == list(range(1, 31))
+        assert queue.compact().segments == 0  # a has read nothing
+        assert ids(queue.pop_many(15, consumer="a")) == list(range(1, 16))
+        assert queue.compact(dry_run=True) == queue.compact()
+        assert drained(queue, consumer="b") == list(range(21, 31))
+        with pytest.raises(NoSuchFile, match="no consumer"):
+            queue.pop(consumer="c")
+    with Queue(path, "a") as queue:
+        assert queue.stats()["consumers"]["a"]["pending"] == 15
+        assert ids(queue.messages(consumer="a")) == list(range(16, 31))
+        queue.remove_consumer("a")
+        assert queue.compact().segments == 1
+        queue.add_consumer("a")
+        assert queue.pop(consumer="a").id == 21  # type: ignore[union-attr]
+        for name in ("", "x" * 33, "a\0"):
+            with pytest.raises(ValueError, match="name"):
+                queue.add_consumer(name)
+    with Queue(path) as queue:
+        assert sorted(queue.stats()["consumers"]) == ["a", "b"]
+
+
+def test_seek_by_id_and_by_time(path: str, clock: Clock) -> None:
+    start = clock.now // 10**9
+    with Queue(path, "a", rotation=Rotation(messages=500)) as queue:
+        for _ in range(2000):
+            queue.push(bytes(100))
+            clock.sleep(1)
+        for id in (1, 7, 499, 500, 501, 1234, 2000):
+            queue.seek(id)
+            assert queue.pop().id == id  # type: ignore[union-attr]
+            assert queue.seek_time(start + id - 1) == id
+            assert queue.pop().id == id  # type: ignore[union-attr]
+        assert queue.seek_time(start + 5000) == 2001 and queue.pop() is None
+        assert queue.seek_time(0) == 1
+        queue.seek(10**6)
+        assert queue.pop() is None
+        for wrong in (0, -1, 1 << 63):
+            with pytest.raises(ValueError, match="id"):
+                queue.seek(wrong)
+        assert queue.push(b"x") == 2001 and drained(queue) == [2001]
+
+
+def test_a_stream_waits(path: str) -> None:
+    with Queue(path, "a") as queue:
+        pusher = threading.Timer(0.1, queue.push, (b"late",))
+        pusher.start()
+        began = time.monotonic()
+        assert ids(queue.stream(timeout=0.4)) == [1]
+        assert 0.4 < time.monotonic() - began < 3
+        pusher.join()
+
+
+def test_rotation_by_bytes_and_by_time(path: str, clock: Clock) -> None:
+    with Queue(path, "a", rotation=Rotation(bytes=1000, messages=100)) as queue:
+        queue.push_many([bytes(300)] * 9)
+        assert queue.stats()["segments"] == 3
+    with Queue(path, "a", rotation=Rotation(seconds=60, messages=100)) as queue:
+        clock.sleep(61)
+        queue.push(b"x")
+        queue.push(b"x")
+        assert queue.stats()["segments"] == 4
+    names = sorted(p.stem for p in Path(path).glob("*.log"))
+    assert [int(name) for name in names] == [1, 101, 201, 301]
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)), step=100)
+
+
+def test_compaction_takes_what_it_may(path: str, clock: Clock) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        for _ in range(6):
+            queue.push_many([bytes(1000)] * 10)
+            clock.sleep(100)
+        assert queue.compact() == Compaction()
+        queue.pop_many(35)
+        assert queue.compact(segments=6) == Compaction()
+        assert queue.compact(seconds=500).segments == 0
+        assert queue.compact(seconds=300).segments == 2
+        assert queue.compact(bytes=35_000).segments == 1
+        assert queue.compact().segments == 0  # 31 to 40 are not all read
+        assert queue.compact(unread=True, segments=1, dry_run=True) == (2, queue.compact(
+            unread=True, segments=1, dry_run=True).bytes, 15)  # fmt: skip
+        assert queue.compact(unread=True, segments=1).unread == 15
+        assert drained(queue) == list(range(51, 61))
+        assert queue.compact(least=3).segments == 0
+    assert not verify(path).problems
+    assert len(list(Path(path).glob("*.idx"))) == 1
+
+
+def test_sync_policies(path: str) -> None:
+    def durable(**options: Any) -> int:
+        """Messages that a kill right behind a push leaves."""
+        queue = Queue(path, "a", **options)
+        queue.push(b"x")
+        time.sleep(0.3 if options.get("sync") == "interval" else 0)
+        queue.abort()
+        with Queue(path) as found:
+            return len(list(found.all_messages()))
+
+    assert durable() == 0
+    assert durable(sync="always") == 1
+    assert durable(sync="interval", interval=0.02) == 2
+
+
+# --- who may do what ---
+
+
+def test_one_writes_and_others_look(path: str) -> None:
+    with Queue(path, "a") as writer, Queue(path) as looker:
+        for shared in (False, True):
+            with pytest.raises(Locked):
+                Queue(path, "a", shared=shared)
+        assert not looker.refresh()
+        writer.push_many([b"x"] * 5, priority=HIGH)
+        writer.sync()
+        assert looker.refresh() and ids(looker.messages()) == [1, 2, 3, 4, 5]
+        writer.pop()
+        writer.add_consumer("a")
+        writer.sync()
+        assert looker.refresh() and ids(looker.messages()) == [2, 3, 4, 5]
+        assert ids(looker.messages(consumer="a")) == [1, 2, 3, 4, 5]
+        assert not looker.refresh() and not looker.problems
+        writer._tail.rotation = SMALL
+        for _ in range(3):
+            writer.push_many([b"y"] * 10)
+            writer.sync()
+            assert looker.refresh()
+        assert ids(looker.messages()) == list(range(2, 36))
+        writer.seek(30)
+        writer.add_consumer("b", start=30)
+        writer.remove_consumer("a")
+        writer.compact()
+        assert looker.refresh() and ids(looker.messages()) == list(range(30, 36))
+    with pytest.raises(Closed):
+        writer.push(b"x")
+    with pytest.raises(Closed):
+        list(looker.messages())
+
+
+def test_who_looks_while_segments_go_sees_the_others(path: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as writer:
+        writer.push_many([b"x"] * 1000)
+        writer.sync()
+        with Queue(path) as looker:
+            found, every = looker.messages(), looker.all_messages()
+            assert next(found).id == next(every).id == 1
+            writer.pop_many(995)
+            assert writer.compact().segments == 99
+            assert ids(found)[-1] == ids(every)[-1] == 1000
+            assert not looker.problems
+
+
+def test_several_share_a_queue(path: str) -> None:
+    first, second = (Queue(path, "a", shared=True, rotation=SMALL) for _ in range(2))
+    with pytest.raises(Locked):
+        Queue(path, "a")
+    for n in range(25):
+        queue = (first, second)[n % 2]
+        assert queue.push(b"%d" % n) == n + 1
+    assert first.pop().id == 1 and second.pop().id == 2  # type: ignore[union-attr]
+    leased = first.pop(visible=100)
+    assert leased is not None and second.ack(leased.id) == 1
+    second.seek(2)
+    assert first.pop().id == 2  # type: ignore[union-attr]
+    first.add_consumer("a")
+    assert second.pop(consumer="a").id == 1  # type: ignore[union-attr]
+    second.remove_consumer("a")
+    assert ids(first.pop_many(20)) == list(range(3, 23))
+    assert second.compact().segments == 2
+    assert first.push(b"x") == 26 and second.push_many([b"y"] * 20) == range(27, 47)
+    first.close()
+    assert drained(second) == list(range(23, 47))
+    second.close()
+    assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)), step=10)
+    with Queue(path, "a") as queue:
+        assert queue.push(b"alone") == 47
+
+
+def test_threads_share_a_queue(path: str) -> None:
+    taken: list[list[int]] = [[] for _ in range(4)]
+    with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
+
+        def push() -> None:
+            for _ in range(500):
+                queue.push(b"x")
+            queue.sync()
+
+        def pop(into: list[int]) -> None:
+            for message in queue.stream(timeout=0.3):
+                into.append(message.id)
+
+        threads = [threading.Thread(target=push) for _ in range(4)]
+        threads += [threading.Thread(target=pop, args=(into,)) for into in taken]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(id for into in taken for id in into) == list(range(1, 2001))
+    assert all(into == sorted(into) for into in taken)
+
+
+def test_a_forked_child_looks_and_does_not_write(path: str) -> None:
+    with Queue(path, "a") as writer:
+        writer.push(b"x")
+        writer.sync()
+        with Queue(path) as looker, writer._lock, looker._lock:  # as another thread might
+            child = os.fork()
+            if not child:
+                try:
+                    assert ids(looker.messages()) == [1]
+                    with pytest.raises(Closed):
+                        writer.push(b"y")
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        assert drained(writer) == [1]
+
+
+def test_asyncio(path: str) -> None:
+    async def run() -> list[int]:
+        async with AsyncQueue(path) as queue:
+            await queue.push(b"a")
+            await queue.push_many([b"b", b"c"])
+            message = await queue.pop(visible=10)
+            assert message is not None
+            await queue.ack(message.id)
+            await queue.sync()
+            return [m.id async for m in queue.stream(timeout=0.05)]
+
+    assert asyncio.run(run()) == [2, 3]
+
+
+def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
+    for call in (
+        lambda: Queue(path, "w"), lambda: Queue(path, "a", sync="never"),  # type: ignore[arg-type]
+        lambda: Queue(path, "a", compress=10), lambda: Queue(path, "a", rotation=Rotation(0)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="must be"):
+            call()
+    with pytest.raises(NoSuchFile):
+        Queue(str(tmp_path / "none"), "a")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoSuchFile):
+        Queue(str(tmp_path / "empty"))
+    assert not is_queue(str(tmp_path / "empty")) and not is_queue(str(tmp_path / "none"))
+    with pytest.raises(Refusal, match="not empty"):
+        create(path)
+    with Queue(path, "a") as queue:
+        for options in ({"priority": 3}, {"priority": -1}, {"compress": 11}):
+            with pytest.raises(ValueError, match="must be"):
+                queue.push(b"x", **options)  # type: ignore[arg-type]
+        for put in (
+            {"payload": b"x", "priority": 9},
+            {"payload": b"x", "headers": {"a": "b" * 70000}},
+        ):
+            with pytest.raises(ValueError, match=r"must be|at most"):
+                queue.push_many([b"a", put, b"c"])
+        assert queue.next_id == 1
+        with pytest.raises(ValueError, match="dead_letters"):
+            queue.dead_letters()
+        assert queue.push(bytearray(b"x")) == 1
+        assert queue.pop() == Message(1, b"x", queue.read(1).timestamp, offset=64, segment=1)
+
+
+# --- damage ---
+
+
+def test_an_id_that_was_consumed_is_not_given_again(path: str) -> None:
+    """A power cut may leave a position, and not the messages below it."""
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 3)
+        assert drained(queue) == [1, 2, 3]
+    log = Path(path, f"{1:020}.log")
+    for left in (64, 64 + 31, 0):
+        log.write_bytes(log.read_bytes()[:left])
+        log.with_suffix(".idx").unlink(missing_ok=True)
+        with Queue(path, "a") as queue:
+            id = queue.push(b"new")
+            assert id > 3 and drained(queue) == [id]
+        ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+
+
+def test_a_message_on_its_way_to_the_dead_letters_and_back_is_always_somewhere() -> None:
+    disk = SimulatedDisk(3)
+    path, looks, rng = f"{disk.path}/q", 0, random.Random(3)
+    create(path)
+
+    def look(event: Event) -> None:
+        nonlocal looks
+        watch, disk.watch = disk.watch, None
+        image = disk.crash(rng)
+        with Queue(f"{image.path}/q") as queue:
+            found = [m.payload for m in queue.messages()]
+            found += [b"bad"] * bool(queue.state.cursors[""].leased)
+        if b"bad" not in found:
+            with Queue(f"{image.path}/dead") as queue:
+                left = queue.state.cursors[""]
+                assert left.leased or [m.payload for m in queue.messages()] == [b"bad"]
+        looks += 1
+        disk.watch = watch
+
+    options: dict[str, Any] = {"dead_letters": f"{disk.path}/dead", "retries": 1}
+    with Queue(path, "a", **options) as queue:
+        queue.push(b"bad")
+        message = queue.pop(visible=100)
+        assert message is not None
+        queue.sync()
+        disk.watch = look
+        for _ in range(3):
+            assert queue.nack(message.id, "bad")
+            queue.sync()
+            assert queue.requeue() == 1
+            message = queue.pop(visible=100)
+            assert message is not None
+            queue.sync()
+        disk.watch = None
+    assert looks > 50
+
+
+def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
+    """It waits for a message that is gone."""
+    disk = SimulatedDisk(2)
+    path, looks = f"{disk.path}/q", 0
+    create(path)
+
+    def look(event: Event) -> None:
+        nonlocal looks
+        if event.call == "unlink" and event.path.endswith(".log"):
+            image = disk.crash()
+            with directory_of(f"{image.path}/q").open("metadata.dat") as storage:
+                assert Metadata.decode(storage.read(0, 24), file="").read_id == 36
+            looks += 1
+
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 50)
+        queue.pop_many(35)
+        disk.watch = look
+        done = queue.compact()
+        assert (done.segments, looks) == (3, 3)
+        disk.watch = None
+
+
+def test_metadata_that_could_not_be_written_are_not_those_of_ledgerq() -> None:
+    disk = SimulatedDisk(1)
+    path = f"{disk.path}/q"
+    create(path)
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 10)
+        queue.pop()
+    for n in range(2, 6):
+        queue = Queue(path, "a")
+        assert queue.pop().id == n  # type: ignore[union-attr]
+        queue.sync()
+        disk.arm("rename")
+        with pytest.raises(OSError, match="error"):
+            queue.close()
+
+
+def test_derived_files_that_are_gone_or_damaged_cost_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "q")
+    create(path, by_priority=True)
+    rng = random.Random(3)
+    with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
+        for n in range(350):
+            queue.push(b"%d" % n, priority=rng.randrange(3))
+        wanted = list(queue.messages())
+    for suffix in (".idx", ".pri"):
+        for file in Path(path).glob(f"*{suffix}"):
+            data = file.read_bytes()
+            for damaged in (None, b"", data[:-1], data[:20] + b"x" + data[21:], bytes(len(data))):
+                file.unlink() if damaged is None else file.write_bytes(damaged)
+                with Queue(path) as queue:
+                    assert list(queue.messages()) == wanted
+                    assert queue.read(123).id == 123
+            file.write_bytes(data)
+    Path(path, "metadata.dat").unlink()
+    with Queue(path) as queue:
+        assert list(queue.messages()) == wanted and queue.next_id == 351
+    Path(path, "cursors.dat").unlink()
+    with Queue(path) as queue:
+        assert list(queue.messages()) == wanted
+    with Queue(path, "a") as queue:
+        assert queue.push(b"x") == 351
+    assert not verify(path).problems
+
+
+ENDS = {
+    "zeros": bytes(5000), "garbage": random.Random(4).randbytes(5000), "half a header": None,
+    "nothing": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_bytes_behind_the_end_are_kept_aside(path: str, end: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 15)
+    data = ENDS[end]
+    last = Path(path, "00000000000000000011.log")
+    if data:
+        last.write_bytes(last.read_bytes() + data)
+    else:
+        last = Path(path, "00000000000000000021.log")
+        last.write_bytes(b"" if data is not None else last.with_stem(f"{11:020}").read_bytes()[:40])
+    with Queue(path, "a", rotation=SMALL) as queue:
+        assert ids(queue.messages()) == list(range(1, 16))
+        assert queue.push(b"new") == 16
+    kept = [file.read_bytes() for file in Path(path).glob("*.cut*")]
+    assert (
+        kept == [{"garbage": data, "half a header": kept and kept[0]}[end]]
+        if kept
+        else (end in ("zeros", "nothing"))
+    )
+    assert not verify(path).problems
+    rows, _, _ = ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    assert [row["id"] for row in rows] == list(range(1, 17))
+
+
+def test_every_flip_costs_the_message_that_it_hits(tmp_path: Path, soak: bool) -> None:
+    path, rng = str(tmp_path / "q"), random.Random(5)
+    create(path)
+    with Queue(path, "a", rotation=SMALL) as queue:
+        for n in range(25):
+            queue.push(b"%d" % n * 7, priority=n % 3, headers={"a": "b"} if n % 4 else None)
+        wanted = {m.id: m for m in queue.messages()}
+    files = sorted(Path(path).iterdir())
+    for file in files:
+        data = file.read_bytes()
+        for byte in range(len(data)) if soak else rng.sample(range(len(data)), min(len(data), 60)):
+            flipped = bytearray(data)
+            flipped[byte] ^= 1 << rng.randrange(8)
+            file.write_bytes(flipped)
+            with Queue(path) as queue:
+                found = {m.id: m for m in queue.all_messages()}
+                lost = wanted.keys() - found.keys()
+                assert len(lost) <= (file.suffix == ".log"), (file.name, byte)
+                for id, message in found.items():
+                    assert message._replace(offset=0) == wanted[id]._replace(offset=0)
+                if lost:
+                    assert queue.problems
+            file.write_bytes(data)
+
+
+def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> None:
+    times = []
+    with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
+        for _ in range(250):
+            times.append(clock.now)
+            queue.push(bytes(500))
+            clock.sleep(1)
+        queue.pop_many(150)
+    for file in sorted(Path(path).glob("*.idx")):
+        data = file.read_bytes()
+        for byte in range(len(data)):
+            for bit in (1, 16, 128):
+                flipped = bytearray(data)
+                flipped[byte] ^= bit
+                file.write_bytes(flipped)
+                with Queue(path) as queue:
+                    assert queue.peek()[0].id == 151 and queue.read(77).id == 77
+                    assert queue.files.at_time(times[119]) == 120
+        file.write_bytes(data)
+
+
+def test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired(path: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x" * 50] * 35)
+    file = Path(path, "00000000000000000011.log")
+    data = bytearray(file.read_bytes())
+    data[400] ^= 1
+    file.write_bytes(data)
+    with Queue(path, "a") as queue:
+        wanted = [id for id in range(1, 36) if id != 15]
+        assert ids(queue.messages()) == wanted
+        assert len(queue.problems) == 1
+        assert drained(queue) == wanted and len(queue.problems) == 1
+        queue.seek(1)
+    assert len(verify(path).problems) == 2  # and message 15 is missing
+    assert repair(path)
+    assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))  # reads on id by id
+    with Queue(path) as queue:
+        assert ids(queue.messages()) == wanted
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40, 300])
+def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 35)
+    file = Path(path, "00000000000000000011.log")
+    file.write_bytes(file.read_bytes()[:-cut])
+    with Queue(path) as queue:
+        left = ids(queue.messages())
+        assert len(left) == 35 - {1: 0, 5: 1, 40: 2, 300: 10}[cut]
+    assert bool(verify(path).problems) == (cut > 1)
+    repair(path)
+    assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+    with Queue(path, "a") as queue:
+        assert drained(queue) == left
+
+
+def test_hostile_integers_are_refused_or_told(path: str) -> None:
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x"] * 25)
+    head = Path(path, "00000000000000000011.log")
+    data = head.read_bytes()
+    for low, high in ((0, 0), (5, 1 << 62), (1, 1), (20, 11), (11, 10**9), (1 << 63, 1 << 63)):
+        from winkformats.ledgerq.segment import Header
+
+        forged = Header(11, 1, low, high).encode()
+        head.write_bytes(forged + data[64:])
+        with Queue(path) as queue:
+            assert ids(queue.messages()) == list(range(1, 26))
+    head.write_bytes(data)
+    for numbers in ((1, 1 << 62), (1 << 62, 1 << 62), (5, 9)):
+        Path(path, "metadata.dat").write_bytes(Metadata(*numbers).encode())
+        with Queue(path, "a") as queue:
+            queue.push(b"y")
+            list(queue.messages())
+    Path(path, "metadata.dat").write_bytes(b"\xff" * 24)
+    with Queue(path, "a") as queue:
+        assert any("metadata" in line for line in queue.problems)
+
+
+def test_a_directory_in_the_place_of_a_segment_is_refused(path: str) -> None:
+    Path(path, f"{5:020}.log").mkdir()
+    with pytest.raises(Refusal, match="is no segment"):
+        Queue(path)
+
+
+def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, "bytes of a journal of cursors", 2000)
+    with Queue(path, "a") as queue:
+        queue.add_consumer("a")
+        queue.push_many([b"x"] * 3000)
+        for _ in range(300):
+            for message in queue.pop_many(5, visible=100):
+                queue.ack(message.id)
+            queue.sync()
+        assert Path(path, "cursors.dat").stat().st_size < 5000
+    with Queue(path) as queue:
+        assert ids(queue.peek()) == [1501] and ids(queue.peek(consumer="a")) == [1]
+
+
+def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(path, "a", rotation=Rotation(messages=1000)) as queue:
+        queue.push_many([bytes(50)] * 9500)
+        queue.pop_many(1500)
+    read = 0
+    from winkformats.disk.posix import FileStorage
+
+    before = FileStorage.read
+
+    def counted(self: FileStorage, offset: int, length: int) -> bytes:
+        nonlocal read
+        data = before(self, offset, length)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(FileStorage, "read", counted)
+    with Queue(path) as queue:
+        assert queue.next_id == 9501
+        assert read < 40_000
+        assert queue.pending() == 8000
+
+
+def test_memory_of_pending_messages_with_priorities(tmp_path: Path) -> None:
+    import tracemalloc
+
+    path = str(tmp_path / "q")
+    create(path, by_priority=True)
+    with Queue(path, "a") as queue:
+        queue.push(b"x", priority=HIGH)
+        tracemalloc.start()
+        queue.push_many([{"payload": b"", "priority": n % 3} for n in range(1)])
+        count = 100_000
+        for n in range(count):
+            queue.push(b"", priority=n % 3)
+        queue.sync()
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken / count <= 40
+    with Queue(path, "a") as queue:
+        tracemalloc.start()
+        assert queue.pop() is not None
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken / count <= 40
+
+
+def test_main_is_the_consumer_without_a_name() -> None:
+    assert cursors.MAIN == ""

@@ -1,0 +1,154 @@
+"""What a writer mends when it opens a queue that LedgerQ would refuse to open.
+
+Bytes that are no messages are kept in a file of their own, `BASE.log.cut`, and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from winkformats.disk.storage import Storage, replacing
+from winkformats.ledgerq import index, priorities
+from winkformats.ledgerq.entry import PAD, encode
+from winkformats.ledgerq.segment import NAME as NAME
+from winkformats.ledgerq.segment import START, Header, Walk, name_of
+from winkfs.stores.ledgerq.files import Files, Say, Segment
+
+CUT: Final = ".cut"  # behind the name of a segment
+GAP: Final = 1 << 16  # ids in a row that are missing and are filled, at most
+COPY: Final = 1 << 20  # bytes written at a time
+
+
+def mend(files: Files, say: Say, before: Callable[[], object]) -> None:
+    """Make good the segments that are known to be damaged. Raises OSError.
+
+    before  is called before anything changes
+    """
+    for segment in list(files.segments.values()):
+        if segment.header is None and not segment.first:
+            before()
+            _remove(files, segment, say)
+        elif segment.header is None or segment.bad or segment.last < segment.header.max_id:
+            before()
+            rewrite(files, segment, say)
+        elif segment.torn:
+            before()
+            _cut(files, segment, say)
+    for segment in list(files.segments.values())[:-1]:
+        if not segment.indexed and segment.first:
+            write_index(files, segment)
+
+
+def _remove(files: Files, segment: Segment, say: Say) -> None:
+    """A segment without header and messages: what is in it is kept."""
+    storage = files.storage(segment)
+    keep_aside(files, segment, [storage.read(0, storage.size())], say)
+    for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
+        files.directory.unlink(name_of(segment.number, suffix))
+    files.directory.sync()
+    files.drop(segment)
+
+
+def _cut(files: Files, segment: Segment, say: Say) -> None:
+    """The end of a segment is torn."""
+    with files.directory.open(segment.name, "w", follow=False) as storage:
+        keep_aside(files, segment, [storage.read(segment.size, segment.torn)], say)
+        storage.truncate(segment.size)
+        storage.sync()
+    segment.torn = 0
+
+
+def keep_aside(files: Files, segment: Segment, parts: list[bytes], say: Say) -> None:
+    """Keep bytes of a segment in a file of their own, unless all are zeros."""
+    if not any(part.strip(b"\0") for part in parts):
+        return
+    directory, number = files.directory, 0
+    while directory.exists(name := f"{segment.name}{CUT}{number or ''}"):
+        number += 1
+    with directory.create_new(name, like=files.storage(segment)) as aside:
+        aside.write(0, parts)
+        aside.sync()
+    directory.sync()
+    size = sum(map(len, parts))
+    say(f"{files.path(segment)}: {size} bytes that are no messages are kept in {name}")
+
+
+def rewrite(files: Files, segment: Segment, say: Say) -> None:
+    """Write a segment anew from its good entries, with expired messages for ids that are missing:
+    LedgerQ reads on id by id. Cost: as its bytes."""
+    storage = files.storage(segment)
+    size = storage.size()
+    before = max((s.last for s in files.segments.values() if s.number < segment.number), default=0)
+    parts: list[bytes] = []
+    header = segment.header
+    if header is None:
+        parts.append(storage.read(0, START))
+        header = Header(segment.number, next(iter(files.sparse(segment).times), 0))
+    following = files.next(segment.number)
+    until = following.first if following is not None else 0
+    with replacing(files.directory, segment.name, like=storage) as made:
+        first, last = _copy(storage, made, before, size, until, parts)
+        made.write(0, [header._replace(min_id=first, max_id=last if first else 0).encode()])
+        keep_aside(files, segment, parts, say)
+    made.close()
+    for suffix in (index.SUFFIX, priorities.SUFFIX):
+        files.directory.unlink(name_of(segment.number, suffix))
+    number = segment.number
+    files.drop(segment)
+    files.load()
+    again = files.segments[number]
+    if again.sparse is None:
+        files.sparse(again)
+    write_index(files, again)
+
+
+def _copy(
+    storage: Storage, made: Storage, before: int, size: int, until: int, parts: list[bytes]
+) -> tuple[int, int]:
+    """Copy the good entries -> first and last id. `parts` gets the other bytes.
+
+    before, until  the ids before and behind the segment; 0: not known
+    """
+    walk, at, seen = Walk(storage, START, before), START, 0
+    first, last, time = 0, before, 1
+    while walk.step(size):
+        for start, stop in walk.bad[seen:]:
+            parts.append(storage.read(start, stop - start))
+        seen = len(walk.bad)
+        out = []
+        for length, _, _, id, timestamp, place in walk.rows:
+            time = max(time, min(timestamp, 1 << 62))
+            out += _expired(last, id, time)
+            first = last + 1 if out and not first else first
+            out.append(walk.data[place : place + length] + PAD)
+            first, last = first or id, id
+        at += made.write(at, [b"".join(out)])
+    if walk.tail >= 0:
+        parts.append(storage.read(walk.tail, size - walk.tail))
+    if missing := _expired(last, until, time):
+        made.write(at, [b"".join(missing)])
+        first, last = first or last + 1, until - 1
+    return first, last
+
+
+def _expired(last: int, next: int, time: int) -> list[bytes]:
+    """Entries for the ids between two."""
+    if not last or not 1 < next - last <= GAP:
+        return []
+    return [encode(id, time, b"", expires=time + 1) for id in range(last + 1, next)]
+
+
+def write_index(files: Files, segment: Segment) -> None:
+    """Write the index of a closed segment, and where its priorities are, if that is known; where
+    that is not there yet."""
+    made = {index.SUFFIX: files.sparse(segment).encode(segment.number)}
+    if segment.tables is not None:
+        made[priorities.SUFFIX] = priorities.encode(segment.tables, segment.size)
+    for suffix, data in made.items():
+        name = name_of(segment.number, suffix)
+        if files.side_file(name)[0] != data:
+            with replacing(files.directory, name) as storage:
+                storage.write(0, [data])
+            storage.close()
+    segment.indexed = True

@@ -1,0 +1,282 @@
+"""Tail: the end of a queue, where messages are added to the last segment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import Final, NamedTuple
+
+from google_crc32c import value as crc32c
+
+from winkformats.disk.storage import Storage
+from winkformats.ledgerq import priorities
+from winkformats.ledgerq.entry import DATA, END, HEAD, LAST_ID, LEAST, LOW, encode
+from winkformats.ledgerq.index import Sparse
+from winkformats.ledgerq.segment import LAST, START, Header, name_of
+from winkfs.errors import Refusal
+from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.files import Files, Segment
+from winkfs.units import NANO
+
+BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
+GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
+SEGMENT_BYTES: Final = 64 << 20
+SEGMENT_MESSAGES: Final = 1_000_000
+
+
+class Rotation(NamedTuple):
+    """When a new segment begins: bytes or messages of the one before, seconds since it began."""
+
+    bytes: int = SEGMENT_BYTES
+    messages: int = SEGMENT_MESSAGES
+    seconds: float | None = None
+
+
+class Tail:
+    """What is pushed waits in memory up to BUFFER bytes, or until the segment is read. Not for
+    several threads at once.
+
+    prepare      is called before a segment is made
+    final        what fails in it is final
+    out          the active segment, to write; dirty: whether it has changed since the last sync
+    named        whether names have
+    next_id      of the next message; time, offset: of the last one
+    done         messages pushed
+    by_priority  whether new segments have tables of priorities
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        rotation: Rotation,
+        prepare: Callable[[], object],
+        final: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.files, self.rotation = files, rotation
+        self._prepare, self._final = prepare, final
+        self.out: Storage | None = None
+        self.dirty = self.named = self.by_priority = False
+        self.next_id, self.time, self.offset, self.done = 1, 0, 0, 0
+        self._parts: list[bytes] = []  # entries that are not written, behind `_flushed`
+        self._waiting, self._flushed = 0, 0  # their bytes; bytes of the active segment
+        self._limit = self._count = 0  # bytes and messages of the active segment: at most, and now
+        self._until = LAST_ID  # nanoseconds: when the active segment ends
+
+    def push(self, payload: bytes) -> int:
+        """A message without options."""
+        timestamp = time.time_ns()
+        if timestamp < self.time:
+            timestamp = self.time
+        length = LEAST + len(payload)
+        if length >> 32:
+            raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
+        id = self.next_id
+        data = HEAD.pack(length, DATA, 0, id, timestamp) + payload
+        self.add(id, timestamp, data + END.pack(crc32c(data)), LOW)
+        return id
+
+    def push_all(self, payloads: list[bytes]) -> None:
+        """Messages without options."""
+        pack, checksum, ended, at = HEAD.pack, crc32c, END.pack, 0
+        if max(map(len, payloads)) + LEAST >> 32:
+            raise ValueError("a payload is too large for an entry")
+        while at < len(payloads):
+            self.push(payloads[at])  # which begins a segment where that is due
+            active, id, timestamp = self.files.active, self.next_id, self.time
+            assert active is not None and active.sparse is not None
+            offset, sparse, tables = active.size, active.sparse, active.tables
+            room = min(self.rotation.messages - self._count, len(payloads) - at - 1)
+            limit, add = min(self._limit, offset + BUFFER - self._waiting), self._parts.append
+            for payload in payloads[at + 1 : at + 1 + room]:
+                if offset >= limit:
+                    break
+                length = 26 + len(payload)
+                data = pack(length, DATA, 0, id, timestamp) + payload
+                add(data + ended(checksum(data)))
+                if offset >= sparse.next:
+                    sparse.add(id, offset, timestamp)
+                if tables is not None:
+                    tables[LOW][0].append(id)
+                    tables[LOW][1].append(offset)
+                id, offset = id + 1, offset + length + 4
+            count = id - self.next_id
+            self._waiting += offset - active.size
+            self._count, self.done = self._count + count, self.done + count
+            active.size, active.last, self.next_id = offset, id - 1, id
+            at += 1 + count
+
+    def now(self) -> int:
+        """Time does not go back: the index of times is in order."""
+        return max(time.time_ns(), self.time)
+
+    def add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
+        active = self.files.active
+        if (
+            active is None
+            or active.size >= self._limit
+            or self._count >= self.rotation.messages
+            or timestamp >= self._until
+        ):
+            active = self._roll(timestamp)
+        if self._waiting > BUFFER:
+            self.flush()
+        offset = active.size
+        self._parts.append(entry)
+        self._waiting += len(entry)
+        self.offset = offset
+        active.size = offset + len(entry)
+        active.last = id
+        sparse = active.sparse
+        if offset >= sparse.next:  # type: ignore[union-attr]
+            sparse.add(id, offset, timestamp)  # type: ignore[union-attr]
+            active.first = active.first or id
+        if active.tables is not None:
+            ids, offsets = active.tables[priority]
+            ids.append(id)
+            offsets.append(offset)
+        self.next_id, self.time = id + 1, timestamp
+        self._count += 1
+        self.done += 1
+
+    def _roll(self, timestamp: int) -> Segment:
+        """The segment that the next message goes to: the last one, or a new one."""
+        if self.next_id >= LAST_ID:
+            raise Refusal("there are no more ids for messages", self.files.directory.path)
+        last = next(reversed(self.files.segments.values()), None)
+        full = last is not None and self._is_full(last, timestamp)
+        if last is None or full:
+            if last is not None:
+                self.end(last)
+            last = self._new_segment(last, timestamp)
+        elif last is not self.files.active:
+            self.take_up(last)
+        self.fill_gap(last)
+        return last
+
+    def _is_full(self, segment: Segment, timestamp: int) -> bool:
+        seconds, header = self.rotation.seconds, segment.header
+        begun = header.created if header is not None else 0
+        return segment.first > 0 and (
+            segment.size >= self.rotation.bytes
+            or segment.count >= self.rotation.messages
+            or (seconds is not None and timestamp - begun >= seconds * NANO)
+        )
+
+    def take_up(self, segment: Segment) -> None:
+        """Go on writing to a segment."""
+        self.files.sparse(segment)
+        self.let_go()
+        self.out = self.files.directory.open(segment.name, "w", follow=False)
+        self._use(segment)
+
+    def _use(self, segment: Segment) -> None:
+        self.files.active, self.files.flush = segment, self.flush
+        self._flushed, self._limit = segment.size, self.rotation.bytes
+        self._count = segment.count
+        created = segment.header.created if segment.header else 0
+        seconds = self.rotation.seconds
+        self._until = LAST_ID if seconds is None else created + int(seconds * NANO)
+
+    def _new_segment(self, before: Segment | None, timestamp: int) -> Segment:
+        self._prepare()
+        number = 1 if before is None else before.number + self.rotation.messages
+        if number > LAST:
+            raise Refusal("there are no more numbers for segments", self.files.directory.path)
+        header = Header(number, timestamp)
+        storage = self.files.directory.create_new(name_of(number))
+        try:
+            storage.write(0, [header.encode()])
+        except OSError:
+            storage.close()
+            with suppress(OSError):
+                self.files.directory.unlink(name_of(number))
+            raise
+        self.let_go()
+        self.out, self.named, self.dirty = storage, True, True
+        made = Segment(
+            number, START, 0, self.files.last, header, sparse=Sparse(),
+            identity=storage.info().identity,
+            tables=priorities.empty() if self.by_priority else None,
+        )  # fmt: skip
+        self.files.segments[number] = made
+        self._use(made)
+        return made
+
+    def fill_gap(self, segment: Segment) -> None:
+        """LedgerQ reads on id by id: those that are missing get a message that has expired."""
+        last = self.files.last
+        if not last or not 0 < self.next_id - last - 1 <= GAP:
+            return
+        after, timestamp = self.next_id, max(self.time, 1)
+        for id in range(last + 1, after):
+            self._place(segment, id, timestamp)
+        self.next_id = after
+
+    def fill(self, segment: Segment) -> None:
+        """The same at the end, where no message follows."""
+        if 0 < self.next_id - 1 - segment.last <= GAP:
+            if segment is not self.files.active:
+                self.take_up(segment)
+            self.fill_gap(segment)
+
+    def _place(self, segment: Segment, id: int, timestamp: int) -> None:
+        entry = encode(id, timestamp, b"", expires=timestamp + 1)
+        assert segment.sparse is not None
+        if segment.size >= segment.sparse.next:
+            segment.sparse.add(id, segment.size, timestamp)
+            segment.first = segment.first or id
+        if segment.tables is not None:
+            segment.tables[LOW][0].append(id)
+            segment.tables[LOW][1].append(segment.size)
+        self._parts.append(entry)
+        self._waiting += len(entry)
+        segment.size, segment.last = segment.size + len(entry), id
+
+    def caught_up(self, segment: Segment) -> None:
+        """Others have added to the active segment."""
+        self._flushed, self._count = segment.size, segment.count
+
+    def let_go(self) -> None:
+        """It may have grown, or be closed by now."""
+        self.files.active = None
+        if self.out is not None:
+            if self.dirty:
+                with self._final():
+                    self.out.sync()
+                self.dirty = False
+            self.out.close()
+            self.out = None
+
+    def flush(self) -> None:
+        """Write what waits to the active segment. Where that fails it goes on to wait."""
+        if not self._parts:
+            return
+        active, out = self.files.active, self.out
+        assert active is not None and out is not None
+        data = b"".join(self._parts)
+        out.write(self._flushed, [data])
+        self.dirty = True
+        self._parts.clear()
+        self._flushed, self._waiting = active.size, 0
+
+    def end(self, segment: Segment) -> None:
+        """Write what LedgerQ has at the end of a segment: ids into the header, and the index."""
+        if self.files.active is not segment:
+            self.take_up(segment)
+        self.flush()
+        assert self.out is not None and segment.header is not None
+        with self._final():
+            self.out.sync()  # the header must not name messages that are not there
+            self.dirty = False
+            if self.named:
+                self.files.directory.sync()
+                self.named = False
+            header = segment.header._replace(
+                min_id=segment.first, max_id=segment.last if segment.first else 0
+            )
+            if header != segment.header:
+                self.out.write(0, [header.encode()])
+                self.out.sync()
+                segment.header = header
+            recovery.write_index(self.files, segment)
