@@ -21,5 +21,5 @@ def test_every_image_has_what_was_acknowledged(
     images = 0
     for number in itertools.count(seed):
         images += live(kind, number).images
-        if images >= (34_000 if soak else 400):
+        if images >= (34_000 if soak else 200):
             break

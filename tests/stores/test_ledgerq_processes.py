@@ -66,7 +66,7 @@ def test_what_killed_processes_did_is_neither_lost_nor_done_twice(
     running = [start(log.name[:-1], path, log, i) for i, log in enumerate(logs)]
     kills = 0
     try:
-        until = time.monotonic() + (300 if soak else 8)
+        until = time.monotonic() + (300 if soak else 5)
         while time.monotonic() < until:
             time.sleep(rng.random() * 0.3)
             i = rng.randrange(len(logs))
