@@ -220,19 +220,8 @@ def amplification(asked: Options, report: Report, place: Path) -> None:
         report.row(f"written, of {size} bytes; whole ones {whole:.2f}", *cells, goal)
 
 
-class Steps(Watch):
-    """Also notes how many records there were in a step."""
-
-    @contextmanager
-    def of(self, name: str, count: int) -> Iterator[None]:
-        self.ready()
-        yield
-        self.step(name)
-        self.phases[f"{name}, count"] = count
-
-
 def life(kind: type[Queue], place: Path, bodies: list[bytes]) -> Phases:
-    steps = Steps()
+    steps = Watch()
     some = bodies[: int(len(bodies) * kind.share)]
     with made(kind, place) as queue:
         before = written()

@@ -134,20 +134,9 @@ def memory(asked: Options, report: Report) -> None:
 # --- the steps ---
 
 
-class Steps(Watch):
-    """Also notes how many records there were in a step."""
-
-    @contextmanager
-    def of(self, name: str, count: int) -> Iterator[None]:
-        self.ready()
-        yield
-        self.step(name)
-        self.phases[f"{name}, count"] = count
-
-
 def life(name: str, place: Path, pairs: Pairs) -> Phases:
     """What is done with a store, on new ones where it is to be empty."""
-    steps, kind = Steps(), SYSTEMS[name]
+    steps, kind = Watch(), SYSTEMS[name]
     one = pairs if name == OURS else pairs[: len(pairs) // 10]
     with made(kind, place) as store, steps.of("write, singly", len(one)):
         put = store.put
@@ -184,7 +173,7 @@ def made(
         shutil.rmtree(store.path)
 
 
-def reads(steps: Steps, store: Rival, pairs: Pairs) -> None:
+def reads(steps: Watch, store: Rival, pairs: Pairs) -> None:
     ids = [id for id, _ in pairs]
     random.Random(samples.SEED).shuffle(ids)
     bodies = dict(pairs)
@@ -203,7 +192,7 @@ def reads(steps: Steps, store: Rival, pairs: Pairs) -> None:
     cold(steps, store, ids)
 
 
-def cold(steps: Steps, store: Rival, ids: list[bytes]) -> None:
+def cold(steps: Watch, store: Rival, ids: list[bytes]) -> None:
     for step, size in (("read, singly, cold", 1), ("read, 10,000 at once, cold", 10_000)):
         store.close()
         evict(*store.files())
@@ -219,7 +208,7 @@ def cold(steps: Steps, store: Rival, ids: list[bytes]) -> None:
                     store.get_many(some)
 
 
-def removes(steps: Steps, store: Rival, pairs: Pairs, singly: int) -> None:
+def removes(steps: Watch, store: Rival, pairs: Pairs, singly: int) -> None:
     ids = [id for id, _ in pairs]
     random.Random(samples.SEED + 2).shuffle(ids)
     half = len(ids) // 2
@@ -233,7 +222,7 @@ def removes(steps: Steps, store: Rival, pairs: Pairs, singly: int) -> None:
     store.close()
 
 
-def unclean(steps: Steps, kind: Callable[..., Rival], path: Path, pairs: Pairs) -> None:
+def unclean(steps: Watch, kind: Callable[..., Rival], path: Path, pairs: Pairs) -> None:
     """Open what a process left that ended; what was closed; and without an index."""
     process = multiprocessing.get_context("spawn").Process(
         target=write_and_die, args=(kind, path, len(pairs))
@@ -270,7 +259,7 @@ def write_and_die(kind: Callable[..., Rival], path: Path, count: int) -> None:
 
 
 def synced(
-    steps: Steps, kind: Callable[..., Rival], place: Path, pairs: Pairs, step: str, size: int
+    steps: Watch, kind: Callable[..., Rival], place: Path, pairs: Pairs, step: str, size: int
 ) -> None:
     with made(kind, place, durable=True) as store, steps.of(step, len(pairs)):
         for some in parts_of(pairs, size):
@@ -279,7 +268,7 @@ def synced(
 
 def raw(place: Path, data: bytes) -> Phases:
     """The same bytes in a plain file."""
-    steps, path, view = Steps(), place / "raw", memoryview(data)
+    steps, path, view = Watch(), place / "raw", memoryview(data)
     pieces = [view[at : at + PIECE] for at in range(0, len(view), PIECE)]
     with path.open("x+b", buffering=0) as file:
         fd = file.fileno()
@@ -297,7 +286,7 @@ def raw(place: Path, data: bytes) -> Phases:
     return steps.phases
 
 
-def synced_raw(steps: Steps, path: Path, data: bytes) -> None:
+def synced_raw(steps: Watch, path: Path, data: bytes) -> None:
     with path.open("x+b", buffering=0) as file:
         for step, size in (("write, each synced", 1), ("write, each 100 synced", 100)):
             with steps.of(step, SYNCED * size):

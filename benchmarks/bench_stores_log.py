@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import samples
-from bench_stores import Steps
-from common import Case, Options, Phases, interleaved, options, scratch
+from common import Case, Options, Phases, Watch, interleaved, options, scratch
 from report import Goal, Report
 from rivals import Lmdb, Rival, Rocks, Sqlite, parts_of
 
@@ -88,7 +87,7 @@ def _row(report: Report, step: str, found: dict[str, dict[str, list[float]]]) ->
 
 
 def ours(place: Path, bodies: list[bytes]) -> Phases:
-    steps, path = Steps(), os.fspath(place / "log")
+    steps, path = Watch(), os.fspath(place / "log")
     store = LogStore.create(path)
     with steps.of("put singly, commit of 100", len(bodies)):
         for some in parts_of(bodies, COMMIT):
@@ -141,7 +140,7 @@ def ours(place: Path, bodies: list[bytes]) -> Phases:
 
 
 def got(
-    steps: Steps, ids: list[Any], get: Callable[[Any], Any], get_many: Callable[[Any], Any]
+    steps: Watch, ids: list[Any], get: Callable[[Any], Any], get_many: Callable[[Any], Any]
 ) -> None:
     """All is in the page cache, and in those of the stores, after the first time."""
     for some in parts_of(ids, 10_000):
@@ -156,7 +155,7 @@ def got(
 
 
 def theirs(place: Path, name: str, bodies: list[bytes]) -> Phases:
-    steps, kind = Steps(), RIVALS[name]
+    steps, kind = Watch(), RIVALS[name]
     key: Callable[[int], Any] = int if "SQLite" in name else lambda i: i.to_bytes(8, "big")
     pairs = [(key(i), body) for i, body in enumerate(bodies, 1)]
     for durable in (True, False):
@@ -185,7 +184,7 @@ def theirs(place: Path, name: str, bodies: list[bytes]) -> Phases:
     return steps.phases
 
 
-def shots(steps: Steps, store: Rival, ids: list[Any]) -> None:
+def shots(steps: Watch, store: Rival, ids: list[Any]) -> None:
     if isinstance(store, Rocks):
         with steps.of("snapshots, with a get each", len(ids)):
             for id in ids:
@@ -204,7 +203,7 @@ def snapshots(asked: Options, report: Report, place: Path, count: int) -> None:
     for at in range(0, count, 100_000):
         store.put_many([at.to_bytes(SMALL, "big")] * min(100_000, count - at))
         store.commit(sync=False)
-    steps = Steps()
+    steps = Watch()
     chosen = random.Random(samples.SEED).choices(range(1, count + 1), k=SNAPSHOTS)
     seen = []
     for recid in chosen[: SNAPSHOTS // 10]:

@@ -144,6 +144,14 @@ class Watch:
         os.sync()
         self._cpu, self._last = _cpu(), time.perf_counter()
 
+    @contextlib.contextmanager
+    def of(self, name: str, count: int) -> Iterator[None]:
+        """A step, which notes how many records there were, too."""
+        self.ready()
+        yield
+        self.step(name)
+        self.phases[f"{name}, count"] = count
+
     def total(self, name: str) -> None:
         """Seconds since the start, which also begins the next lap."""
         self._last = time.perf_counter()
