@@ -1,7 +1,8 @@
 """Reader: the read API of every kind of store that has files with names.
 
 A store implements `scan`, `stat` and `read`; `Reader` builds the rest on them. `tell_of_forks`
-registers a handle to be called in forked children.
+registers a handle to be called in forked children. `Access` says of a handle whether it is open,
+and may still write.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import fnmatch
 import io
 import os
 import re
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import NoSuchFile, NotDirectory, Refusal
+from winkfs.errors import Closed, NoSuchFile, NotDirectory, ReadOnly, Refusal
 from winkfs.names import Name, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
@@ -252,3 +255,69 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class Access:
+    """Whether something that was opened is open, and may be written.
+
+    ready   it may be written: what a hot path asks before it calls `check`
+    closed  nothing can be done with it any more
+    failed  why nothing can be written any more, "" where it can
+    """
+
+    def __init__(self, path: str, what: str, *, writable: bool, purpose: str = "reading") -> None:
+        """`what`: "the store", for messages; `purpose`: what it is open for otherwise."""
+        self.path, self.what, self.writable, self._purpose = path, what, writable, purpose
+        self.ready = self.closed = False
+        self.failed = ""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def check(self) -> None:
+        """Raises Closed; ReadOnly; Refusal where a write has failed."""
+        if self.ready:
+            return
+        self.check_writable()
+        if self.failed:
+            what = f"nothing can be written any more: {self.failed}; open it anew"
+            raise Refusal(what, self.path)
+
+    def check_writable(self) -> None:
+        """Raises Closed; ReadOnly."""
+        self.check_open()
+        if not self.writable:
+            raise ReadOnly(f"{self.what} was opened for {self._purpose}", self.path)
+
+    def check_open(self) -> None:
+        """Raises Closed."""
+        if self.closed:
+            raise Closed(f"{self.what} is closed", self.path)
+
+    @contextmanager
+    def final(self) -> Iterator[None]:
+        """What fails here is final: nobody knows what of it is on the disk."""
+        try:
+            yield
+        except OSError as error:
+            self.failed, self.ready = self.failed or str(error), False
+            raise
+
+    def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
+        """Call something each `interval` seconds, in a thread, until `end`."""
+
+        def run() -> None:
+            while not self._stop.wait(interval):
+                with suppress(OSError):  # the next call says it
+                    call()
+
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for what is repeated, which ends."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        self.closed, self.ready = True, False

@@ -18,7 +18,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -42,8 +42,8 @@ from winkformats.ledgerq.entry import (
 from winkformats.ledgerq.segment import name_of
 from winkformats.ledgerq.state import Dedup, Metadata, Retry
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
-from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
-from winkfs.reader import tell_of_forks
+from winkfs.errors import Locked, NoSuchFile, Refusal
+from winkfs.reader import Access, tell_of_forks
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import (
     BY_PRIORITY,
@@ -175,8 +175,7 @@ class Queue:
         self._metadata: Metadata | None = None
         self._heeded = False  # LedgerQ has read on: the journal has to say so
         self._done = self._synced = 0  # changes, and those that are durable
-        self._failed = ""
-        self._closed, self._ready = False, False
+        self._access = Access(self.path, "the queue", writable=self.writable, purpose="looking")
         self._held: WriterLock | None = None
         self._shares: Lock | None = None
         self._turn: Turn | None = None
@@ -186,10 +185,8 @@ class Queue:
         self._journal_at: tuple[tuple[int, int], int] = ((0, 0), 0)  # identity; bytes read
         self._retry: dict[int, Retry] = {}
         self._told = False  # whether the files of LedgerQ say all
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
         self.files = Files(self.directory, self._say)
-        self._tail = Tail(self.files, rotation, self._before_segment, self._finally)
+        self._tail = Tail(self.files, rotation, self._before_segment, self._access.final)
         self.state = State()
         tell_of_forks(self)
         if not is_directory(self.path):
@@ -202,10 +199,7 @@ class Queue:
             self._let_go()
             raise
         if sync == "interval" and self.writable:
-            self._thread = threading.Thread(
-                target=self._repeat, args=(interval,), name="winkfs-queue", daemon=True
-            )
-            self._thread.start()
+            self._access.repeat(self.sync, interval, "winkfs-queue")
 
     # --- opening and closing ---
 
@@ -220,7 +214,7 @@ class Queue:
             self._section = self._in_turn()
         else:
             self._held = WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX)))
-        self._ready = True
+        self._access.ready = True
         if not self.shared:
             self._open()
             return
@@ -367,13 +361,13 @@ class Queue:
 
     def close(self) -> None:
         """Make all durable, and write what LedgerQ reads. Idempotent. Raises OSError."""
-        if self._closed:
+        if self._access.closed:
             return
         try:
-            self._end_thread()
+            self._access.end()
             if self._dead is not None:
                 self._dead.close()
-            if self._ready:
+            if self._access.ready:
                 self.sync()
                 self._leave() if self.shared else self._finish()
         finally:
@@ -394,18 +388,13 @@ class Queue:
 
     def abort(self) -> None:
         """Close as it is: what is not durable may be lost."""
-        self._end_thread()
+        self._access.end()
         if self._dead is not None:
             self._dead.abort()
         self._let_go()
 
-    def _end_thread(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
     def _let_go(self) -> None:
-        self._closed, self._ready = True, False
+        self._access.close()
         self.files.close()
         journal = None if self._journal is None else self._journal.storage
         for storage in (self._heard, self._tail.out, journal):
@@ -423,41 +412,15 @@ class Queue:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.close() if kind is None else self.abort()
 
-    def _repeat(self, interval: float) -> None:
-        while not self._stop.wait(interval):
-            with suppress(OSError):  # the next call says it
-                self.sync()
-
-    @contextmanager
-    def _finally(self) -> Iterator[None]:
-        """What fails here is final: nobody knows what of it is on the disk."""
-        try:
-            yield
-        except OSError as error:
-            self._failed, self._ready = self._failed or str(error), False
-            raise
-
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         if self._turn is None:
             self._section = self._lock
         if self.writable:
-            self._ready, self._closed = False, True
+            self._access.close()
             if self._held is not None:
                 self._held.forget()
-
-    def _check(self) -> None:
-        if self._ready:
-            return
-        if self._closed:
-            raise Closed("the queue is closed", self.path)
-        if not self.writable:
-            raise ReadOnly("the queue was opened for looking", self.path)
-        if self._failed:
-            raise Refusal(
-                f"nothing can be written any more: {self._failed}; open it anew", self.path
-            )
 
     # --- turns of several processes ---
 
@@ -470,7 +433,7 @@ class Queue:
             def __enter__(self) -> None:
                 queue._lock.acquire()
                 try:
-                    if queue._depth == 0 and queue._ready:
+                    if queue._depth == 0 and queue._access.ready:
                         assert queue._turn is not None
                         if not queue._turn.take(PATIENCE):
                             raise queue._waited()
@@ -489,8 +452,8 @@ class Queue:
                 try:
                     if queue._depth == 0 and queue._turn is not None:
                         try:
-                            if queue._ready:
-                                with queue._finally():  # others go on behind what is there
+                            if queue._access.ready:
+                                with queue._access.final():  # others go on behind what is there
                                     queue._flush_all()
                         finally:
                             queue._turn.release()
@@ -566,8 +529,8 @@ class Queue:
         cost    2 us
         """
         with self._section:
-            if not self._ready:
-                self._check()
+            if not self._access.ready:
+                self._access.check()
             id = self._push(payload, priority, ttl, headers, compress)
         if self._always:
             self.sync()
@@ -582,7 +545,7 @@ class Queue:
         if seconds <= 0:
             raise ValueError("a key needs a window, in seconds")
         with self._section:
-            self._check()
+            self._access.check()
             now, hashed = time.time_ns(), hashlib.sha256(key.encode()).hexdigest()
             known = self.state.dedup.get(hashed)
             if known is not None and now < known.expires:
@@ -616,7 +579,7 @@ class Queue:
         cost      1 us a payload without options
         """
         with self._section:
-            self._check()
+            self._access.check()
             first, plain = self._tail.next_id, not options and self._plain
             some = list(messages)
             if plain and some and set(map(type, some)) == {bytes}:
@@ -736,14 +699,14 @@ class Queue:
         raises  ReadOnly; OSError: nothing is known of what was not synced
         """
         with self._lock:
-            self._check()
+            self._access.check()
             wanted = self._done + self._tail.done
         with self._sync_lock:
             if self._synced >= wanted and not self._moved():
                 return  # by another thread, meanwhile
             with ExitStack() as stack:
                 with self._section:
-                    self._check()
+                    self._access.check()
                     self._flush_all()
                     out = journal = None
                     if self._tail.dirty and self._tail.out is not None:
@@ -753,7 +716,7 @@ class Queue:
                         self._journal.unsynced = False
                     named, self._tail.named, self._tail.dirty = self._tail.named, False, False
                     done = self._done + self._tail.done
-                with self._finally():
+                with self._access.final():
                     if out is not None:
                         out.sync()
                     if named:
@@ -769,19 +732,19 @@ class Queue:
 
     def _shrink_journal(self) -> None:
         with self._sync_lock, self._section:
-            self._check()
+            self._access.check()
             live = sum(len(cursor.leased) for cursor in self.state.cursors.values())
             live += 2 * len(self.state.dedup)
             assert self._journal is not None
             if self._journal.size > max(JOURNAL_ROOM, 4 * live * ondisk.STRIDE):
                 self._sync_all()
-                with self._finally():
+                with self._access.final():
                     self._renew_journal()
 
     def _sync_all(self) -> None:
         """Make all durable, under the lock."""
         self._flush_all()
-        with self._finally():
+        with self._access.final():
             if self._tail.dirty and self._tail.out is not None:
                 self._tail.out.sync()
             if self._tail.named:
@@ -805,7 +768,7 @@ class Queue:
         for one in self.state.written:  # until it is there, the other one is
             self._append().add(ondisk.WRITTEN, 0, *one)
         self._sync_all()
-        with self._finally(), replacing(self.directory, state.METADATA) as storage:
+        with self._access.final(), replacing(self.directory, state.METADATA) as storage:
             storage.write(0, [metadata.encode()])
         storage.close()
         self._metadata = metadata
@@ -893,8 +856,8 @@ class Queue:
         cost     3 us
         """
         with self._section:
-            if not self._ready:
-                self._check()
+            if not self._access.ready:
+                self._access.check()
             message = self._pop(self._cursor(consumer), time.time_ns(), visible)
         if self._always and message is not None:
             self.sync()
@@ -906,7 +869,7 @@ class Queue:
         """Up to so many messages. With sync "always" there is one sync for all of them."""
         found = []
         with self._section:
-            self._check()
+            self._access.check()
             cursor, now = self._cursor(consumer), time.time_ns()
             for _ in range(count):
                 message = self._pop(cursor, now, visible)
@@ -995,7 +958,7 @@ class Queue:
         cost  2 us
         """
         with self._section:
-            self._check()
+            self._access.check()
             cursor = self._cursor(consumer)
             done = 0
             for id in ids:
@@ -1012,7 +975,7 @@ class Queue:
         raises  NoSuchFile: it is not there, or nobody has popped it
         """
         with self._section:
-            self._check()
+            self._access.check()
             cursor, now = self._cursor(consumer), time.time_ns()
             lease = cursor.leased.get(id)
             if lease is None:
@@ -1102,8 +1065,7 @@ class Queue:
     ) -> Iterator[Message]:
         while True:
             with self._lock:
-                if self._closed:
-                    raise Closed("the queue is closed", self.path)
+                self._access.check_open()
                 try:
                     message = order.head(now)
                 except FileNotFoundError:
@@ -1141,8 +1103,7 @@ class Queue:
             lane, start = self.files.arrivals(1), 1
         while True:
             with self._lock:
-                if self._closed:
-                    raise Closed("the queue is closed", self.path)
+                self._access.check_open()
                 try:
                     message = next(lane, self)
                 except FileNotFoundError:
@@ -1166,8 +1127,7 @@ class Queue:
         cost  20 us
         """
         with self._section:
-            if self._closed:
-                raise Closed("the queue is closed", self.path)
+            self._access.check_open()
             message = self.files.find(id)
         if message is None:
             raise NoSuchFile(f"no message {id}", self.path)
@@ -1176,7 +1136,7 @@ class Queue:
     def refresh(self) -> bool:
         """Follow those who write -> whether anything has changed. For mode "r"."""
         with self._lock:
-            if self.writable or self._closed:
+            if self.writable or self._access.closed:
                 return False
             before = self._picture()
             self._load(follow=True)
@@ -1209,7 +1169,7 @@ class Queue:
         if not 0 < id <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
         with self._section:
-            self._check()
+            self._access.check()
             self._seek(self._cursor(consumer), min(id, self._tail.next_id))
         if self._always:
             self.sync()
@@ -1224,7 +1184,7 @@ class Queue:
         cost  a look into the index of each segment the first time, and a read of 4 KiB
         """
         with self._section:
-            self._check()
+            self._access.check()
             id = self.files.at_time(int(seconds * NANO))
             self._seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
         if self._always:
@@ -1240,7 +1200,7 @@ class Queue:
         if not 0 < len(data) <= ondisk.LONGEST or b"\0" in data:
             raise ValueError(f"a consumer has a name of 1 to {ondisk.LONGEST} bytes, not {name!r}")
         with self._section:
-            self._check()
+            self._access.check()
             if name not in self.state.cursors:
                 cursor = self.state.add(name)
                 self._append().add_text(ondisk.NAME, cursor.number, data)
@@ -1253,7 +1213,7 @@ class Queue:
         if name == MAIN:
             raise ValueError("the main consumer stays")
         with self._section:
-            self._check()
+            self._access.check()
             cursor = self._cursor(name)
             self.state.remove(cursor)
             self._append().add(ondisk.GONE, cursor.number)
@@ -1303,7 +1263,7 @@ class Queue:
         """
         with self._section:
             if not dry_run:
-                self._check()
+                self._access.check()
             gone = self._removable(seconds, bytes, segments, least, unread=unread)
             floor = min(cursor.low for cursor in self.state.cursors.values())
             left = sum(
@@ -1359,7 +1319,7 @@ class Queue:
             for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
                 self.directory.unlink(name_of(segment.number, suffix))
             self.files.drop(segment)
-        with self._finally():
+        with self._access.final():
             self.directory.sync()
 
     # --- facts ---

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Index, Rows, ids_of
 from winkformats.messagestore.journal import INTENT, RESET, Journal
 from winkformats.messagestore.segment import COPY, Plan, plan
+from winkfs.reader import Access
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
 MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index
@@ -53,13 +54,11 @@ class Store(Protocol):
     _busy: set[int]
     _journal: Journal
     _done: int
-    _failed: str
     _checked: bool
+    _access: Access
 
     def candidates(self) -> list[Segment]: ...
     def sync(self) -> None: ...
-    def _check(self) -> None: ...
-    def _finally(self) -> AbstractContextManager[None]: ...
     def _flush(self) -> None: ...
     def _sync_journal(self) -> None: ...
     def _new_segment(self) -> Segment: ...
@@ -150,7 +149,7 @@ def _add(done: Compaction, jobs: list[Job], problems: list[str]) -> Compaction:
 def _claimed(store: Store, segments: list[Segment]) -> Iterator[list[Segment]]:
     """Those that nobody else works on, and nobody removes meanwhile."""
     with store._lock:
-        store._check()
+        store._access.check()
         mine = [
             segment for segment in segments
             if segment.number in store.segments and segment.number not in store._busy
@@ -162,7 +161,7 @@ def _claimed(store: Store, segments: list[Segment]) -> Iterator[list[Segment]]:
     finally:
         with store._lock:
             store._busy.difference_update(segment.number for segment in mine)
-            if not store._failed:
+            if not store._access.failed:
                 store._remove_segments(
                     [s for s in mine if not s.count and s.number in store.segments]
                 )
@@ -235,7 +234,7 @@ def _compact(store: Store, group: Group, done: Compaction, progress: Progress | 
     jobs, problems = _checked(group.jobs)
     before = sum(job.size for job in group.jobs)
     with store._lock:
-        store._check()
+        store._access.check()
         for job in jobs:
             still = _held(store.index.swap_many(job.kept, job.kept), job.kept)
             store._journal.add_all(INTENT, job.segment.number, still)
@@ -243,13 +242,13 @@ def _compact(store: Store, group: Group, done: Compaction, progress: Progress | 
         store._done += 1
     store.sync()
     # What fails in the midst the next who opens it does again.
-    with store._finally():
+    with store._access.final():
         for segment, storage, _, kept, made in jobs:
             segment.version.compact(storage, kept.offset, kept.size, made)
         for job in jobs:
             job.storage.sync()
     with store._lock:
-        store._check()
+        store._access.check()
         for segment, _, _, kept, made in jobs:
             after = kept._replace(offset=made.offsets(kept.offset))
             after = _held(store.index.swap_many(kept, after), after)
@@ -258,7 +257,7 @@ def _compact(store: Store, group: Group, done: Compaction, progress: Progress | 
             segment.size = made.size
         store._done += 1
     store.sync()
-    with store._finally():
+    with store._access.final():
         for job in jobs:
             job.storage.truncate(job.plan.size)
         for job in jobs:
@@ -292,14 +291,14 @@ def migrate(store: Store, progress: Progress | None) -> int:
 
 def _migrate(store: Store, segment: Segment, kept: Rows) -> None:
     with store._lock:
-        store._check()
+        store._access.check()
         new = store._new_segment()
         store._busy.add(new.number)
         into = store._out[new.number].duplicate()
     try:
         copied, end = _copy(store, segment, kept, new.number, into)
         with store._lock:
-            store._check()
+            store._access.check()
             store.directory.sync()
             moved = _held(store.index.swap_many(kept, copied), copied)
             new.valid, new.count = int(moved.size.sum()), len(moved.size)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from itertools import chain, repeat
 from typing import Any, Final, Literal, Self, cast
 
@@ -41,8 +41,8 @@ from winkformats.messagestore.journal import (
 )
 from winkformats.messagestore.segment import ID
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
-from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
-from winkfs.reader import tell_of_forks
+from winkfs.errors import NoSuchFile, Refusal
+from winkfs.reader import Access, tell_of_forks
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (
     Segment,
@@ -128,13 +128,11 @@ class MessageStore:
         self._ids: list[bytes] = []  # to be confirmed
         self._full = False  # the journal: a new snapshot is wanted
         self._busy: set[int] = set()  # segments that are compacted or migrated
-        self._failed = ""  # why nothing can be written any more
-        self._closed, self._ready = False, self.writable
-        self._thread: threading.Thread | None = None
+        self._access = Access(self.path, "the store", writable=self.writable)
+        self._access.ready = self.writable
         self._held: WriterLock | None = None
         self._heard: Storage | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
-        self._stop = threading.Event()
         tell_of_forks(self)
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
@@ -146,10 +144,7 @@ class MessageStore:
             self._let_go()
             raise
         if sync == "interval" and self.writable:
-            self._thread = threading.Thread(
-                target=self._repeat, args=(interval,), name="winkfs-messages", daemon=True
-            )
-            self._thread.start()
+            self._access.repeat(self.sync, interval, "winkfs-messages")
 
     # --- opening and closing ---
 
@@ -189,11 +184,11 @@ class MessageStore:
 
     def close(self) -> None:
         """Make all durable, and say in a snapshot what there is. Idempotent. Raises OSError."""
-        if self._closed:
+        if self._access.closed:
             return
         try:
-            self._end_thread()
-            if self._ready:
+            self._access.end()
+            if self._access.ready:
                 self.sync()
                 if self._since != self._done:
                     self._renew()
@@ -202,16 +197,11 @@ class MessageStore:
 
     def abort(self) -> None:
         """Close as it is: what is not durable may be lost."""
-        self._end_thread()
+        self._access.end()
         self._let_go()
 
-    def _end_thread(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
     def _let_go(self) -> None:
-        self._closed, self._ready = True, False
+        self._access.close()
         heard = [] if self._heard is None else [self._heard]
         for storage in (*self._files.values(), *self._retired, *self._out.values(), *heard):
             storage.close()
@@ -226,39 +216,13 @@ class MessageStore:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.close() if kind is None else self.abort()
 
-    def _repeat(self, interval: float) -> None:
-        while not self._stop.wait(interval):
-            with suppress(OSError):  # the next call says it
-                self.sync()
-
-    @contextmanager
-    def _finally(self) -> Iterator[None]:
-        """What fails here is final: nobody knows what of it is on the disk."""
-        try:
-            yield
-        except OSError as error:
-            self._failed, self._ready = self._failed or str(error), False
-            raise
-
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         if self.writable:
-            self._ready, self._closed = False, True
+            self._access.close()
             if self._held is not None:
                 self._held.forget()
-
-    def _check(self) -> None:
-        if self._ready:
-            return
-        if self._closed:
-            raise Closed("the store is closed", self.path)
-        if not self.writable:
-            raise ReadOnly("the store was opened for reading", self.path)
-        if self._failed:
-            raise Refusal(
-                f"nothing can be written any more: {self._failed}; open it anew", self.path
-            )
 
     # --- writing ---
 
@@ -269,8 +233,8 @@ class MessageStore:
         cost    4 us
         """
         with self._lock:
-            if not self._ready:
-                self._check()
+            if not self._access.ready:
+                self._access.check()
             self._write(msg_id, body)
             if self._confirm is not None:
                 self._ids.append(msg_id)
@@ -281,7 +245,7 @@ class MessageStore:
         """The same of many, (id, body) each. Cost: 1.5 us each, where they are new."""
         for some in _batches(messages):
             with self._lock:
-                self._check()
+                self._access.check()
                 if not self._write_new(some):
                     for msg_id, body in some:
                         self._write(msg_id, body)
@@ -425,7 +389,7 @@ class MessageStore:
         """The same of many; where one is not there, those before it are removed."""
         empty: list[Segment] = []
         with self._lock:
-            self._check()
+            self._access.check()
             done: list[bytes] = []
             try:
                 for msg_id in ids:
@@ -495,7 +459,7 @@ class MessageStore:
 
     def _sync_journal(self) -> None:
         self._flush_journal()
-        with self._finally():
+        with self._access.final():
             self._journal.storage.sync()
         self._journal.unsynced = False
 
@@ -510,14 +474,14 @@ class MessageStore:
         raises  ReadOnly; OSError: nothing is known of what was not confirmed
         """
         with self._lock:
-            self._check()
+            self._access.check()
             wanted = self._done
         with self._sync_lock:
             if self._synced >= wanted:
                 return  # by another thread, meanwhile
             with ExitStack() as stack:
                 with self._lock:
-                    self._check()
+                    self._access.check()
                     self._flush_journal()
                     # Those that are removed meanwhile are closed, so duplicates are synced.
                     dirty = [self._storage_out(self.segments[n]) for n in self._dirty]
@@ -532,7 +496,7 @@ class MessageStore:
                         self._out.pop(number).close()
                     named, self._named = self._named, False
                     done, (ids, self._ids) = self._done, (self._ids, [])
-                with self._finally():
+                with self._access.final():
                     for storage in files:
                         storage.sync()
                     if named:
@@ -553,11 +517,11 @@ class MessageStore:
     def _renew(self) -> None:
         """Make all durable by a new snapshot. Others wait for it. Raises OSError."""
         with self._sync_lock, self._lock:
-            self._check()
+            self._access.check()
             if self._busy:  # the journal says what is being moved
                 return
             self._flush()
-            with self._finally():
+            with self._access.final():
                 for number in self._dirty:
                     self._storage_out(self.segments[number]).sync()
             self._dirty.clear()
@@ -636,8 +600,7 @@ class MessageStore:
         """
         for _ in range(TRIES):
             with self._lock:
-                if self._closed:
-                    raise Closed("the store is closed", self.path)
+                self._access.check_open()
                 place = self.index.get(_checked_id(msg_id))
                 if place is None:
                     raise NoSuchFile(f"no message {msg_id.hex()}", self.path)
@@ -665,8 +628,7 @@ class MessageStore:
         if not ids:
             return []
         with self._lock:
-            if self._closed:
-                raise Closed("the store is closed", self.path)
+            self._access.check_open()
             if set(map(len, ids)) != {ID}:
                 list(map(_checked_id, ids))
             rows, there = self.index.get_many(words_of(b"".join(ids)))
@@ -842,7 +804,7 @@ class MessageStore:
         if dry_run:
             return planned(self)
         with self._lock:
-            self._check()
+            self._access.check()
             current = self._current
             if current is not None and current.valid * 2 < current.size:
                 self._flush()
@@ -854,7 +816,7 @@ class MessageStore:
     def migrate(self, progress: Callable[[int], object] | None = None) -> int:
         """Write the messages of each segment of version 1 into one of version 2 -> how many there
         were. Readers and writers go on. Raises CorruptError; OSError."""
-        self._check()
+        self._access.check()
         return migrate(self, progress)
 
     # --- facts ---

@@ -37,9 +37,9 @@ from winkformats.ringpage.page import (
     length_of,
 )
 from winkfs.container.datafile import give_name
-from winkfs.errors import Closed, FileExists, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
-from winkfs.reader import tell_of_forks
+from winkfs.reader import Access, tell_of_forks
 from winkfs.stores.ringpage.pages import Pages, open_buffer
 
 PAGES: Final = 1024  # of a buffer in a file, where nothing else is said
@@ -180,7 +180,8 @@ class Ring:
         self._always, self._save_tail, self._on_close = sync == "always", save_tail, on_close
         self._lock = threading.RLock()
         self._held: Lock | None = None
-        self._closed, self._failed = False, ""
+        self._access = Access(self.path, "the buffer", writable=self.writable)
+        self._access.ready = self.writable
         self.dropped = 0
         self._storage = open_buffer(self.path, "w" if self.writable else "r")
         try:
@@ -247,10 +248,10 @@ class Ring:
         raises     Full: records in memory that found no room are lost; OSError. It is closed then
         """
         with self._lock:
-            if self._closed:
+            if self._access.closed:
                 return
             try:
-                if self.writable and not self._failed:
+                if self.writable and not self._access.failed:
                     self._end_well(self._save_tail if save_tail is None else save_tail)
             finally:
                 self._let_go()
@@ -262,7 +263,7 @@ class Ring:
         finally:
             self.dropped += len(self._waiting)
             self._overwritten += self._stranded()
-            if not self._failed:
+            if not self._access.failed:
                 if save_tail and self._changed:
                     self._write_state(clean=True)
                 self._sync()
@@ -280,7 +281,7 @@ class Ring:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._closed = True
+        self._access.close()
         if self._held is not None:
             self._held.release()
             self._held = None
@@ -289,7 +290,8 @@ class Ring:
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock = threading.RLock()
-        self._closed = self._closed or self.writable
+        if self.writable:
+            self._access.close()
 
     def __enter__(self) -> Self:
         return self
@@ -297,15 +299,6 @@ class Ring:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Of a block that raised, what was pushed stays; what was popped off the disk is back."""
         self.close(save_tail=None if kind is None else False)
-
-    def _check(self, *, write: bool = True) -> None:
-        if self._closed:
-            raise Closed("the buffer is closed", self.path)
-        if not self.writable:
-            raise ReadOnly("the buffer was opened for reading", self.path)
-        if write and self._failed:
-            what = f"nothing can be written any more: {self._failed}; open it anew"
-            raise Refusal(what, self.path)
 
     # --- writing ---
 
@@ -319,8 +312,8 @@ class Ring:
             body = bytes(body)
         size = len(body)
         with self._lock:
-            if self._closed or self._failed or not self.writable:
-                self._check()
+            if not self._access.ready:
+                self._access.check()
             if size > self.settings.largest:
                 what = f"a record of {size:,} bytes: the buffer takes {self.settings.largest:,}"
                 raise ValueError(f"{self.path}: {what}")
@@ -341,7 +334,7 @@ class Ring:
         raises  Full: some found no room and stay in memory; OSError
         """
         with self._lock:
-            self._check()
+            self._access.check()
             try:
                 self._write_all()
             finally:
@@ -350,7 +343,7 @@ class Ring:
     def sync(self) -> None:
         """Return when all pages that were written are durable. Raises OSError, which is final."""
         with self._lock:
-            self._check()
+            self._access.check()
             self._sync()
 
     def _write_all(self) -> None:
@@ -360,11 +353,8 @@ class Ring:
     def _sync(self) -> None:
         if not self._unsynced:
             return
-        try:
+        with self._access.final():
             self._storage.sync()
-        except OSError as error:  # nobody knows what of it is on the disk
-            self._failed = str(error)
-            raise
         self._unsynced = False
 
     def _write_page(self) -> None:
@@ -453,8 +443,8 @@ class Ring:
     def pop(self) -> bytes | None:
         """Take the oldest record; None: there is none. Raises OSError. Cost: 3 us."""
         with self._lock:
-            if self._closed or not self.writable:
-                self._check(write=False)
+            if self._access.closed or not self.writable:
+                self._access.check_writable()
             if self._ready or self._load():
                 number, body = self._ready.popleft()
                 self._passed(number + 1)
@@ -484,7 +474,7 @@ class Ring:
             if not self.writable:
                 found = next(self.records(), None)
                 return None if found is None else found.body
-            self._check(write=False)
+            self._access.check_writable()
             if self._ready or self._load():
                 return self._ready[0][1]
             return self._waiting[0] if self._waiting else None
