@@ -177,6 +177,21 @@ class Storage(ABC):
         """Have these bytes brought into the page cache, in the background."""
 
 
+class Handle:
+    """An open file that several read: it is closed when nobody refers to it any more.
+
+    Keep a reference as long as you read: of a temporary, the file may close in mid-read.
+    """
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def __del__(self) -> None:
+        self.storage.close()
+
+
 def check_view(view: mmap.mmap | memoryview, length: int, name: str) -> None:
     """To be asked before each batch of looks at a view of a file, which may be closed meanwhile.
 

@@ -17,7 +17,7 @@ import zlib
 from typing import Final
 
 from winkformats.disk.paths import directory_of, make_directory
-from winkformats.disk.storage import Storage, replacing
+from winkformats.disk.storage import Handle, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.logstore import entry
 from winkformats.logstore.layout import SETTINGS, Layout
@@ -29,18 +29,6 @@ GENERATION: Final = re.compile(r"[0-9a-f]{4}")
 OPEN: Final = 128  # data files, at most, that are kept open to read
 EMPTY: Final = bytes([entry.EOF])  # at the start of a data file: nothing in it counts
 PIECE: Final = 1 << 20  # bytes of a blob at a time
-
-
-class Handle:
-    """An open data file. It is closed when nobody refers to it any more."""
-
-    __slots__ = ("storage",)
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-
-    def __del__(self) -> None:
-        self.storage.close()
 
 
 class Files:

@@ -22,11 +22,10 @@ from winkfs.names import Name
 from winkfs.stores.logstore.compact import usage
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.store import LogStore
-from winkfs.stores.records import Ids, Part, Progress, Records, Row
+from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches
 
 ID: Final = re.compile(r"[1-9][0-9]{0,9}")
 ROWS: Final = 1 << 14  # made at a time
-BATCH: Final = 8 << 20  # bytes of bodies read at a time
 COPY: Final = 4 << 20  # bytes that salvage commits at a time
 
 
@@ -109,18 +108,9 @@ class LogRecords(Records):
         yield from self._rows(found.take(np.flatnonzero(found.positions)))
 
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        some: list[int] = []
-        size = 0
-        for row in rows:
-            some.append(_recid(row.id))
-            size += row.size
-            if size >= BATCH or len(some) >= ROWS:
-                yield from self._bodies(some)
-                some, size = [], 0
-        yield from self._bodies(some)
-
-    def _bodies(self, recids: list[int]) -> Iterator[bytes]:
-        return (body or b"" for body in self.store.get_many(recids))
+        for some in batches(rows):
+            for body in self.store.get_many([_recid(row.id) for row in some]):
+                yield body or b""
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
         body = self.store.get(_recid(os.fsdecode(name))) or b""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +14,8 @@ from winkformats.messagestore.index import Rows
 from winkformats.messagestore.segment import ID
 from winkfs.errors import NoSuchFile
 from winkfs.stores.messagestore.store import MessageStore
-from winkfs.stores.records import Ids, Part, Progress, Records, Row
+from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches
 
-BATCH: Final = 1024  # bodies read together
 ROWS: Final = 1 << 14
 
 
@@ -85,8 +83,7 @@ class MessageRecords(Records):
         yield from self._rows(self.store.places(bytes.fromhex("".join(ids))))
 
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        left = iter(rows)
-        while some := list(islice(left, BATCH)):
+        for some in batches(rows):
             yield from self.store.read_many([bytes.fromhex(row.id) for row in some])
 
     def refresh(self) -> bool:

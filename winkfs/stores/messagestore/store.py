@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self, cast
 import numpy as np
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory
-from winkformats.disk.storage import TEMPORARY, Storage, replacing
+from winkformats.disk.storage import TEMPORARY, Handle, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, Place, Rows, words_of
@@ -116,8 +116,7 @@ class MessageStore:
         self._always, self._confirm = sync == "always", confirm
         self._wanted, self._checked = checksums, False
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
-        self._files: dict[int, Storage] = {}  # open for reading
-        self._retired: list[Storage] = []  # which others may be reading
+        self._files: dict[int, Handle] = {}  # open for reading
         self._current: Segment | None = None
         self._out: dict[int, Storage] = {}  # open for writing
         self._parts: list[bytes] = []  # records that are not written, behind `_flushed`
@@ -131,7 +130,7 @@ class MessageStore:
         self._access = Access(self.path, "the store", writable=self.writable)
         self._access.ready = self.writable
         self._held: WriterLock | None = None
-        self._heard: Storage | None = None  # the journal of the writer that is followed
+        self._heard: Handle | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
         tell_of_forks(self)
         if not is_directory(self.path):
@@ -202,8 +201,8 @@ class MessageStore:
 
     def _let_go(self) -> None:
         self._access.close()
-        heard = [] if self._heard is None else [self._heard]
-        for storage in (*self._files.values(), *self._retired, *self._out.values(), *heard):
+        self._files, self._heard = {}, None
+        for storage in self._out.values():
             storage.close()
         if hasattr(self, "_journal"):
             self._journal.storage.close()
@@ -427,8 +426,7 @@ class MessageStore:
         segment.moved += 1
         if (storage := self._out.pop(segment.number, None)) is not None:
             storage.close()
-        if (storage := self._files.pop(segment.number, None)) is not None:
-            self._retired.append(storage)
+        self._files.pop(segment.number, None)
         self.directory.unlink(segment.name)
         self._named = True
 
@@ -609,14 +607,14 @@ class MessageStore:
                 moved = segment.moved
                 if segment is self._current and offset >= self._flushed:
                     self._flush()
-                storage = self._files.get(number) or self._storage(segment)
-            data = b"" if storage is None else storage.read(offset, size)
-            if storage is None or (not self.writable and self._overtaken()):
+                handle = self._files.get(number) or self._handle(segment)
+            data = b"" if handle is None else handle.storage.read(offset, size)
+            if handle is None or (not self.writable and self._overtaken()):
                 self._follow()
-            if storage is not None and segment.moved == moved:
+            if handle is not None and segment.moved == moved:
                 if data.startswith(sqs.HEAD.pack(sqs.MESSAGE, size, msg_id)) and len(data) == size:
                     return data[sqs.HEAD.size :]
-                return segment.body(data, msg_id, storage.name, offset)
+                return segment.body(data, msg_id, handle.storage.name, offset)
         what = "a segment that changes all the time"
         raise CorruptError(what, file=f"{self.path}/{segment.name}", offset=offset)
 
@@ -657,10 +655,10 @@ class MessageStore:
             spans = slice(*np.searchsorted(files, (number, number + 1)).tolist())
             with self._lock:
                 segment = self.segments.get(number)
-                storage = None if segment is None else self._storage(segment)
+                handle = None if segment is None else self._handle(segment)
             parts = list[bytes]()
-            if storage is not None:
-                parts = storage.read_each(begins[spans], lengths[spans])
+            if handle is not None:
+                parts = handle.storage.read_each(begins[spans], lengths[spans])
             short = list(map(len, parts)) != lengths[spans]
             if segment is None or segment.moved != moved[number] or short:
                 left += places[firsts[spans][0] : stops[spans][-1]]
@@ -684,28 +682,21 @@ class MessageStore:
             found[place] = self.read(ids[place])
         return cast("list[bytes]", found)
 
-    def _storage(self, segment: Segment) -> Storage | None:
+    def _handle(self, segment: Segment) -> Handle | None:
         """The file of a segment, to read; None: it is gone. Under the lock."""
         number = segment.number
         found = self._files.get(number)
         if found is None:
             try:
-                found = self.directory.open(segment.name, follow=False)
+                found = Handle(self.directory.open(segment.name, follow=False))
             except FileNotFoundError:
                 if self.writable:
                     raise
                 return None
             if len(self._files) >= OPEN:
-                self._retire(next(iter(self._files)))
+                del self._files[next(iter(self._files))]
             self._files[number] = found
         return found
-
-    def _retire(self, number: int) -> None:
-        """Close a file that was opened long ago. Others may still be reading from it, so it is
-        closed when as many others are."""
-        self._retired.append(self._files.pop(number))
-        if len(self._retired) > OPEN:
-            self._retired.pop(0).close()
 
     def form(self, number: int) -> tuple[str, int]:
         """Of a segment: its name, and the bytes of each of its records beside the body, 0: see
@@ -721,8 +712,8 @@ class MessageStore:
             segment = self.segments.get(number)
             if segment is not None and segment is self._current and offset >= self._flushed:
                 self._flush()
-            storage = None if segment is None else self._storage(segment)
-        kind = b"" if storage is None else storage.read(offset, 1)
+            handle = None if segment is None else self._handle(segment)
+        kind = b"" if handle is None else handle.storage.read(offset, 1)
         return sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
 
     def rows(self, numbers: Sequence[int] | None = None) -> Rows:
@@ -751,7 +742,7 @@ class MessageStore:
             state, heard = self._state, self._heard
             past, end = list[Entry](), 0
             if heard is not None:
-                past, end = entries(heard, state.generation, state.journal)
+                past, end = entries(heard.storage, state.generation, state.journal)
             anew = heard is None and self.directory.exists(INDEX)
             changes = None if anew else follow(self.directory, state, past, self._say)
             self._changed = self._changed or changes != 0
@@ -759,11 +750,10 @@ class MessageStore:
             if changes is None:
                 for segment in state.segments.values():
                     segment.moved += 1
-                for number in list(self._files):
-                    self._retire(number)
+                self._files.clear()
                 self._listen(load(self.directory, self._say, removed=True))
             for number in [n for n in self._files if n not in self._state.segments]:
-                self._retire(number)
+                del self._files[number]
 
     def _listen(self, state: State) -> None:
         """Read what was found, and hear of what follows."""
@@ -772,18 +762,17 @@ class MessageStore:
             if state.generation:
                 with suppress(FileNotFoundError):
                     name = f"{JOURNAL}{state.generation}"
-                    heard = self.directory.open(name, follow=False)
+                    heard = Handle(self.directory.open(name, follow=False))
             if heard is not None or not state.generation:
                 break
             state = load(self.directory, self._say, removed=True)
-        before, self._heard = self._heard, heard
-        if before is not None:
-            self._retired.append(before)
+        self._heard = heard
         self._take(state)
 
     def _overtaken(self) -> bool:
         """Whether a writer has said something since that was not followed. Cost: a system call."""
-        return self._heard is not None and self._heard.size() > self._state.journal
+        heard = self._heard
+        return heard is not None and heard.storage.size() > self._state.journal
 
     # --- compaction and migration ---
 
