@@ -37,6 +37,7 @@ from winkfs.stores.ledgerq import (
 )
 from winkfs.stores.ledgerq import cursor as cursors
 from winkfs.stores.ledgerq import queue as queues
+from winkfs.stores.ledgerq import state as states
 from winkfs.stores.ledgerq import tail as tails
 from winkfs.stores.ledgerq.aio import AsyncQueue
 from winkfs.stores.ledgerq.check import repair, verify
@@ -81,7 +82,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (queues, tails):
+    for module in (queues, states, tails):
         monkeypatch.setattr(module, "time", made)
     return made
 

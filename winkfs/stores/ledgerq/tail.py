@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Storage
 from winkformats.ledgerq import priorities
-from winkformats.ledgerq.entry import DATA, END, HEAD, LAST_ID, LEAST, LOW, encode
+from winkformats.ledgerq.entry import (
+    DATA,
+    END,
+    GZIP,
+    HEAD,
+    HIGH,
+    LAST_ID,
+    LEAST,
+    LOW,
+    UNPACKED,
+    encode,
+    packed,
+)
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.segment import LAST, START, Header, name_of
 from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.units import NANO
 
@@ -33,10 +47,53 @@ class Rotation(NamedTuple):
     seconds: float | None = None
 
 
+@dataclass(slots=True)
+class NewMessage:
+    """A message to push, and its options; None: as the queue has it. Raises ValueError.
+
+    ttl       seconds until it expires
+    compress  level of gzip, 0: none
+    """
+
+    payload: bytes
+    priority: int = LOW
+    ttl: float | None = None
+    headers: Mapping[str, str] | None = None
+    compress: int | None = None
+
+    def __post_init__(self) -> None:
+        if not LOW <= self.priority <= HIGH:
+            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {self.priority}")
+        if self.ttl is not None and not 0 < self.ttl < float("inf"):
+            raise ValueError(f"a message expires in more than 0 seconds, not in {self.ttl}")
+        if self.compress is not None:
+            check_level(self.compress)
+
+
+def check_level(compress: int) -> None:
+    """Raises ValueError."""
+    if not 0 <= compress <= 9:
+        raise ValueError(f"compress must be 0 to 9, not {compress}")
+
+
+class Defaults(NamedTuple):
+    """Options of messages that say nothing else, and the size of payloads that are compressed."""
+
+    ttl: float | None
+    compress: int
+    compress_from: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether a message without options is written as it is."""
+        return self.ttl is None and not self.compress
+
+
 class Tail:
     """What is pushed waits in memory up to BUFFER bytes, or until the segment is read. Not for
     several threads at once.
 
+    defaults     of messages; plain: those without options need none
     prepare      is called before a segment is made
     final        what fails in it is final
     out          the active segment, to write; dirty: whether it has changed since the last sync
@@ -50,10 +107,12 @@ class Tail:
         self,
         files: Files,
         rotation: Rotation,
+        defaults: Defaults,
         prepare: Callable[[], object],
         final: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self.files, self.rotation = files, rotation
+        self.files, self.rotation, self.defaults = files, rotation, defaults
+        self.plain = defaults.plain
         self._prepare, self._final = prepare, final
         self.out: Storage | None = None
         self.dirty = self.named = self.by_priority = False
@@ -106,9 +165,26 @@ class Tail:
             active.size, active.last, self.next_id = offset, id - 1, id
             at += 1 + count
 
-    def now(self) -> int:
-        """Time does not go back: the index of times is in order."""
-        return max(time.time_ns(), self.time)
+    def push_new(self, new: NewMessage) -> int:
+        """A message with options."""
+        # Time does not go back: the index of times is in order.
+        timestamp, payload = max(time.time_ns(), self.time), new.payload
+        if type(payload) is not bytes:  # whose bytes may change before they are written
+            payload = bytes(payload)
+        ttl, level, least = self.defaults
+        expires = kept = None
+        if seconds := ttl if new.ttl is None else new.ttl:
+            expires = max(later(timestamp, seconds), timestamp + 1)
+        level = level if new.compress is None else new.compress
+        if level and least <= len(payload) <= UNPACKED:
+            kept = packed(payload, level)
+        id = self.next_id
+        entry = encode(
+            id, timestamp, payload if kept is None else kept, priority=new.priority,
+            expires=expires, headers=new.headers, compression=0 if kept is None else GZIP,
+        )  # fmt: skip
+        self.add(id, timestamp, entry, new.priority)
+        return id
 
     def add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
         active = self.files.active
