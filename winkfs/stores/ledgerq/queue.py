@@ -46,6 +46,7 @@ from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
 from winkfs.units import NANO
 
 POLL: Final = 0.02  # seconds between looks of a stream
+_new: Final = tuple.__new__
 STARVED: Final = 30.0  # seconds after which a message of low priority comes first
 RETRIES: Final = 3  # failures of a message before it goes to the dead letter queue
 KEYS: Final = 100_000  # ids remembered for deduplication
@@ -375,7 +376,9 @@ class Queue:
             if plain and type(payload) is bytes:
                 id = self._tail.push(payload)
             else:
-                id = self._tail.push_new(NewMessage(payload, priority, ttl, headers, compress))
+                id = self._tail.push_new(
+                    _new(NewMessage, (payload, priority, ttl, headers, compress))
+                )
         if self._always:
             self.sync()
         return id
@@ -422,6 +425,7 @@ class Queue:
                 for one in some
             ]
             for one in new:  # all or none
+                one.check()
                 if one.headers:
                     encode_headers(one.headers)
             for one in new:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
@@ -47,9 +46,8 @@ class Rotation(NamedTuple):
     seconds: float | None = None
 
 
-@dataclass(slots=True)
-class NewMessage:
-    """A message to push, and its options; None: as the queue has it. Raises ValueError.
+class NewMessage(NamedTuple):
+    """A message to push, and its options; None: as the queue has it.
 
     ttl       seconds until it expires
     compress  level of gzip, 0: none
@@ -61,7 +59,8 @@ class NewMessage:
     headers: Mapping[str, str] | None = None
     compress: int | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ValueError for a wrong option; `encode` does so for wrong headers."""
         if not LOW <= self.priority <= HIGH:
             raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {self.priority}")
         if self.ttl is not None and not 0 < self.ttl < float("inf"):
@@ -82,11 +81,6 @@ class Defaults(NamedTuple):
     ttl: float | None
     compress: int
     compress_from: int
-
-    @property
-    def plain(self) -> bool:
-        """Whether a message without options is written as it is."""
-        return self.ttl is None and not self.compress
 
 
 class Tail:
@@ -112,7 +106,7 @@ class Tail:
         final: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self.files, self.rotation, self.defaults = files, rotation, defaults
-        self.plain = defaults.plain
+        self.plain = defaults.ttl is None and not defaults.compress
         self._prepare, self._final = prepare, final
         self.out: Storage | None = None
         self.dirty = self.named = self.by_priority = False
@@ -166,24 +160,31 @@ class Tail:
             at += 1 + count
 
     def push_new(self, new: NewMessage) -> int:
-        """A message with options."""
-        # Time does not go back: the index of times is in order.
-        timestamp, payload = max(time.time_ns(), self.time), new.payload
+        """A message with options. Raises ValueError."""
+        payload, priority, ttl, headers, level = new
         if type(payload) is not bytes:  # whose bytes may change before they are written
             payload = bytes(payload)
-        ttl, level, least = self.defaults
-        expires = kept = None
-        if seconds := ttl if new.ttl is None else new.ttl:
-            expires = max(later(timestamp, seconds), timestamp + 1)
-        level = level if new.compress is None else new.compress
-        if level and least <= len(payload) <= UNPACKED:
+        if not (self.plain and ttl is None and level is None and LOW <= priority <= HIGH):
+            new.check()
+            ttl = self.defaults.ttl if ttl is None else ttl
+            level = self.defaults.compress if level is None else level
+        elif not (priority or headers):
+            return self.push(payload)
+        timestamp, expires, compression = time.time_ns(), None, 0
+        if timestamp < self.time:  # time does not go back: the index of times is in order
+            timestamp = self.time
+        if ttl:
+            expires = max(later(timestamp, ttl), timestamp + 1)
+        if level and self.defaults.compress_from <= len(payload) <= UNPACKED:
             kept = packed(payload, level)
+            if kept is not None:
+                payload, compression = kept, GZIP
         id = self.next_id
         entry = encode(
-            id, timestamp, payload if kept is None else kept, priority=new.priority,
-            expires=expires, headers=new.headers, compression=0 if kept is None else GZIP,
+            id, timestamp, payload, priority=priority, expires=expires, headers=headers,
+            compression=compression,
         )  # fmt: skip
-        self.add(id, timestamp, entry, new.priority)
+        self.add(id, timestamp, entry, priority)
         return id
 
     def add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
