@@ -273,6 +273,15 @@ class Deliveries:
             ))  # fmt: skip
         return message
 
+    def last_lease(self, cursor: Cursor, id: int, now: int) -> Lease | None:
+        """That of a message, as one that ends `now` where it was consumed. None: it was not."""
+        lease = cursor.leased.get(id)
+        if lease is None:
+            message = self.files.find(id)
+            if message is not None and id < cursor.at[message.priority]:
+                lease = Lease(now, 1, 0, message.priority)
+        return lease
+
     def lease(self, cursor: Cursor, id: int, lease: Lease) -> None:
         cursor.lease(id, lease)
         write_lease(self._append(), cursor, id, lease)

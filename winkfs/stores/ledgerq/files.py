@@ -283,6 +283,15 @@ class Files:
             gone.append(segment)
         return gone
 
+    def left(self, floor: int) -> list[Segment]:
+        """Segments that an interrupted compaction has left: others behind them, below the id
+        `floor`, are gone."""
+        there = [segment for segment in self.segments.values() if segment.first]
+        for i in range(len(there) - 1, 0, -1):
+            if there[i - 1].last + 1 < there[i].first <= floor:
+                return there[:i]
+        return []
+
     def remove(self, segment: Segment) -> None:
         """Remove a segment and what is beside it; who calls syncs the directory."""
         for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
@@ -311,6 +320,11 @@ class Files:
     def last(self) -> int:
         """The highest id."""
         return max((segment.last for segment in self.segments.values()), default=0)
+
+    @property
+    def newest(self) -> Segment | None:
+        """The last one, which also may have no messages yet."""
+        return next(reversed(self.segments.values()), None)
 
     def storage(self, segment: Segment) -> Storage:
         found = self._open.get(segment.number)
@@ -460,9 +474,7 @@ class Files:
         cost  1.3 us a message
         """
         changes = self.changes
-        segment = next(iter(self._from(start)), None) or next(
-            reversed(self.segments.values()), None
-        )
+        segment = next(iter(self._from(start)), None) or self.newest
         while segment is None:
             yield None
             if changes != self.changes:

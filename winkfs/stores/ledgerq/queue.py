@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -35,9 +35,7 @@ from winkfs.stores.ledgerq.cursor import (
     MAIN,
     Cursor,
     Deliveries,
-    Lease,
     later,
-    write_lease,
 )
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.stores.ledgerq.state import LedgerqState, State
@@ -211,20 +209,12 @@ class Queue:
                 self.state.append().add(ondisk.MODE, 0, int(mode))
         self._ledgerq.read_trackers()
         self._settle_ids()
-        self._end_compaction()
-
-    def _end_compaction(self) -> None:
-        """Of an interrupted one some segments may be gone, and others before them not."""
-        floor = self.state.low
-        there = [segment for segment in self.files.segments.values() if segment.first]
-        for i in range(len(there) - 1, 0, -1):
-            if there[i - 1].last + 1 < there[i].first <= floor:
-                self._remove(there[:i])
-                break
+        if left := self.files.left(self.state.low):
+            self._remove(left)
 
     def _sync_found(self) -> None:
         """Who wrote it may have ended before the disk had it."""
-        last = next(reversed(self.files.segments.values()), None)
+        last = self.files.newest
         names = [] if last is None else [last.name]
         for name in names + [CURSORS] * (self.state.seed is not None):
             with self.directory.open(name, "w", follow=False) as storage:
@@ -260,7 +250,7 @@ class Queue:
         if self._ledgerq.metadata is not None:
             known.append(self._ledgerq.metadata.next_id)
         self._tail.next_id = max(self.files.last + 1, self._tail.next_id, *known)
-        last = next(reversed(self.files.segments.values()), None)
+        last = self.files.newest
         if last is not None:
             sparse = self.files.sparse(last)
             self._tail.time = max(self._tail.time, sparse.times[-1] if sparse else 0)
@@ -341,7 +331,7 @@ class Queue:
             recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
             return
-        last = next(reversed(self.files.segments.values()), None)
+        last = self.files.newest
         if last is None:
             self.files.load()
             self._settle_ids()
@@ -352,6 +342,15 @@ class Queue:
             if last.torn:
                 recovery.mend(self.files, self._say, self._before_change)
             self._settle_ids()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A call that changes something, and need not be fast."""
+        with self._section:
+            self._access.check()
+            yield
+        if self._always:
+            self.sync()
 
     # --- pushing ---
 
@@ -507,7 +506,7 @@ class Queue:
     def _finish(self) -> None:
         """Write what LedgerQ reads."""
         with self._section:
-            last = next(reversed(self.files.segments.values()), None)
+            last = self.files.newest
             if last is not None and last.first:
                 self._tail.fill(last)
                 self._tail.end(last)
@@ -577,15 +576,11 @@ class Queue:
 
         raises  NoSuchFile: it is not there, or nobody has popped it
         """
-        with self._section:
-            self._access.check()
+        with self._changing():
             cursor, now = self._cursor(consumer), time.time_ns()
-            lease = cursor.leased.get(id)
+            lease = self._deliveries.last_lease(cursor, id, now)
             if lease is None:
-                message = self.files.find(id)
-                if message is None or id >= cursor.at[message.priority]:
-                    raise NoSuchFile(f"no message {id} that was popped", self.path)
-                lease = Lease(now, 1, 0, message.priority)
+                raise NoSuchFile(f"no message {id} that was popped", self.path)
             known = self._ledgerq.retry.get(id)
             failures = max(lease.failures, known.failures if known and consumer == MAIN else 0) + 1
             if consumer == MAIN:
@@ -600,8 +595,6 @@ class Queue:
                 self._deliveries.lease(cursor, id, lease._replace(
                     deadline=later(now, delay), failures=failures
                 ))  # fmt: skip
-        if self._always:
-            self.sync()
         return dead
 
     # --- dead letters ---
@@ -723,27 +716,17 @@ class Queue:
         """Read on from a message, whoever has read it; leases end. 1: from the start."""
         if not 0 < id <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
-        with self._section:
-            self._access.check()
-            self._seek(self._cursor(consumer), min(id, self._tail.next_id))
-        if self._always:
-            self.sync()
-
-    def _seek(self, cursor: Cursor, id: int) -> None:
-        cursor.seek([id] * 3)
-        self.state.append().add(ondisk.SEEK, cursor.number, *cursor.at)
+        with self._changing():
+            self.state.seek(self._cursor(consumer), min(id, self._tail.next_id))
 
     def seek_time(self, seconds: float, *, consumer: str = MAIN) -> int:
         """Read on from the first message pushed then (seconds since the epoch) or later -> its id.
 
         cost  a look into the index of each segment the first time, and a read of 4 KiB
         """
-        with self._section:
-            self._access.check()
+        with self._changing():
             id = self.files.at_time(int(seconds * NANO))
-            self._seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
-        if self._always:
-            self.sync()
+            self.state.seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
         return id
 
     def add_consumer(self, name: str, *, start: int = 1) -> None:
@@ -754,26 +737,20 @@ class Queue:
         data = name.encode()
         if not 0 < len(data) <= ondisk.LONGEST or b"\0" in data:
             raise ValueError(f"a consumer has a name of 1 to {ondisk.LONGEST} bytes, not {name!r}")
-        with self._section:
-            self._access.check()
+        with self._changing():
             if name not in self.state.cursors:
                 cursor = self.state.add(name)
                 self.state.append().add_text(ondisk.NAME, cursor.number, data)
-                self._seek(cursor, min(max(start, 1), self._tail.next_id))
-        if self._always:
-            self.sync()
+                self.state.seek(cursor, min(max(start, 1), self._tail.next_id))
 
     def remove_consumer(self, name: str) -> None:
         """Raises NoSuchFile; ValueError for the main one."""
         if name == MAIN:
             raise ValueError("the main consumer stays")
-        with self._section:
-            self._access.check()
+        with self._changing():
             cursor = self._cursor(name)
             self.state.remove(cursor)
             self.state.append().add(ondisk.GONE, cursor.number)
-        if self._always:
-            self.sync()
 
     def stream(
         self,
@@ -823,23 +800,14 @@ class Queue:
             before = None if seconds is None else time.time_ns() - int(seconds * NANO)
             end = LAST_ID + 1 if unread else floor
             gone = self.files.removable(end, before, bytes, segments, least)
-            left = sum(
-                max(segment.last - max(segment.first, floor) + 1, 0)
-                for segment in gone
-                if segment.first
-            )
-            made = Compaction(len(gone), sum(segment.size for segment in gone), left)
+            unread_ids = sum(max(s.last - max(s.first, floor) + 1, 0) for s in gone if s.first)
+            made = Compaction(len(gone), sum(s.size for s in gone), unread_ids)
             if gone and not dry_run:
                 self._remove(gone)
         return made
 
     def _remove(self, gone: list[Segment]) -> None:
-        last = max(segment.last for segment in gone)
-        for cursor in self.state.cursors.values():
-            if cursor.low <= last:  # unread
-                cursor.past(last)
-                for id in cursor.leased:
-                    write_lease(self.state.append(), cursor, id, cursor.leased[id])
+        self.state.pass_over(max(segment.last for segment in gone))
         self._write_metadata()
         self._sync_all()  # what is removed must not be wanted any more
         self._before_change()

@@ -226,6 +226,19 @@ class State:
         for entry in self.dedup.values():
             _write_key(journal, entry)
 
+    def seek(self, cursor: Cursor, id: int) -> None:
+        """Move a consumer, whose leases end."""
+        cursor.seek([id] * 3)
+        self.append().add(ondisk.SEEK, cursor.number, *cursor.at)
+
+    def pass_over(self, last: int) -> None:
+        """What is up to an id is going: nobody waits for it."""
+        for cursor in self.cursors.values():
+            if cursor.low <= last:
+                cursor.past(last)
+                for id, lease in cursor.leased.items():
+                    write_lease(self.append(), cursor, id, lease)
+
     def keep_key(self, entry: Dedup) -> None:
         """A message was pushed with this key."""
         self.dedup.pop(entry.key, None)

@@ -220,7 +220,7 @@ class Tail:
         """The segment that the next message goes to: the last one, or a new one."""
         if self.next_id >= LAST_ID:
             raise Refusal("there are no more ids for messages", self.files.directory.path)
-        last = next(reversed(self.files.segments.values()), None)
+        last = self.files.newest
         full = last is not None and self._is_full(last, timestamp)
         if last is None or full:
             if last is not None:
