@@ -516,7 +516,7 @@ MUTANTS = (
         "queue: rows behind one that is torn are good again", f"{QUEUE}/state.py",
         "self._heard.size() > self._size\n",
         "self._heard.size() > self._size + 10**9\n",
-        f"{QUEUE_IMAGES}[shared]",
+        f"{QUEUE_TESTS}::test_rows_behind_one_that_is_torn_are_not_good_again",
     ),
     Mutant(
         "queue: metadata that were about to be written are forgotten", f"{QUEUE}/state.py",
