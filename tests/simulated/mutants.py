@@ -525,9 +525,9 @@ MUTANTS = (
         f"{QUEUE_TESTS}::test_metadata_that_could_not_be_written_are_not_those_of_ledgerq",
     ),
     Mutant(
-        "queue: an id that was consumed is given again", f"{QUEUE}/queue.py",
-        "max(self.files.last + 1, self._tail.next_id, *known)",
-        "max(self.files.last + 1, self._tail.next_id)",
+        "queue: an id that was consumed is given again", f"{QUEUE}/tail.py",
+        "max(self.files.last + 1, self.next_id, *known)",
+        "max(self.files.last + 1, self.next_id)",
         f"{QUEUE_TESTS}::test_an_id_that_was_consumed_is_not_given_again",
     ),
     Mutant(

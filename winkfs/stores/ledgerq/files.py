@@ -301,10 +301,6 @@ class Files:
     def drop(self, segment: Segment) -> None:
         """Of a segment whose file is gone, or another."""
         self.segments.pop(segment.number, None)
-        self.forget(segment)
-
-    def forget(self, segment: Segment) -> None:
-        """Close the file of a segment."""
         if (storage := self._open.pop(segment.number, None)) is not None:
             storage.close()
         self.changes += 1

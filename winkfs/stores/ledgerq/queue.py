@@ -39,7 +39,7 @@ from winkfs.stores.ledgerq.cursor import (
 )
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.stores.ledgerq.state import LedgerqState, State
-from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation, Tail, check_level
+from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation, Tail
 from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
 from winkfs.units import NANO
 
@@ -134,7 +134,7 @@ class Queue:
             raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
         if sync not in ("none", "interval", "always"):
             raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
-        check_level(compress)
+        NewMessage(b"", compress=compress).check()
         if rotation.bytes < 1 or not 1 <= rotation.messages < 1 << 32:
             raise ValueError(f"rotation must be after a byte and a message at least: {rotation}")
         self.path, self.writable, self.shared = os.fspath(path), mode == "a", shared
@@ -249,11 +249,7 @@ class Queue:
         known = [position for cursor in self.state.cursors.values() for position in cursor.at]
         if self._ledgerq.metadata is not None:
             known.append(self._ledgerq.metadata.next_id)
-        self._tail.next_id = max(self.files.last + 1, self._tail.next_id, *known)
-        last = self.files.newest
-        if last is not None:
-            sparse = self.files.sparse(last)
-            self._tail.time = max(self._tail.time, sparse.times[-1] if sparse else 0)
+        self._tail.go_on(known)
 
     def _say(self, line: str) -> None:
         self.problems.append(line)
@@ -324,24 +320,16 @@ class Queue:
             self._deliveries.by_priority = self._tail.by_priority = mode
             for cursor in self.state.cursors.values():
                 cursor.order = None
-        if before != self.state.files:
+        changed = before != self.state.files
+        if changed:
             self._tail.let_go()
             self.files.load()
             self._tail.named = True  # whoever made them may have ended since
-            recovery.mend(self.files, self._say, self._before_change)
-            self._settle_ids()
+        elif not self._tail.catch_up():
             return
-        last = self.files.newest
-        if last is None:
-            self.files.load()
-            self._settle_ids()
-        elif (size := self.files.storage(last).size()) > last.size:
-            self.files.grow(last, size)
-            if last is self.files.active:
-                self._tail.caught_up(last)
-            if last.torn:
-                recovery.mend(self.files, self._say, self._before_change)
-            self._settle_ids()
+        if changed or ((last := self.files.newest) is not None and last.torn):
+            recovery.mend(self.files, self._say, self._before_change)
+        self._settle_ids()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from winkformats.disk.storage import Directory, Storage, replacing
 from winkformats.errors import CorruptError
@@ -337,31 +337,26 @@ class LedgerqState:
     # --- JSON ---
 
     def read_trackers(self) -> None:
-        self._read(theirs.DEDUP, self._take_dedup)
-        self._read(theirs.RETRY, self._take_retry)
+        now = time.time_ns()
+        for key in self._entries(theirs.DEDUP, theirs.decode_dedup):
+            if key.expires > now and len(key.key) == 64:
+                with suppress(ValueError):
+                    bytes.fromhex(key.key)
+                    self.state.dedup.setdefault(key.key, key)
+        for failed in self._entries(theirs.RETRY, theirs.decode_retry):
+            self.retry.setdefault(failed.message_id, failed)
 
-    def _read(self, name: str, take: Callable[[bytes, str], object]) -> None:
+    def _entries(self, name: str, decode: Callable[..., list[Any]]) -> list[Any]:
         try:
             with self.directory.open(name, follow=False) as storage:
                 if storage.size() > theirs.MOST:
                     raise CorruptError("state of a queue", file=storage.name, offset=0)
-                take(storage.read(0, theirs.MOST), storage.name)
+                return decode(storage.read(0, theirs.MOST), file=storage.name)
         except FileNotFoundError:
             pass
         except CorruptError as error:
             self._say(f"{error}: it is not used")
-
-    def _take_dedup(self, data: bytes, name: str) -> None:
-        now, dedup = time.time_ns(), self.state.dedup
-        for entry in theirs.decode_dedup(data, file=name):
-            if entry.expires > now and len(entry.key) == 64:
-                with suppress(ValueError):
-                    bytes.fromhex(entry.key)
-                    dedup.setdefault(entry.key, entry)
-
-    def _take_retry(self, data: bytes, name: str) -> None:
-        for entry in theirs.decode_retry(data, file=name):
-            self.retry.setdefault(entry.message_id, entry)
+        return []
 
     def write_trackers(self, retries: int) -> None:
         now = time.time_ns()

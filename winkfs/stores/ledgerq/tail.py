@@ -65,14 +65,8 @@ class NewMessage(NamedTuple):
             raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {self.priority}")
         if self.ttl is not None and not 0 < self.ttl < float("inf"):
             raise ValueError(f"a message expires in more than 0 seconds, not in {self.ttl}")
-        if self.compress is not None:
-            check_level(self.compress)
-
-
-def check_level(compress: int) -> None:
-    """Raises ValueError."""
-    if not 0 <= compress <= 9:
-        raise ValueError(f"compress must be 0 to 9, not {compress}")
+        if self.compress is not None and not 0 <= self.compress <= 9:
+            raise ValueError(f"compress must be 0 to 9, not {self.compress}")
 
 
 class Defaults(NamedTuple):
@@ -310,9 +304,25 @@ class Tail:
         self._waiting += len(entry)
         segment.size, segment.last = segment.size + len(entry), id
 
-    def caught_up(self, segment: Segment) -> None:
-        """Others have added to the active segment."""
-        self._flushed, self._count = segment.size, segment.count
+    def catch_up(self) -> bool:
+        """Take up what others have added to the last segment -> whether they have."""
+        last = self.files.newest
+        if last is None:
+            self.files.load()
+        elif (size := self.files.storage(last).size()) > last.size:
+            self.files.grow(last, size)
+            if last is self.files.active:
+                self._flushed, self._count = last.size, last.count
+        else:
+            return False
+        return True
+
+    def go_on(self, known: list[int]) -> None:
+        """Behind ids and times that messages have; `known`: the next ids, as others say."""
+        self.next_id = max(self.files.last + 1, self.next_id, *known)
+        last = self.files.newest
+        if last is not None and (sparse := self.files.sparse(last)):
+            self.time = max(self.time, sparse.times[-1])
 
     def let_go(self) -> None:
         """It may have grown, or be closed by now."""

@@ -16,6 +16,7 @@ LOCK: Final = "ledgerq.lock"
 TURN: Final = "ledgerq.turn"
 PATIENCE: Final = 60.0  # seconds that a process waits for its turn
 PAUSE: Final = 0.02  # seconds between looks at the lock of all
+Call = Callable[[], object]
 
 
 class Turns:
@@ -27,12 +28,7 @@ class Turns:
     """
 
     def __init__(
-        self,
-        directory: Directory,
-        access: Access,
-        lock: threading.RLock,
-        begin: Callable[[], object],
-        end: Callable[[], object],
+        self, directory: Directory, access: Access, lock: threading.RLock, begin: Call, end: Call
     ) -> None:
         """Take the lock that all who share it have. Raises Locked; OSError."""
         self.directory, self.lock, self.begin, self.end = directory, lock, begin, end
