@@ -168,14 +168,13 @@ class Cursor:
 class Deliveries:
     """Hands out messages to consumers.
 
-    append       the journal of cursors, to write
     by_priority  whether messages are read by priority
     """
 
     def __init__(
         self, files: Files, append: Callable[[], Journal], say: Say, *, starved: int
     ) -> None:
-        """`starved`: see `Order`."""
+        """`append`: returns the journal of cursors, to write; `starved`: see `Order`."""
         self.files, self.by_priority = files, False
         self._append, self._say, self._starved = append, say, starved
 

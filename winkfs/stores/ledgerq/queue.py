@@ -44,12 +44,12 @@ from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
 from winkfs.units import NANO
 
 POLL: Final = 0.02  # seconds between looks of a stream
-_new: Final = tuple.__new__
 STARVED: Final = 30.0  # seconds after which a message of low priority comes first
 RETRIES: Final = 3  # failures of a message before it goes to the dead letter queue
 KEYS: Final = 100_000  # ids remembered for deduplication
 COMPRESSED_FROM: Final = 1024  # bytes of a payload that is compressed
 DEAD: Final = "dlq."
+_new: Final = tuple.__new__
 Sync = Literal["none", "interval", "always"]
 Put = Mapping[str, Any]
 

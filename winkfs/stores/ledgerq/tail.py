@@ -32,6 +32,7 @@ from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.units import NANO
 
+INFINITE: Final = float("inf")
 BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
 GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
 SEGMENT_BYTES: Final = 64 << 20
@@ -61,12 +62,13 @@ class NewMessage(NamedTuple):
 
     def check(self) -> None:
         """Raises ValueError for a wrong option; `encode` does so for wrong headers."""
-        if not LOW <= self.priority <= HIGH:
-            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {self.priority}")
-        if self.ttl is not None and not 0 < self.ttl < float("inf"):
-            raise ValueError(f"a message expires in more than 0 seconds, not in {self.ttl}")
-        if self.compress is not None and not 0 <= self.compress <= 9:
-            raise ValueError(f"compress must be 0 to 9, not {self.compress}")
+        _, priority, ttl, _, compress = self
+        if not LOW <= priority <= HIGH:
+            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
+        if ttl is not None and not 0 < ttl < INFINITE:
+            raise ValueError(f"a message expires in more than 0 seconds, not in {ttl}")
+        if compress is not None and not 0 <= compress <= 9:
+            raise ValueError(f"compress must be 0 to 9, not {compress}")
 
 
 class Defaults(NamedTuple):
@@ -81,7 +83,7 @@ class Tail:
     """What is pushed waits in memory up to BUFFER bytes, or until the segment is read. Not for
     several threads at once.
 
-    defaults     of messages; plain: those without options need none
+    defaults     of messages; plain: those without options are written as they are
     prepare      is called before a segment is made
     final        what fails in it is final
     out          the active segment, to write; dirty: whether it has changed since the last sync
