@@ -504,7 +504,7 @@ MUTANTS = (
         "queue: a new segment has no durable name", f"{QUEUE}/queue.py",
         "            calls.append(self.directory.sync)\n",
         "            pass\n",
-        f"{QUEUE_IMAGES}[priorities]",
+        f"{QUEUE_TESTS}::test_a_sync_makes_the_name_of_a_new_segment_durable",
     ),
     Mutant(
         "queue: what a dead process wrote is taken as durable", f"{QUEUE}/queue.py",

@@ -956,6 +956,20 @@ def test_hostile_integers_are_refused_or_told(path: str) -> None:
         assert any("metadata" in line for line in queue.problems)
 
 
+def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
+    disk = SimulatedDisk(1)
+    path = f"{disk.path}/q"
+    create(path)
+    queue = Queue(path, "a", rotation=Rotation(messages=1))
+    for count in range(1, 10):
+        queue.push(b"x")
+        queue.sync()
+        for _ in range(5):
+            with Queue(f"{disk.crash().path}/q") as looker:
+                assert ids(looker.messages()) == list(range(1, count + 1))
+    queue.abort()
+
+
 def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
     """When that one is written over."""
     with Queue(path, "a") as queue:
