@@ -965,7 +965,8 @@ def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
         queue.push(b"x")
         queue.sync()
         for _ in range(5):
-            with Queue(f"{disk.crash().path}/q") as looker:
+            image = disk.crash()
+            with Queue(f"{image.path}/q") as looker:
                 assert ids(looker.messages()) == list(range(1, count + 1))
     queue.abort()
 
