@@ -80,7 +80,7 @@ PLACES: Final = {
     "messages of segments looked up together": "winkfs.stores.messagestore.compaction.MANY",
     # a queue
     "bytes that a queue gathers": "winkfs.stores.ledgerq.tail.BUFFER",
-    "bytes of a journal of cursors": "winkfs.stores.ledgerq.queue.JOURNAL_ROOM",
+    "bytes of a journal of cursors": "winkfs.stores.ledgerq.state.JOURNAL_ROOM",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",

@@ -15,11 +15,11 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 213,  # 49 of them of the four stores of records
+    "modules": 215,  # 49 of them of the four stores of records
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
-    "modules imported by one other": 25,
+    "modules imported by one other": 27,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)

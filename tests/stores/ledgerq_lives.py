@@ -10,16 +10,13 @@ again, and what is handed out twice was consumed since the last sync.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ledgerq_oracle
-import pytest
-from constants import shrink
+import store_lives
+from store_lives import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkformats.disk.simulated import Event, SimulatedDisk
@@ -29,22 +26,11 @@ from winkfs.stores.ledgerq.tail import Rotation
 
 VARIANTS = ("fifo", "priorities", "shared")
 NONE, PENDING, GONE = "not there", "pending", "consumed"
-SMALL = {"bytes that a queue gathers": 700, "bytes of a journal of cursors": 900}
-FAULTS = ("sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink")
 NAMES = ("", "other")
 RETRIES = 3
 
 
-def small(patch: pytest.MonkeyPatch) -> None:
-    for what, value in SMALL.items():
-        shrink(patch, what, value)
-
-
-class Wrong(AssertionError):
-    """What an image shows is not allowed."""
-
-
-class Life:
+class Life(store_lives.Life):
     """A queue on a simulated disk.
 
     sent     id -> payload and priority, of all that was pushed
@@ -52,15 +38,15 @@ class Life:
     since    consumer -> id -> the states since the last sync, the one that was synced first
     """
 
+    SMALL: ClassVar = {"bytes that a queue gathers": 700, "bytes of a journal of cursors": 900}
+
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
-        self.kind, self.trace = kind, trace
-        self.rng = random.Random(f"{kind} {seed}")
-        self.disk = SimulatedDisk(self.rng.getrandbits(32), torn=self.rng.choice((1, 512)))
+        super().__init__(kind, seed, trace=trace)
         self.sent: dict[int, set[tuple[bytes, int]]] = defaultdict(set)
         self.now: dict[str, dict[int, str]] = {name: {} for name in NAMES}
         self.since: dict[str, dict[int, list[str]]] = {name: {} for name in NAMES}
         self.leased: dict[str, set[int]] = {name: set() for name in NAMES}
-        self.images, self.done, self.count = 0, Counter[str](), 0
+        self.count = 0
         create(self.path, by_priority=kind == "priorities")
         with Queue(self.path, "a") as queue:
             queue.add_consumer("other")
@@ -79,10 +65,6 @@ class Life:
             retries=RETRIES, shared=self.kind == "shared", compress=self.rng.choice((0, 6)),
             compress_from=100,
         )  # fmt: skip
-
-    def say(self, what: str) -> None:
-        if self.trace:
-            print(what)
 
     def note(self, id: int, state: str, name: str) -> None:
         """It may be so from now on."""
@@ -234,14 +216,13 @@ class Life:
         self.compare(self.queue, "the queue", exactly=True)
 
     def step(self) -> None:
-        steps = {
+        step = self.draw({
             self.push: 8, self.push_many: 6, self.push_once: 2, self.pop: 8, self.pop_many: 4,
             self.lease: 5, self.ack: 4, self.nack: 3, self.seek: 1, self.sync: 3, self.look: 2,
             self.compact: 2, self.reopen: 1, self.abandon: 1,
-        }  # fmt: skip
-        step = self.rng.choices(list(steps), list(steps.values()))[0]
+        })  # fmt: skip
         self.queue = self.rng.choice(self.queues)
-        self.say(f"{step.__name__} {self.queues.index(self.queue)}")
+        self.say(f"   of queue {self.queues.index(self.queue)}")
         step()
 
     # --- what is there ---
@@ -319,47 +300,14 @@ class Life:
                 files[name] = storage.read(0, storage.size())
         ledgerq_oracle.queue(files)
 
-    def watch(self, event: Event) -> None:
+    def chance(self, event: Event) -> float:
         telling = event.call == "directory sync" or "cursors" in event.path
-        if self.rng.random() < self.often * (3 if telling else 1):
-            watch, self.disk.watch = self.disk.watch, None
-            try:
-                self.check(self.disk.crash(self.rng))
-            finally:
-                self.disk.watch = watch
+        return self.often * (3 if telling else 1)
 
-    def go(self, steps: int) -> None:
-        self.disk.watch = self.watch
-        faulty = self.rng.random() < 0.5
-        for _ in range(steps):
-            if faulty and self.rng.random() < 0.05:
-                call = self.rng.choice(FAULTS)
-                self.say(f"-- {call} is to fail")
-                self.disk.arm(call, self.rng.randint(1, 4))
-            try:
-                self.step()
-            except OSError as error:
-                self.say(f"-- {error}")
-                self.done["failed"] += 1
-                self.disk.watch = None
-                for fault in FAULTS:
-                    self.disk.arm(fault, 0)
-                self.begin_again()
-                self.disk.watch = self.watch
-            self.done["steps"] += 1
-        self.disk.watch = None
-        self.check(self.disk.crash(self.rng))
-        for queue in self.queues:
-            queue.abort()
-
-    def begin_again(self) -> None:
-        """After a fault the power goes; what there is then is what there was."""
+    def abort(self, *ignored: type[Exception]) -> None:
         while self.queues:
-            with suppress(OSError):
+            with suppress(*ignored):
                 self.queues.pop().abort()
-        self.check(self.disk.crash(self.rng))
-        self.disk = self.disk.crash(self.rng)
-        self.take_up()
 
     def take_up(self) -> None:
         """What is there now is what there was."""
@@ -380,18 +328,5 @@ class Life:
         self.acknowledge()
 
 
-def live(kind: str, seed: int, steps: int = 120, *, trace: bool = False) -> Life:
-    """One life. Raises Wrong, with what to call to see it again."""
-    life = Life(kind, seed, trace=trace)
-    try:
-        life.go(steps)
-    except Exception as error:
-        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
-        raise
-    return life
-
-
 if __name__ == "__main__":
-    with pytest.MonkeyPatch.context() as patch:
-        small(patch)
-        live(sys.argv[1], int(sys.argv[2]), trace=True)
+    Life.main()

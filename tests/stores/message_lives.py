@@ -8,14 +8,11 @@ each message is as it was acknowledged, or as it was at some moment since.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections import Counter
 from contextlib import suppress
-from pathlib import Path
+from typing import ClassVar
 
-import pytest
-from constants import shrink
+import store_lives
+from store_lives import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkformats.disk.simulated import Event, SimulatedDisk
@@ -27,42 +24,29 @@ from winkfs.stores.messagestore.store import MessageStore, create
 VARIANTS = ("plain", "checked", "v1")
 IDS = [bytes([i]) * 16 for i in range(1, 30)]
 Value = tuple[int, bytes] | None  # references and body; None: there is none
-SMALL = {
-    "bytes of a segment": 6000, "bytes of a large message": 3000,
-    "bytes that a message store gathers": 900, "bytes of a journal of messages": 1200,
-    "bytes of segments compacted together": 12_000,
-    "messages of segments looked up together": 12,
-}  # fmt: skip
-FAULTS = ("sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink")
 
 
-def small(patch: pytest.MonkeyPatch) -> None:
-    """Segments of a few messages."""
-    for what, value in SMALL.items():
-        shrink(patch, what, value)
-
-
-class Wrong(AssertionError):
-    """What an image shows is not allowed."""
-
-
-class Life:
+class Life(store_lives.Life):
     """A message store on a simulated disk.
 
     acked   what is durable; since: of each id what it has been after that, too
     model   what the store shows
     """
 
+    SMALL: ClassVar = {
+        "bytes of a segment": 6000, "bytes of a large message": 3000,
+        "bytes that a message store gathers": 900, "bytes of a journal of messages": 1200,
+        "bytes of segments compacted together": 12_000,
+        "messages of segments looked up together": 12,
+    }  # fmt: skip
+
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
-        self.kind, self.seed, self.trace = kind, seed, trace
-        self.rng = random.Random(f"{kind} {seed}")
-        self.disk = SimulatedDisk(self.rng.getrandbits(32), torn=self.rng.choice((1, 512)))
+        super().__init__(kind, seed, trace=trace)
         self.checked = kind == "checked"
         self.acked: dict[bytes, Value] = {}
         self.since: dict[bytes, list[Value]] = {}
         self.model: dict[bytes, Value] = {}
-        self.images = self.phantoms = 0
-        self.done: Counter[str] = Counter()
+        self.phantoms = 0
         if kind == "v1":
             self._begin_with_v1()
         else:
@@ -73,10 +57,6 @@ class Life:
     @property
     def path(self) -> str:
         return f"{self.disk.path}/s"
-
-    def say(self, what: str) -> None:
-        if self.trace:
-            print(what)
 
     def _begin_with_v1(self) -> None:
         directory_of(self.disk.path).mkdir("s")
@@ -168,12 +148,9 @@ class Life:
         self.compare(self.store, "the store", exactly=True)
 
     def step(self) -> None:
-        steps = {self.write: 8, self.write_many: 5, self.remove: 8, self.sync: 3, self.look: 1,
-                 self.compact: 2, self.reopen: 1, self.abandon: 1,
-                 self.migrate: 1 * (self.kind == "v1")}  # fmt: skip
-        step = self.rng.choices(list(steps), list(steps.values()))[0]
-        self.say(step.__name__)
-        step()
+        self.draw({self.write: 8, self.write_many: 5, self.remove: 8, self.sync: 3, self.look: 1,
+                   self.compact: 2, self.reopen: 1, self.abandon: 1,
+                   self.migrate: 1 * (self.kind == "v1")})()  # fmt: skip
 
     # --- what is there ---
 
@@ -235,46 +212,13 @@ class Life:
                 if refs.get(msg_id) != (None if place is None else place.refs):
                     raise Wrong(f"image again: {msg_id[0]} has another state")
 
-    def watch(self, event: Event) -> None:
+    def chance(self, event: Event) -> float:
         telling = event.call == "directory sync" or "/refs." in event.path
-        if self.rng.random() < self.often * (4 if telling else 1):
-            watch, self.disk.watch = self.disk.watch, None
-            try:
-                self.check(self.disk.crash(self.rng))
-            finally:
-                self.disk.watch = watch
+        return self.often * (4 if telling else 1)
 
-    def go(self, steps: int) -> None:
-        self.disk.watch = self.watch
-        faulty = self.rng.random() < 0.5
-        for number in range(steps):
-            if faulty and self.rng.random() < 0.05:
-                call = self.rng.choice(FAULTS)
-                self.say(f"-- {call} is to fail")
-                self.disk.arm(call, self.rng.randint(1, 4))
-            try:
-                self.step()
-            except OSError as error:
-                self.say(f"-- {error}")
-                self.done["failed"] += 1
-                self.disk.watch = None
-                for fault in FAULTS:
-                    self.disk.arm(fault, 0)
-                self.begin_again()
-                self.disk.watch = self.watch
-            self.done["steps"] += 1
-            del number
-        self.disk.watch = None
-        self.check(self.disk.crash(self.rng))
-        self.store.abort()
-
-    def begin_again(self) -> None:
-        """After a fault the power goes; what there is then is what there was."""
-        with suppress(OSError):
+    def abort(self, *ignored: type[Exception]) -> None:
+        with suppress(*ignored):
             self.store.abort()
-        self.check(self.disk.crash(self.rng))
-        self.disk = self.disk.crash(self.rng)
-        self.take_up()
 
     def take_up(self) -> None:
         """What is there now is what there was."""
@@ -298,18 +242,5 @@ def short(value: Value) -> str:
     return "gone" if value is None else f"{value[0]} x {len(value[1])} {value[1][:4].hex()}"
 
 
-def live(kind: str, seed: int, steps: int = 120, *, trace: bool = False) -> Life:
-    """One life. Raises Wrong, with what to call to see it again."""
-    life = Life(kind, seed, trace=trace)
-    try:
-        life.go(steps)
-    except Exception as error:
-        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
-        raise
-    return life
-
-
 if __name__ == "__main__":
-    with pytest.MonkeyPatch.context() as patch:
-        small(patch)
-        live(sys.argv[1], int(sys.argv[2]), trace=True)
+    Life.main()

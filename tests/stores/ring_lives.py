@@ -9,13 +9,11 @@ Whatever happens, what is read are records that were pushed, whole, in their ord
 
 from __future__ import annotations
 
-import random
 import struct
-import sys
-from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+
+import store_lives
+from store_lives import Wrong
 
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.ringpage.page import BLOCK
@@ -24,15 +22,10 @@ from winkfs.stores.ringpage.records import verify
 from winkfs.stores.ringpage.ring import Full, Ring, create
 
 VARIANTS = ("overwrite", "refuse", "synced")  # "synced": overwrite, each page is synced
-FAULTS = ("sync", "write")
 NUMBER = struct.Struct("<I")
 
 
-class Wrong(AssertionError):
-    """What an image shows is not allowed."""
-
-
-class Life:
+class Life(store_lives.Life):
     """A buffer on a simulated disk.
 
     pushed   bodies by the numbers that they begin with; model: numbers in the queue
@@ -41,10 +34,11 @@ class Life:
     saved    whether the disk has all of the queue, and knows what was popped
     """
 
+    FAULTS, STEPS = ("sync", "write"), 60
+
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
-        self.kind, self.seed, self.trace = kind, seed, trace
-        self.rng = rng = random.Random(f"{kind} {seed}")
-        self.disk = SimulatedDisk(rng.getrandbits(32), torn=rng.choice((1, 512)))
+        super().__init__(kind, seed, trace=trace)
+        rng = self.rng
         self.page_size = rng.choice((4096, 4096, 8192))
         full = "refuse" if kind == "refuse" else "overwrite"
         made = create(
@@ -57,9 +51,7 @@ class Life:
         self.durable: dict[int, set[int]] = {}
         self.touched: set[int] = set()
         self.saved = False
-        self.images = 0
         self.damaged = False  # a write that was not synced is lost
-        self.done: Counter[str] = Counter()
         self.often = rng.choice((0.05, 0.2, 0.5))
         self.open()
 
@@ -70,10 +62,6 @@ class Life:
     def open(self) -> None:
         sync = "always" if self.kind == "synced" else "none"
         self.ring = Ring(self.path, "a", memory=self.page_size * self.rng.randint(1, 3), sync=sync)
-
-    def say(self, what: str) -> None:
-        if self.trace:
-            print(what)
 
     # --- what happens ---
 
@@ -177,10 +165,7 @@ class Life:
         self.saved = way == "close"
 
     def step(self) -> None:
-        steps = {self.push: 8, self.pop: 4, self.flush: 1, self.sync: 2, self.close: 1}
-        step = self.rng.choices(list(steps), list(steps.values()))[0]
-        self.say(step.__name__)
-        step()
+        self.draw({self.push: 8, self.pop: 4, self.flush: 1, self.sync: 2, self.close: 1})()
         if not self.damaged and len(self.ring) != len(self.model):
             raise Wrong(f"{len(self.ring)} records, not {len(self.model)}")
 
@@ -239,39 +224,19 @@ class Life:
     def watch(self, event: Event) -> None:
         if event.call == "write" and event.offset >= BLOCK:
             self.touched.add((event.offset - BLOCK) // self.page_size)
-        if self.rng.random() < self.often:
-            watch, self.disk.watch = self.disk.watch, None
-            try:
-                self.check(self.disk.crash(self.rng))
-            finally:
-                self.disk.watch = watch
+        super().watch(event)
 
-    def go(self, steps: int) -> None:
-        self.disk.watch = self.watch
-        faulty = self.rng.random() < 0.5
-        for _ in range(steps):
-            if faulty and self.rng.random() < 0.05:
-                call = self.rng.choice(FAULTS)
-                self.say(f"-- {call} is to fail")
-                self.disk.arm(call, self.rng.randint(1, 4))
-            try:
-                self.step()
-            except OSError as error:
-                self.say(f"-- {error}")
-                self.done["failed"] += 1
-                self.begin_again()
-            self.done["steps"] += 1
-        self.disk.watch = None
-        self.check(self.disk.crash(self.rng))
-        self.ring.abort()
+    def abort(self, *ignored: type[Exception]) -> None:
+        with suppress(*ignored):
+            self.ring.abort()
 
     def begin_again(self) -> None:
-        """After a fault the power goes; what there is then is what there was."""
-        self.disk.watch = None
-        for fault in FAULTS:
-            self.disk.arm(fault, 0)
-        self.ring.abort()
+        """No image of it is checked first: what it leaves is looked at as it is."""
+        self.abort()
         self.disk = self.disk.crash(self.rng)
+        self.take_up()
+
+    def take_up(self) -> None:
         found = self.look(self.path)
         if missing := self.must().difference(found):
             raise Wrong(f"lost {sorted(missing)[:9]}")
@@ -279,35 +244,11 @@ class Life:
         self.damaged = self.seen_damage
         self.open()
         self.durable, self.touched = {}, set()
-        self.disk.watch = self.watch
 
 
 def short(body: bytes | None) -> str:
     return "nothing" if body is None else f"{len(body)} bytes {body[:8].hex()}"
 
 
-def live(kind: str, seed: int, steps: int = 60, *, trace: bool = False) -> Life:
-    """One life. Raises Wrong, with what to call to see it again."""
-    life = Life(kind, seed, trace=trace)
-    try:
-        life.go(steps)
-    except Exception as error:
-        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
-        raise
-    return life
-
-
-def lives(kind: str, numbers: Iterable[int], images: int) -> Counter[str]:
-    """Lives until so many images were looked at -> what happened in them."""
-    done: Counter[str] = Counter()
-    for number in numbers:
-        life = live(kind, number)
-        done += life.done
-        done["images"] += life.images
-        if done["images"] >= images:
-            return done
-    return done
-
-
 if __name__ == "__main__":
-    live(sys.argv[1], int(sys.argv[2]), trace=True)
+    Life.main()

@@ -21,6 +21,7 @@ from constants import shrink
 from winkformats.disk.paths import directory_of
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.errors import CorruptError
+from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import entry
 from winkformats.ledgerq.state import Metadata
 from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
@@ -37,6 +38,7 @@ from winkfs.stores.ledgerq import (
 )
 from winkfs.stores.ledgerq import cursor as cursors
 from winkfs.stores.ledgerq import queue as queues
+from winkfs.stores.ledgerq import state as states
 from winkfs.stores.ledgerq import tail as tails
 from winkfs.stores.ledgerq.aio import AsyncQueue
 from winkfs.stores.ledgerq.check import repair, verify
@@ -81,7 +83,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (queues, tails):
+    for module in (queues, states, tails):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -952,6 +954,43 @@ def test_hostile_integers_are_refused_or_told(path: str) -> None:
     Path(path, "metadata.dat").write_bytes(b"\xff" * 24)
     with Queue(path, "a") as queue:
         assert any("metadata" in line for line in queue.problems)
+
+
+def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
+    disk = SimulatedDisk(1)
+    path = f"{disk.path}/q"
+    create(path)
+    queue = Queue(path, "a", rotation=Rotation(messages=1))
+    for count in range(1, 10):
+        queue.push(b"x")
+        queue.sync()
+        for _ in range(5):
+            image = disk.crash()
+            with Queue(f"{image.path}/q") as looker:
+                assert ids(looker.messages()) == list(range(1, count + 1))
+    queue.abort()
+
+
+def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
+    """When that one is written over."""
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x"] * 40)
+    begun = Path(path, "cursors.dat").stat().st_size
+    queue = Queue(path, "a")
+    for _ in range(20):
+        queue.pop()
+        queue.sync()
+    queue.abort()
+    journal = Path(path, "cursors.dat")
+    data = bytearray(journal.read_bytes())
+    assert len(data) == begun + 20 * ondisk.STRIDE
+    data[begun + 5 * ondisk.STRIDE + 9] ^= 1
+    journal.write_bytes(data)
+    for first in (6, 7):
+        queue = Queue(path, "a")
+        assert queue.pop().id == first
+        queue.sync()
+        queue.abort()
 
 
 def test_a_directory_in_the_place_of_a_segment_is_refused(path: str) -> None:

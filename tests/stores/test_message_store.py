@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from message_lives import small
+from message_lives import Life
 from seam import disk_calls, once, refusing
 
 import winkfs
@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    small(monkeypatch)
+    Life.small(monkeypatch)
 
 
 def fill(path: str, numbers: Iterator[int] | range, **options: object) -> None:
@@ -351,10 +351,10 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
     fill(path, range(100))
     code = (
         "import sys, time, pytest; sys.path[:0] = sys.argv[2:]\n"
-        "from message_lives import small\n"
+        "from message_lives import Life\n"
         "from test_message_store import id_of, body_of\n"
         "from winkfs.stores.messagestore.store import MessageStore\n"
-        "small(pytest.MonkeyPatch())\n"
+        "Life.small(pytest.MonkeyPatch())\n"
         "store = MessageStore(sys.argv[1], 'a', sync='interval', interval=0.002)\n"
         "for i in range(100, 900):\n"
         "    store.write(id_of(i), body_of(i))\n"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from ring_lives import VARIANTS, lives
+from ring_lives import VARIANTS, Life
 
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.errors import FormatError, Refusal
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_image_has_what_was_synced(kind: str, seed: int, soak: bool) -> None:
     """Whole records in their order, none of which a sync has made durable is lost."""
-    done = lives(kind, itertools.count(seed), 30_000 if soak else 1_500)
+    done = Life.lives(kind, seed, 30_000 if soak else 1_500)
     assert done["images"] >= 1_500
     assert done["full" if kind == "refuse" else "overwritten"]
 

@@ -1,4 +1,4 @@
-"""Who has read what: cursors, their leases, and the order in which each reads.
+"""Who has read what: cursors, their leases, the order in which each reads, and what it gets next.
 
 A cursor has a position for each priority: what is below it is consumed, except what is leased. As
 within a priority messages are read in the order of their ids, that says all.
@@ -7,15 +7,15 @@ within a priority messages are read in the order of their ids, that says all.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
-from winkformats.ledgerq.cursors import Journal, Row
-from winkformats.ledgerq.entry import HIGH, LOW, MEDIUM, Message
-from winkformats.ledgerq.state import Dedup, Metadata
-from winkfs.stores.ledgerq.files import Files
+from winkformats.ledgerq.cursors import Journal
+from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
+from winkfs.stores.ledgerq.files import Files, Say
+from winkfs.units import NANO
 
 MAIN: Final = ""  # the cursor that LedgerQ has, too
 NONE: Final[Iterator[Message | None]] = iter(())
@@ -165,87 +165,132 @@ class Cursor:
         self.moved = True
 
 
-class State:
-    """What the journal of cursors says.
+class Deliveries:
+    """Hands out messages to consumers.
 
-    cursors    by name; the main one is always there
-    mode       whether messages are read by priority; None: nobody has said
-    written    the last two states of metadata.dat that were about to be written
-    files      how often segments came, went or changed
-    dedup      by hash
+    by_priority  whether messages are read by priority
     """
 
-    def __init__(self) -> None:
-        self.cursors = {MAIN: Cursor(MAIN, 0)}
-        self.mode: bool | None = None
-        self.written: list[Metadata] = []
-        self.files = 0
-        self.dedup: dict[str, Dedup] = {}
-        self._numbers = {0: self.cursors[MAIN]}
-        self._key = b""
+    def __init__(
+        self, files: Files, append: Callable[[], Journal], say: Say, *, starved: int
+    ) -> None:
+        """`append`: returns the journal of cursors, to write; `starved`: see `Order`."""
+        self.files, self.by_priority = files, False
+        self._append, self._say, self._starved = append, say, starved
 
-    def add(self, name: str, number: int | None = None) -> Cursor:
-        """A cursor that begins. Raises ValueError where there is no number left for it."""
-        if number is None:
-            number = next((n for n in range(1, 256) if n not in self._numbers), -1)
-            if number < 0:
-                raise ValueError("a queue has 255 consumers at most")
-        old = self._numbers.get(number)
-        if old is not None:
-            self.cursors.pop(old.name, None)
-        cursor = self._numbers[number] = self.cursors[name] = Cursor(name, number)
-        return cursor
+    def order(self, at: list[int]) -> Order:
+        return Order(self.files, at, priorities=self.by_priority, starved=self._starved)
 
-    def remove(self, cursor: Cursor) -> None:
-        del self.cursors[cursor.name], self._numbers[cursor.number]
+    def next(self, cursor: Cursor, now: int, visible: float | None) -> Message | None:
+        """The next message, which is consumed or leased. None: there is none."""
+        order = cursor.order
+        if order is None:
+            order = cursor.order = self.order(cursor.at)
+        deadline = 0 if visible is None else later(now, visible)
+        message = order.head(now)
+        if cursor.leased:
+            overdue = self._overdue(cursor, now, message)
+            if overdue is not None:
+                return self._again(cursor, overdue, None if visible is None else deadline)
+        if message is None:
+            before = list(cursor.at)
+            order.seen()
+            cursor.moved = cursor.moved or before != cursor.at
+            return None
+        order.heads[order.lane] = None
+        at, after = cursor.at, message.id + 1
+        if self.by_priority:
+            at[message.priority] = after
+        else:
+            if at[0] < after:
+                at[0] = after
+            if at[1] < after:
+                at[1] = after
+            if at[2] < after:
+                at[2] = after
+        cursor.moved = True
+        if visible is not None:
+            self.lease(cursor, message.id, Lease(deadline, 1, 0, message.priority))
+        return message
 
-    def apply(self, row: Row) -> None:
-        """What a row says. Rows that make no sense are ignored: they have a checksum."""
-        kind, number, count, priority, values, text = row
-        cursor = self._numbers.get(number)
-        if kind == ondisk.NAME:
-            self.add(text.rstrip(b"\0").decode("utf-8", "replace"), number)
-        elif kind == ondisk.MODE:
-            self.mode = bool(values[0])
-        elif kind == ondisk.WRITTEN:
-            self.written = [*self.written[-1:], Metadata(values[0], values[1])]
-        elif kind == ondisk.FILES:
-            self.files += 1
-        elif kind == ondisk.KEY:
-            self._key = text
-        elif kind == ondisk.KEPT:
-            key = self._key.hex()
-            self.dedup[key] = Dedup(key, values[0], values[1], values[2], values[3])
-        elif cursor is None:
-            return
-        elif kind == ondisk.AT:
-            cursor.at[:] = values[:3]
-        elif kind == ondisk.SEEK:
-            cursor.seek(list(values[:3]))
-        elif kind == ondisk.LEASED:
-            lane, id = min(priority, HIGH), values[0]
-            cursor.lease(id, Lease(values[1], count, values[2], lane))
-            cursor.at[lane] = max(cursor.at[lane], id + 1)
-        elif kind == ondisk.DONE:
-            cursor.leased.pop(values[0], None)
-        elif kind == ondisk.GONE and number:
-            self.remove(cursor)
+    def pending(self, cursor: Cursor, now: int) -> Iterator[Message]:
+        """The messages that `next` would hand out, which stay."""
+        order = self.order(list(cursor.at))
+        overdue = sorted(
+            (-lease.priority if self.by_priority else 0, id)
+            for id, lease in cursor.leased.items()
+            if lease.deadline <= now
+        )
+        while True:
+            try:
+                message = order.head(now)
+            except FileNotFoundError:
+                self.files.look_again()
+                continue
+            if overdue and (
+                message is None or not self.by_priority or message.priority <= -overdue[0][0]
+            ):
+                id = overdue.pop(0)[1]
+                lease, message = cursor.leased.get(id), self.files.find(id)
+                if lease is None or message is None:
+                    continue
+                if message.expires is not None and message.expires <= now:
+                    continue
+                message = message._replace(deliveries=lease.deliveries + 1)
+            elif message is None:
+                return
+            else:
+                order.taken()
+                for lane in (message.priority,) if self.by_priority else BY_PRIORITY:
+                    order.at[lane] = max(order.at[lane], message.id + 1)
+            yield message
 
-    def store(self, journal: Journal) -> None:
-        """Rows that say all of it."""
-        if self.mode is not None:
-            journal.add(ondisk.MODE, 0, int(self.mode))
-        for metadata in self.written:
-            journal.add(ondisk.WRITTEN, 0, *metadata)
-        for cursor in self.cursors.values():
-            if cursor.number:
-                journal.add_text(ondisk.NAME, cursor.number, cursor.name.encode())
-            for id, lease in cursor.leased.items():
-                write_lease(journal, cursor, id, lease)
-            journal.add(ondisk.AT, cursor.number, *cursor.at)
-            cursor.moved = False
-        for entry in self.dedup.values():
-            write_key(journal, entry)
+    def _overdue(self, cursor: Cursor, now: int, head: Message | None) -> Message | None:
+        """A message whose lease has ended, if it comes before `head`."""
+        while (found := cursor.overdue(now)) is not None:
+            id, lease = found
+            if self.by_priority and head is not None and head.priority > lease.priority:
+                return None
+            try:
+                message = self.files.find(id)
+            except CorruptError as error:
+                self._say(str(error))
+                message = None
+            if message is not None and (message.expires is None or message.expires > now):
+                return message._replace(deliveries=lease.deliveries + 1)
+            self.settle(cursor, id)
+        return None
+
+    def _again(self, cursor: Cursor, message: Message, deadline: int | None) -> Message:
+        """Hand out a message that was leased."""
+        if deadline is None:
+            self.settle(cursor, message.id)
+        else:
+            lease = cursor.leased[message.id]
+            self.lease(cursor, message.id, lease._replace(
+                deadline=deadline, deliveries=message.deliveries
+            ))  # fmt: skip
+        return message
+
+    def last_lease(self, cursor: Cursor, id: int, now: int) -> Lease | None:
+        """That of a message, as one that ends `now` where it was consumed. None: it was not."""
+        lease = cursor.leased.get(id)
+        if lease is None:
+            message = self.files.find(id)
+            if message is not None and id < cursor.at[message.priority]:
+                lease = Lease(now, 1, 0, message.priority)
+        return lease
+
+    def lease(self, cursor: Cursor, id: int, lease: Lease) -> None:
+        cursor.lease(id, lease)
+        write_lease(self._append(), cursor, id, lease)
+
+    def settle(self, cursor: Cursor, id: int) -> bool:
+        """A message is consumed -> whether it was leased."""
+        if cursor.leased.pop(id, None) is None:
+            return False
+        self._append().add(ondisk.DONE, cursor.number, id)
+        return True
 
 
 def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None:
@@ -255,17 +300,8 @@ def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None
     )  # fmt: skip
 
 
-def write_key(journal: Journal, entry: Dedup) -> None:
-    journal.add_text(ondisk.KEY, 0, bytes.fromhex(entry.key))
-    journal.add(ondisk.KEPT, 0, entry.message_id, entry.enqueued, entry.expires, entry.offset)
-
-
-def read_state(storage: Storage) -> tuple[State, int | None, int]:
-    """The state that a journal gives, its seed, and where it ends; None, 0: it has no header."""
-    state, seed = State(), ondisk.seed_of(storage)
-    if seed is None:
-        return state, None, 0
-    end = ondisk.HEADER.size
-    for row, end in ondisk.rows(storage, seed):  # noqa: B007
-        state.apply(row)
-    return state, seed, end
+def later(now: int, seconds: float) -> int:
+    """Nanoseconds since the epoch. Raises ValueError."""
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"a time must be 0 seconds or more, not {seconds}")
+    return min(now + int(seconds * NANO), LAST_ID)

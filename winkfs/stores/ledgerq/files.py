@@ -27,7 +27,7 @@ from winkformats.ledgerq.entry import (
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.priorities import Places
 from winkformats.ledgerq.segment import LAST, NAME, START, WINDOW, Header, Walk, name_of
-from winkfs.errors import Refusal
+from winkfs.errors import NoSuchFile, Refusal
 
 OPEN: Final = 64  # segments open for reading
 NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
@@ -261,13 +261,46 @@ class Files:
         except FileNotFoundError:
             return None, path
 
+    def removable(
+        self, floor: int, before: int | None, bytes: int | None, count: int | None, least: int
+    ) -> list[Segment]:
+        """The first segments, without messages from the id `floor` on, which ended `before` a time
+        (nanoseconds since the epoch), or until limits are met; see `Queue.compact`."""
+        there = list(self.segments.values())
+        size, gone = sum(segment.size for segment in there), []
+        for i, segment in enumerate(there[:-1]):
+            if len(there) - i <= max(least, 1) or segment.last >= floor:
+                break
+            following = there[i + 1].header
+            if not (
+                (before, bytes, count) == (None, None, None)
+                or (before is not None and following is not None and following.created < before)
+                or (bytes is not None and size > bytes)
+                or (count is not None and len(there) - i > count)
+            ):
+                break
+            size -= segment.size
+            gone.append(segment)
+        return gone
+
+    def left(self, floor: int) -> list[Segment]:
+        """Segments that an interrupted compaction has left: others behind them, below the id
+        `floor`, are gone."""
+        there = [segment for segment in self.segments.values() if segment.first]
+        for i in range(len(there) - 1, 0, -1):
+            if there[i - 1].last + 1 < there[i].first <= floor:
+                return there[:i]
+        return []
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment and what is beside it; who calls syncs the directory."""
+        for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
+            self.directory.unlink(name_of(segment.number, suffix))
+        self.drop(segment)
+
     def drop(self, segment: Segment) -> None:
         """Of a segment whose file is gone, or another."""
         self.segments.pop(segment.number, None)
-        self.forget(segment)
-
-    def forget(self, segment: Segment) -> None:
-        """Close the file of a segment."""
         if (storage := self._open.pop(segment.number, None)) is not None:
             storage.close()
         self.changes += 1
@@ -283,6 +316,11 @@ class Files:
     def last(self) -> int:
         """The highest id."""
         return max((segment.last for segment in self.segments.values()), default=0)
+
+    @property
+    def newest(self) -> Segment | None:
+        """The last one, which also may have no messages yet."""
+        return next(reversed(self.segments.values()), None)
 
     def storage(self, segment: Segment) -> Storage:
         found = self._open.get(segment.number)
@@ -330,6 +368,17 @@ class Files:
                         offsets.append(walk.base + at)
             segment.tables = found
         return segment.tables
+
+    def pending(self, at: list[int]) -> int:
+        """Messages that are not below the position of their priority, as far as ids tell."""
+        count, lowest, highest = 0, min(at), max(at)
+        for segment in self._from(lowest):
+            if lowest == highest or segment.first >= highest:
+                count += segment.last - max(segment.first, lowest) + 1
+            else:
+                for (ids, _), position in zip(self.tables(segment), at, strict=True):
+                    count += len(ids) - bisect_left(ids, position)
+        return count
 
     def have_priorities(self, start: int) -> bool:
         """Whether a message from this id on has a priority, as far as a look into the first PROBE
@@ -421,9 +470,7 @@ class Files:
         cost  1.3 us a message
         """
         changes = self.changes
-        segment = next(iter(self._from(start)), None) or next(
-            reversed(self.segments.values()), None
-        )
+        segment = next(iter(self._from(start)), None) or self.newest
         while segment is None:
             yield None
             if changes != self.changes:
@@ -464,6 +511,31 @@ class Files:
                     if changes != self.changes:
                         return
             segment = following
+
+    def all(self) -> Iterator[Message]:
+        """All messages, by arrival, also while the segments change."""
+        start, lane = 1, self.arrivals(1)
+        while True:
+            try:
+                message = next(lane)
+            except StopIteration:
+                lane = self.arrivals(start)
+                continue
+            except FileNotFoundError:
+                self.look_again()
+                lane = self.arrivals(start)
+                continue
+            if message is None:
+                return
+            start = message.id + 1
+            yield message
+
+    def look_again(self) -> None:
+        """A segment is gone: who looks has to see what a writer has done. Raises NoSuchFile."""
+        before = self.changes
+        self.load(follow=True)
+        if before == self.changes:
+            raise NoSuchFile("a segment is gone: open it anew", self.directory.path)
 
     def _say_walk(self, segment: Segment, walk: Walk) -> None:
         for begin, stop in walk.bad:

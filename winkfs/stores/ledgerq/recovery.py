@@ -44,10 +44,8 @@ def _remove(files: Files, segment: Segment, say: Say) -> None:
     """A segment without header and messages: what is in it is kept."""
     storage = files.storage(segment)
     keep_aside(files, segment, [storage.read(0, storage.size())], say)
-    for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
-        files.directory.unlink(name_of(segment.number, suffix))
+    files.remove(segment)
     files.directory.sync()
-    files.drop(segment)
 
 
 def _cut(files: Files, segment: Segment, say: Say) -> None:

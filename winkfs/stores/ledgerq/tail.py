@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Final, NamedTuple
 
@@ -11,14 +11,28 @@ from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Storage
 from winkformats.ledgerq import priorities
-from winkformats.ledgerq.entry import DATA, END, HEAD, LAST_ID, LEAST, LOW, encode
+from winkformats.ledgerq.entry import (
+    DATA,
+    END,
+    GZIP,
+    HEAD,
+    HIGH,
+    LAST_ID,
+    LEAST,
+    LOW,
+    UNPACKED,
+    encode,
+    packed,
+)
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.segment import LAST, START, Header, name_of
 from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.units import NANO
 
+INFINITE: Final = float("inf")
 BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
 GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
 SEGMENT_BYTES: Final = 64 << 20
@@ -33,10 +47,43 @@ class Rotation(NamedTuple):
     seconds: float | None = None
 
 
+class NewMessage(NamedTuple):
+    """A message to push, and its options; None: as the queue has it.
+
+    ttl       seconds until it expires
+    compress  level of gzip, 0: none
+    """
+
+    payload: bytes
+    priority: int = LOW
+    ttl: float | None = None
+    headers: Mapping[str, str] | None = None
+    compress: int | None = None
+
+    def check(self) -> None:
+        """Raises ValueError for a wrong option; `encode` does so for wrong headers."""
+        _, priority, ttl, _, compress = self
+        if not LOW <= priority <= HIGH:
+            raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
+        if ttl is not None and not 0 < ttl < INFINITE:
+            raise ValueError(f"a message expires in more than 0 seconds, not in {ttl}")
+        if compress is not None and not 0 <= compress <= 9:
+            raise ValueError(f"compress must be 0 to 9, not {compress}")
+
+
+class Defaults(NamedTuple):
+    """Options of messages that say nothing else, and the size of payloads that are compressed."""
+
+    ttl: float | None
+    compress: int
+    compress_from: int
+
+
 class Tail:
     """What is pushed waits in memory up to BUFFER bytes, or until the segment is read. Not for
     several threads at once.
 
+    defaults     of messages; plain: those without options are written as they are
     prepare      is called before a segment is made
     final        what fails in it is final
     out          the active segment, to write; dirty: whether it has changed since the last sync
@@ -50,10 +97,12 @@ class Tail:
         self,
         files: Files,
         rotation: Rotation,
+        defaults: Defaults,
         prepare: Callable[[], object],
         final: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self.files, self.rotation = files, rotation
+        self.files, self.rotation, self.defaults = files, rotation, defaults
+        self.plain = defaults.ttl is None and not defaults.compress
         self._prepare, self._final = prepare, final
         self.out: Storage | None = None
         self.dirty = self.named = self.by_priority = False
@@ -106,9 +155,33 @@ class Tail:
             active.size, active.last, self.next_id = offset, id - 1, id
             at += 1 + count
 
-    def now(self) -> int:
-        """Time does not go back: the index of times is in order."""
-        return max(time.time_ns(), self.time)
+    def push_new(self, new: NewMessage) -> int:
+        """A message with options. Raises ValueError."""
+        payload, priority, ttl, headers, level = new
+        if type(payload) is not bytes:  # whose bytes may change before they are written
+            payload = bytes(payload)
+        if not (self.plain and ttl is None and level is None and LOW <= priority <= HIGH):
+            new.check()
+            ttl = self.defaults.ttl if ttl is None else ttl
+            level = self.defaults.compress if level is None else level
+        elif not (priority or headers):
+            return self.push(payload)
+        timestamp, expires, compression = time.time_ns(), None, 0
+        if timestamp < self.time:  # time does not go back: the index of times is in order
+            timestamp = self.time
+        if ttl:
+            expires = max(later(timestamp, ttl), timestamp + 1)
+        if level and self.defaults.compress_from <= len(payload) <= UNPACKED:
+            kept = packed(payload, level)
+            if kept is not None:
+                payload, compression = kept, GZIP
+        id = self.next_id
+        entry = encode(
+            id, timestamp, payload, priority=priority, expires=expires, headers=headers,
+            compression=compression,
+        )  # fmt: skip
+        self.add(id, timestamp, entry, priority)
+        return id
 
     def add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
         active = self.files.active
@@ -143,7 +216,7 @@ class Tail:
         """The segment that the next message goes to: the last one, or a new one."""
         if self.next_id >= LAST_ID:
             raise Refusal("there are no more ids for messages", self.files.directory.path)
-        last = next(reversed(self.files.segments.values()), None)
+        last = self.files.newest
         full = last is not None and self._is_full(last, timestamp)
         if last is None or full:
             if last is not None:
@@ -233,9 +306,25 @@ class Tail:
         self._waiting += len(entry)
         segment.size, segment.last = segment.size + len(entry), id
 
-    def caught_up(self, segment: Segment) -> None:
-        """Others have added to the active segment."""
-        self._flushed, self._count = segment.size, segment.count
+    def catch_up(self) -> bool:
+        """Take up what others have added to the last segment -> whether they have."""
+        last = self.files.newest
+        if last is None:
+            self.files.load()
+        elif (size := self.files.storage(last).size()) > last.size:
+            self.files.grow(last, size)
+            if last is self.files.active:
+                self._flushed, self._count = last.size, last.count
+        else:
+            return False
+        return True
+
+    def go_on(self, known: list[int]) -> None:
+        """Behind ids and times that messages have; `known`: the next ids, as others say."""
+        self.next_id = max(self.files.last + 1, self.next_id, *known)
+        last = self.files.newest
+        if last is not None and (sparse := self.files.sparse(last)):
+            self.time = max(self.time, sparse.times[-1])
 
     def let_go(self) -> None:
         """It may have grown, or be closed by now."""
