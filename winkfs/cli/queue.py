@@ -182,7 +182,7 @@ def push(
 @click.option("--timeout", type=DURATION, metavar="DURATION",
               help="Wait until none has come for so long.")  # fmt: skip
 @click.option("--visible", type=DURATION, default="10s", metavar="DURATION",
-              help="Nobody else gets them while they are written, up to so long (10s).")  # fmt: skip
+              help="So long nobody else gets what is being written (10s).")  # fmt: skip
 @JSON
 def pop(
     base: str,
