@@ -33,6 +33,7 @@ from winkfs.stores.ledgerq import (
     Queue,
     Rotation,
     create,
+    files,
     is_queue,
 )
 from winkfs.stores.ledgerq import cursor as cursors
@@ -565,6 +566,34 @@ def test_one_writes_and_others_look(path: str) -> None:
         writer.push(b"x")
     with pytest.raises(Closed):
         list(looker.messages())
+
+
+def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x" * 100] * 3)
+    (segment,) = Path(path).glob("*.log")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-50])
+    with Queue(path) as reader:
+        assert reader.problems == [f"{segment}: 80 bytes at byte 324 are no messages"]
+    monkeypatch.setattr(files, "sleep", lambda _: segment.write_bytes(whole))
+    with Queue(path) as reader:
+        assert not reader.problems and ids(reader.messages()) == [1, 2, 3]
+
+
+def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(tmp_path: Path) -> None:
+    path = str(tmp_path / "q")
+    create(path, by_priority=True)
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x" * 5000] * 15)
+
+    def others(_: int) -> None:
+        with Queue(path, "a") as queue:
+            queue.push_many([b"x" * 5000] * 40, priority=HIGH)
+            queue.pop_many(30)
+
+    report = verify(path, others)
+    assert not report.problems and report.files == 15
 
 
 def test_who_looks_while_segments_go_sees_the_others(path: str) -> None:

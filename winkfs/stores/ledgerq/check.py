@@ -86,9 +86,9 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
         wrong = head.min_id != rows[0][0] or head.max_id > before
         if wrong:
             report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
-    wrong = _check_derived(files, segment, rows, found)
+    beside = _check_derived(files, segment, rows, found)
     if storage.size() == size:  # nobody has added to it meanwhile
-        for line in wrong:
+        for line in beside:
             report.add(line)
     return before
 
