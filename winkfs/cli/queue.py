@@ -319,8 +319,8 @@ def stats(base: str, as_json: bool) -> None:
     """Show how many messages there are, who has read how far, and bytes on the disk."""
     with opened(base) as found:
         facts = found.stats()
-    del facts["problems"]  # which were said
-    say_facts({"base": base, "kind": "queue"} | facts, as_json)
+        del facts["problems"]  # which are said
+        say_facts({"base": base, "kind": "queue"} | facts, as_json)
 
 
 @queue.command()
@@ -391,12 +391,12 @@ def compact(
             seconds=max_age, bytes=max_size, segments=max_segments, least=keep, unread=unread,
             dry_run=dry_run,
         )  # fmt: skip
-    if as_json:
-        emit({"base": base, "dry_run": dry_run, **done._asdict()})
-        return
-    lost = f", with {done.unread} messages that were not read" if done.unread else ""
-    verb = "would be removed" if dry_run else "removed"
-    click.echo(f"{base}: {done.segments} segments of {done.bytes} bytes {verb}{lost}")
+        if as_json:
+            emit({"base": base, "dry_run": dry_run, **done._asdict()})
+        else:
+            lost = f", with {done.unread} messages that were not read" if done.unread else ""
+            verb = "would be removed" if dry_run else "removed"
+            click.echo(f"{base}: {done.segments} segments of {done.bytes} bytes {verb}{lost}")
 
 
 @queue.command()
@@ -437,7 +437,7 @@ def seek(
             found.seek(id or (1 if first else found.next_id), consumer=consumer)
         facts = found.stats()
         at = (facts if consumer == MAIN else facts["consumers"][consumer])["read_id"]
-    click.echo(f"{base}: message {at} is next")
+        click.echo(f"{base}: message {at} is next")
 
 
 # --- dead letters ---
@@ -463,14 +463,15 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
     if there is None:
         raise Refusal("has no queue of dead letters beside it: see --dead-letters", base)
     check(there)
+    if os.path.samefile(base, there):
+        raise Refusal("its dead letters lie in another queue: see --dead-letters", base)
     with opened(base, change=True, dead_letters=there) as found:
         done = found.requeue(count)
-        for problem in found.dead_letters().problems:
-            found.problems.append(problem)
-    if as_json:
-        emit({"base": base, "requeued": done})
-    else:
-        click.echo(f"{base}: {done} messages pushed again")
+        found.problems += found.dead_letters().problems
+        if as_json:
+            emit({"base": base, "requeued": done})
+        else:
+            click.echo(f"{base}: {done} messages pushed again")
 
 
 def _letters(base: str) -> str | None:

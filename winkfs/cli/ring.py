@@ -181,8 +181,8 @@ def stats(file: str, as_json: bool) -> None:
     """Show how many records there are, what was written for them, and what was lost."""
     with opened(file) as found:
         facts = found.stats()
-    del facts["notes"]  # which were said
-    say_facts({"base": file, "kind": "ring buffer"} | facts, as_json)
+        del facts["notes"]  # which are said
+        say_facts({"base": file, "kind": "ring buffer"} | facts, as_json)
 
 
 @ring.command()
