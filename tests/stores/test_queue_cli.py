@@ -212,7 +212,8 @@ def test_consumers_and_seek(run: Run) -> None:
     assert {name: one["read_id"] for name, one in facts["consumers"].items()} == {"a": 2, "b": 1}
     assert run("queue", "seek", "q", "--remove", "--consumer", "b") == (0, b"", "")
     for command in ("pop", "peek", "ls"):
-        assert "no consumer 'b'" in one_line(run("queue", command, "q", "--consumer", "b"))
+        refused = one_line(run("queue", command, "q", "--json", "--consumer", "b"))
+        assert refused == "winkfs: q: no consumer 'b': add it first\n"
 
 
 def test_compact_removes_what_is_read(run: Run) -> None:
@@ -315,7 +316,7 @@ def test_what_a_killed_pop_had_comes_again(run: Run) -> None:
     assert popping.stdout is not None
     popping.stdout.read(1)
     popping.kill()
-    popping.wait()
+    popping.communicate()
     facts = json.loads(run("queue", "stats", "q", "--json").out)
     assert (facts["pending"], facts["in_flight"]) == (40, 16)
     assert len(ids(run("queue", "ls", "q", "--json"))) in (24, 40)
@@ -328,7 +329,10 @@ def test_who_waits_gets_lines_as_they_come_and_keeps_what_was_not_written(run: R
     popping = program(
         "pop", "q", "-a", "--wait", "--lines", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    pushing = program("push", "q", "--lines", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pushing = program(
+        "push", "q", "--lines", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
     assert pushing.stdin is not None and popping.stdout is not None
     for n in range(3):
         pushing.stdin.write(b"line %d\nha" % n if n == 2 else b"line %d\n" % n)
