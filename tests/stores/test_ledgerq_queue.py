@@ -1003,6 +1003,26 @@ def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.Mon
         assert ids(queue.peek()) == [1501] and ids(queue.peek(consumer="a")) == [1]
 
 
+def test_a_journal_that_another_process_wrote_anew_is_not_written_anew_at_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, "a", shared=True) as one, Queue(path, "a", shared=True) as two:
+        one.push_many([b"x"] * 50)
+        for _ in range(50):
+            assert one.pop(visible=100) is not None
+        shrink(monkeypatch, "bytes of a journal of cursors", 100)
+        anew = one._shrink_journal
+
+        def late() -> None:
+            two.ack(*range(1, 51))
+            two.sync()
+            anew()
+
+        monkeypatch.setattr(one, "_shrink_journal", late)
+        one.sync()
+        assert one.pop() is None and one.push(b"y") == 51 and two.pop() is not None
+
+
 def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Queue(path, "a", rotation=Rotation(messages=1000)) as queue:
         queue.push_many([bytes(50)] * 9500)

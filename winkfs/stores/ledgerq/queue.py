@@ -725,7 +725,8 @@ class Queue:
                     if journal is not None:
                         journal.sync()
             self._synced = max(self._synced, done)
-        if self._journal is not None and self._journal.size > JOURNAL_ROOM:
+        known = self._journal
+        if known is not None and known.size > JOURNAL_ROOM:
             self._shrink_journal()
 
     def _moved(self) -> bool:
@@ -736,8 +737,8 @@ class Queue:
             self._access.check()
             live = sum(len(cursor.leased) for cursor in self.state.cursors.values())
             live += 2 * len(self.state.dedup)
-            assert self._journal is not None
-            if self._journal.size > max(JOURNAL_ROOM, 4 * live * ondisk.STRIDE):
+            journal = self._journal  # None: another process has just written it anew
+            if journal is not None and journal.size > max(JOURNAL_ROOM, 4 * live * ondisk.STRIDE):
                 self._sync_all()
                 with self._access.final():
                     self._renew_journal()
