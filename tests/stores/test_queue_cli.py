@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import commands
 import pytest
 from commands import PROGRAM, Done, Run, listed, one_line
 
+from winkfs.cli.queue import queue
 from winkfs.stores.ledgerq import Queue, create
 
 pytestmark = pytest.mark.slow
@@ -240,10 +242,10 @@ def test_compact_removes_what_is_read(run: Run) -> None:
 @pytest.mark.parametrize("place", ["q.dlq", "q/dlq", "elsewhere"])
 def test_dead_letters_are_listed_and_pushed_again(run: Run, place: str) -> None:
     create("q")
-    with Queue("q", "a", dead_letters=place, retries=1) as queue:
-        queue.push_many([b"bad", b"worse", b"good"])
-        for message in queue.pop_many(2, visible=60):
-            assert queue.nack(message.id, "no\nluck")
+    with Queue("q", "a", dead_letters=place, retries=1) as found:
+        found.push_many([b"bad", b"worse", b"good"])
+        for message in found.pop_many(2, visible=60):
+            assert found.nack(message.id, "no\nluck")
     named = ("--dead-letters", place) if place == "elsewhere" else ()
     for arguments in (("q", *named), (place,)):
         before = picture(place)
@@ -392,8 +394,8 @@ def test_what_was_pushed_before_a_failure_is_printed(run: Run) -> None:
 
 def test_a_queue_that_another_process_holds(run: Run) -> None:
     run("queue", "create", "q")
-    with Queue("q", "a") as queue:
-        queue.push(b"x")
+    with Queue("q", "a") as found:
+        found.push(b"x")
         for command in (("push",), ("pop",), ("seek", "--first"), ("compact",)):
             held = one_line(run("queue", command[0], "q", *command[1:]))
             assert held == "winkfs: q: another process has the queue open for itself: stop it\n"
@@ -441,3 +443,25 @@ def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
     assert run("queue", "create", "q").status == 0
     done = run("queue", arguments[0], "q", *arguments[1:])
     assert "winkfs queue" in one_line(done, status=2)
+
+
+def test_the_commands_of_the_page(run: Run) -> None:
+    """Each with the options that the page names."""
+    page = (Path(__file__).parents[2] / "docs/ledgerq.md").read_text()
+    block = page.partition("## Commands")[2].split("```sh\n")[1].split("```")[0]
+    Path("FILE").write_bytes(b"x")
+    named = set()
+    for line in block.splitlines():
+        command = line.split("#")[0].split("|")[-1].replace("FILE...", "FILE")
+        if "--wait" in command:
+            continue
+        if "--priority" in command:
+            command = command.replace("jobs", "urgent")
+            run("queue", "create", "urgent", "--by-priority")
+        arguments = command.split()[1:]
+        named.add(arguments[1])
+        done = run(*arguments, stdin=b"line\n")
+        assert (done.status, done.err) == (0, ""), command
+        known = run("queue", arguments[1], "--help").out.decode()
+        assert all(word in known for word in re.findall(r"--[a-z-]+", line)), line
+    assert named == set(queue.commands)
