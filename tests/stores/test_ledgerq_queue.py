@@ -34,6 +34,7 @@ from winkfs.stores.ledgerq import (
     Queue,
     Rotation,
     create,
+    files,
     is_queue,
 )
 from winkfs.stores.ledgerq import cursor as cursors
@@ -569,6 +570,34 @@ def test_one_writes_and_others_look(path: str) -> None:
         list(looker.messages())
 
 
+def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(path, "a") as queue:
+        queue.push_many([b"x" * 100] * 3)
+    (segment,) = Path(path).glob("*.log")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-50])
+    with Queue(path) as reader:
+        assert reader.problems == [f"{segment}: 80 bytes at byte 324 are no messages"]
+    monkeypatch.setattr(files, "sleep", lambda _: segment.write_bytes(whole))
+    with Queue(path) as reader:
+        assert not reader.problems and ids(reader.messages()) == [1, 2, 3]
+
+
+def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(tmp_path: Path) -> None:
+    path = str(tmp_path / "q")
+    create(path, by_priority=True)
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many([b"x" * 5000] * 15)
+
+    def others(_: int) -> None:
+        with Queue(path, "a") as queue:
+            queue.push_many([b"x" * 5000] * 40, priority=HIGH)
+            queue.pop_many(30)
+
+    report = verify(path, others)
+    assert not report.problems and report.files == 15
+
+
 def test_who_looks_while_segments_go_sees_the_others(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as writer:
         writer.push_many([b"x"] * 1000)
@@ -1011,6 +1040,28 @@ def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.Mon
         assert Path(path, "cursors.dat").stat().st_size < 5000
     with Queue(path) as queue:
         assert ids(queue.peek()) == [1501] and ids(queue.peek(consumer="a")) == [1]
+
+
+def test_a_journal_that_another_process_wrote_anew_is_not_written_anew_at_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, "a", shared=True) as one, Queue(path, "a", shared=True) as two:
+        one.push_many([b"x"] * 50)
+        for _ in range(50):
+            assert one.pop(visible=100) is not None
+        shrink(monkeypatch, "bytes of a journal of cursors", 100)
+        is_long = one.state.is_long
+
+        def late() -> bool:
+            monkeypatch.setattr(one.state, "is_long", is_long)
+            assert is_long()
+            two.ack(*range(1, 51))
+            two.sync()
+            return True
+
+        monkeypatch.setattr(one.state, "is_long", late)
+        one.sync()
+        assert one.pop() is None and one.push(b"y") == 51 and two.pop() is not None
 
 
 def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "salvage": ("maintain", "Copy the intact files of a damaged data file."),
     "dataset": ("dataset", "Create and maintain data sets: folders of containers."),
     "store": ("store", "Create and maintain stores of records: message stores, LogStores."),
+    "queue": ("queue", "Create and use queues of messages, by arrival or by priority."),
     "ring": ("ring", "Create and use queues of fixed size in a file or on a device."),
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, SIZE, STDIN, Progress, complete_file, emit, say, tell
-from winkfs.cli.store import bodies_of, say_facts
+from winkfs.cli._common import JSON, SIZE, STDIN, Progress, complete_file, emit, say
+from winkfs.cli.store import bodies_of, say_facts, say_report, write_body
 from winkfs.errors import NoSuchFile
 
 if TYPE_CHECKING:
@@ -145,11 +144,7 @@ def _write(
     """Write up to so many of the oldest records, None: all. Raises NoSuchFile for none of some."""
     written = 0
     for record in islice(found.records(), count):
-        if as_json:
-            payload = {"payload_b64": b64encode(record.body).decode()}
-            emit(_facts(found, record) | payload)
-        else:
-            sys.stdout.buffer.write(record.body + b"\n" * lines)
+        write_body(record.body, _facts(found, record) if as_json else None, lines=lines)
         if taken is not None:
             taken()
         written += 1
@@ -186,8 +181,8 @@ def stats(file: str, as_json: bool) -> None:
     """Show how many records there are, what was written for them, and what was lost."""
     with opened(file) as found:
         facts = found.stats()
-    del facts["notes"]  # which were said
-    say_facts({"base": file, "kind": "ring buffer"} | facts, as_json)
+        del facts["notes"]  # which are said
+        say_facts({"base": file, "kind": "ring buffer"} | facts, as_json)
 
 
 @ring.command()
@@ -207,8 +202,6 @@ def verify(file: str, as_json: bool) -> int:
         emit({"base": file, **counts, "problems": report.problems, "notes": report.notes,
               "more_problems": report.more})  # fmt: skip
     else:
-        tell(report)
-        state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
         what = f"{report.files} records in {report.entries} pages, {report.bytes} bytes"
-        click.echo(f"{file}: {what}: {state}")
+        say_report(report, file, what)
     return 1 if report.problems else 0

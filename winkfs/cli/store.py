@@ -7,15 +7,18 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     JSON,
+    PIECE,
     STDIN,
     Failures,
     Progress,
@@ -34,6 +37,7 @@ from winkfs.units import parse_size
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from winkfs.container.verify import Report
     from winkfs.registry import Kind
     from winkfs.stores.records import Records, Row
 
@@ -113,6 +117,21 @@ def say_facts(facts: Mapping[str, Any], as_json: bool) -> None:
     print_nested({name: value for name, value in facts.items() if name != "problems"})
     for problem in facts.get("problems", ()):
         say(problem)
+
+
+def say_report(report: Report, base: str, what: str) -> None:
+    """What a verify found: its problems, and in a line how it is."""
+    tell(report)
+    state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
+    click.echo(f"{base}: {what}: {state}")
+
+
+def write_body(body: bytes, facts: Record | None, *, lines: bool) -> None:
+    """Write a body to standard output, with a line feed behind it, or with facts as an object."""
+    if facts is not None:
+        emit(facts | {"payload_b64": b64encode(body).decode()})
+    else:
+        sys.stdout.buffer.write(body + b"\n" * lines)
 
 
 # --- create ---
@@ -196,23 +215,37 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
     if id is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
         raise click.UsageError("--id goes with one FILE")
     with records(base, "a") as found:
-        made: list[str] = []
-        size = 0
-        try:
-            for body in bodies_of(files or (STDIN,), lines):
-                made.append(found.put(id, body))
-                size += len(body)
-                if len(made) == SYNC or size >= SYNC_BYTES:
-                    _acknowledge(found, made)
-                    made, size = [], 0
-        except Exception:  # what is put has to be known
-            with contextlib.suppress(OSError):
+        put_all(found, ([body] for body in bodies_of(files or (STDIN,), lines)),
+                lambda batch: [found.put(id, body) for body in batch])  # fmt: skip
+
+
+class _Synced(Protocol):
+    def sync(self) -> None: ...
+
+
+def put_all(
+    found: _Synced,
+    batches: Iterable[list[bytes]],
+    put: Callable[[list[bytes]], Iterable[str | int]],
+) -> None:
+    """Put bodies, and print their ids, a line each, as they are durable."""
+    made: list[str | int] = []
+    size = 0
+    try:
+        for batch in batches:
+            made += put(batch)
+            size += sum(map(len, batch))
+            if len(made) >= SYNC or size >= SYNC_BYTES:
                 _acknowledge(found, made)
-            raise
-        _acknowledge(found, made)
+                made, size = [], 0
+    except BaseException:  # what is put has to be known
+        with contextlib.suppress(OSError):
+            _acknowledge(found, made)
+        raise
+    _acknowledge(found, made)
 
 
-def _acknowledge(found: Records, ids: list[str]) -> None:
+def _acknowledge(found: _Synced, ids: list[str | int]) -> None:
     found.sync()
     sys.stdout.write("".join(f"{id}\n" for id in ids))
     sys.stdout.flush()
@@ -220,6 +253,14 @@ def _acknowledge(found: Records, ids: list[str]) -> None:
 
 def bodies_of(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
     """Raises OSError."""
+    return chain.from_iterable(batches_of(files, lines))
+
+
+def batches_of(files: tuple[str, ...], lines: bool) -> Iterator[list[bytes]]:
+    """The bodies: of lines as many at a time as a read brings, so that no pipe is waited for.
+
+    raises  OSError
+    """
     for file in files:
         for path in _below(file) if os.path.isdir(file) else [file]:
             with (
@@ -228,9 +269,21 @@ def bodies_of(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
                 else Path(path).open("rb") as content
             ):
                 if lines:
-                    yield from (line.removesuffix(b"\n") for line in content)
+                    yield from _lines(content)
                 else:
-                    yield content.read()
+                    yield [content.read()]
+
+
+def _lines(content: Any) -> Iterator[list[bytes]]:
+    begun: list[bytes] = []  # of a line whose end is not read yet
+    while data := content.read1(PIECE):
+        first, *more = data.split(b"\n")
+        begun.append(first)
+        if more:
+            yield [b"".join(begun), *more[:-1]]
+            begun = [more[-1]]
+    if last := b"".join(begun):
+        yield [last]
 
 
 def _below(folder: str) -> Iterator[str]:
@@ -357,9 +410,7 @@ def verify(base: str, as_json: bool) -> int:
         emit({"base": base, **counts, "problems": report.problems, "notes": report.notes,
               "more_problems": report.more})  # fmt: skip
     else:
-        tell(report)
-        state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
-        click.echo(f"{base}: {report.files} records, {report.bytes} bytes: {state}")
+        say_report(report, base, f"{report.files} records, {report.bytes} bytes")
     return 1 if report.problems else 0
 
 

@@ -26,6 +26,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     with Queue(path) as queue:
         for line in queue.problems:
             report.add(line)
+        queue.files.load(follow=True)  # what consumers have read meanwhile is there now
         before, floor = 0, min(cursor.low for cursor in queue.state.cursors.values())
         for segment in queue.files.segments.values():
             before = _check(queue.files, segment, before, floor, report)
@@ -50,7 +51,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 def _check(files: Files, segment: Segment, before: int, floor: int, report: Report) -> int:
     """`floor`: all messages below are consumed. -> the last id."""
     path, storage = files.path(segment), files.storage(segment)
-    walk, size = Walk(storage, START, before), storage.size()
+    walk, size = Walk(storage, START, before), min(segment.size + segment.torn, storage.size())
     rows: list[tuple[int, int, int]] = []
     after = 0
     found = priorities.empty()
@@ -85,7 +86,10 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
         wrong = head.min_id != rows[0][0] or head.max_id > before
         if wrong:
             report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
-    _check_derived(files, segment, rows, found, report)
+    beside = _check_derived(files, segment, rows, found)
+    if storage.size() == size:  # nobody has added to it meanwhile
+        for line in beside:
+            report.add(line)
     return before
 
 
@@ -94,27 +98,28 @@ def _check_derived(
     segment: Segment,
     rows: list[tuple[int, int, int]],
     found: tuple[priorities.Places, priorities.Places, priorities.Places],
-    report: Report,
-) -> None:
-    """An index may end earlier than its segment."""
+) -> list[str]:
+    """-> what is wrong. An index may end earlier than its segment."""
+    wrong: list[str] = []
     data, name = files.side_file(name_of(segment.number, index.SUFFIX))
     if data is not None:
         try:
             sparse = index.Sparse.decode(data, segment.number, file=name, size=segment.size)
             theirs = list(zip(sparse.ids, sparse.offsets, sparse.times, strict=True))
             if theirs != rows[: len(theirs)]:
-                report.add(f"{name}: its rows are not those of the segment")
+                wrong.append(f"{name}: its rows are not those of the segment")
         except CorruptError as error:
-            report.add(str(error))
+            wrong.append(str(error))
     data, name = files.side_file(name_of(segment.number, priorities.SUFFIX))
     if data is not None:
         try:
             tables, _ = priorities.decode(data, file=name, size=segment.size)
             for (ids, offsets), (mine, places) in zip(tables, found, strict=True):
                 if ids != mine[: len(ids)] or offsets != places[: len(offsets)]:
-                    report.add(f"{name}: its rows are not those of the segment")
+                    wrong.append(f"{name}: its rows are not those of the segment")
         except CorruptError as error:
-            report.add(str(error))
+            wrong.append(str(error))
+    return wrong
 
 
 def repair(path: str) -> list[str]:

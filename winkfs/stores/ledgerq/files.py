@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from time import sleep
 from typing import Final
 
 from google_crc32c import value as crc32c
@@ -32,6 +33,7 @@ from winkfs.errors import NoSuchFile, Refusal
 OPEN: Final = 64  # segments open for reading
 NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
 PROBE: Final = 1 << 20  # bytes of each segment looked at for priorities
+WRITING: Final = 0.05  # seconds in which a write goes on
 SHORTEST: Final = LEAST + len(PAD)  # bytes of an entry and what is behind it
 Say = Callable[[str], object]
 _new: Final = tuple.__new__
@@ -224,6 +226,16 @@ class Files:
             self._say_bad(segment, begin, stop)
         if segment.torn and not follow:
             self._say_bad(segment, segment.size, size)
+
+    def tell_torn(self) -> None:
+        """Tell of ends that are torn and stay so: others may be somebody's who is just writing."""
+        torn = {n: (s.size, s.torn) for n, s in self.segments.items() if s.torn}
+        if torn:
+            sleep(WRITING)
+            self.load(follow=True)
+        for segment in self.segments.values():
+            if torn.get(segment.number) == (segment.size, segment.torn):
+                self._say_bad(segment, segment.size, segment.size + segment.torn)
 
     def _say_bad(self, segment: Segment, start: int, stop: int) -> None:
         self.say(f"{self.path(segment)}: {stop - start} bytes at byte {start} are no messages")

@@ -178,7 +178,8 @@ class Queue:
 
     def _begin(self, *, make: bool) -> None:
         if not self.writable:
-            self._load()
+            self._load(follow=True)
+            self.files.tell_torn()
             if not (self.files.segments or self.directory.exists(METADATA) or make):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
             return

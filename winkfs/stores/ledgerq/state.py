@@ -192,10 +192,11 @@ class State:
 
     def is_long(self) -> bool:
         """Whether it is time to `renew` the journal."""
-        if self._out is None or self._out.size <= JOURNAL_ROOM:
+        out = self._out  # None: another process has just written it anew
+        if out is None or out.size <= JOURNAL_ROOM:
             return False
         live = sum(len(cursor.leased) for cursor in self.cursors.values()) + 2 * len(self.dedup)
-        return self._out.size > 4 * live * ondisk.STRIDE
+        return out.size > 4 * live * ondisk.STRIDE
 
     def renew(self) -> None:
         """Write a journal that says how it is now, and nothing else. Durable."""

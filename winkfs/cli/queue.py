@@ -1,0 +1,499 @@
+"""`winkfs queue`: queues of messages, in the files of LedgerQ."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from winkfs.cli._common import (
+    DURATION,
+    JSON,
+    SIZE,
+    STDIN,
+    Progress,
+    complete_file,
+    emit,
+    pairs,
+    printable,
+    say,
+    time_value,
+)
+from winkfs.cli.ring import ALL, COUNT, LINES
+from winkfs.cli.store import (
+    DIR,
+    batches_of,
+    bodies_of,
+    complete_folder,
+    put_all,
+    say_facts,
+    say_report,
+    write_body,
+)
+from winkfs.errors import NoSuchFile, Refusal
+from winkfs.units import NANO, time_text
+
+if TYPE_CHECKING:
+    from winkformats.ledgerq.entry import Message
+    from winkfs.stores.ledgerq.queue import Queue
+
+PRIORITIES: Final = ("low", "medium", "high")
+BATCH: Final = 16  # messages that are popped at a time
+POLL: Final = 0.05  # seconds between looks of a pop that waits
+MAIN: Final = ""  # the consumer that has no name
+ORIGINAL: Final = "dlq.original_msg_id"
+DEAD: Final = (".dlq", "/dlq")  # behind a queue: where its dead letters are
+CONSUMER: Final = click.option("--consumer", metavar="NAME", default=MAIN,
+                               help="Who reads on its own; see seek.")  # fmt: skip
+
+
+@click.group()
+def queue() -> None:
+    """Create and use queues of messages, by arrival or by priority.
+
+    DIR is a folder in the files of LedgerQ 1.4.1. Messages have ids from 1 on. Several commands may
+    push and pop at the same time. peek, ls, stats, verify and dlq change nothing and take no lock.
+    """
+
+
+@contextmanager
+def opened(base: str, *, change: bool = False, **options: Any) -> Iterator[Queue]:
+    """The queue, open; to change it together with others who share it.
+
+    Damage is said, and ends the command with status 1 when its work is done.
+    """
+    from winkfs.stores.ledgerq.queue import Queue
+
+    if change:
+        check(base)
+    with Queue(base, "a" if change else "r", shared=change, **options) as found:
+        yield found
+    for line in found.problems:
+        say(line)
+    if found.problems:
+        raise click.exceptions.Exit(1)
+
+
+def check(base: str) -> None:
+    """Raises NoSuchFile where there is no queue, rather than that a folder becomes one."""
+    from winkfs.stores.ledgerq.queue import Queue, is_queue
+
+    if not is_queue(base):
+        Queue(base).close()  # which says why
+
+
+@queue.command()
+@DIR
+@click.option("--by-priority", is_flag=True, help="Hand out high before medium before low.")
+@click.option("--consumer", "consumers", metavar="NAME", multiple=True,
+              help="Add a consumer that reads on its own.")  # fmt: skip
+def create(base: str, by_priority: bool, consumers: tuple[str, ...]) -> None:
+    """Make an empty queue in the folder DIR, which is made where there is none.
+
+    These options are kept in the queue. All others are those of the command that they are for: push
+    has when messages expire, compact what is removed.
+    """
+    from winkfs.stores.ledgerq.queue import create as make
+
+    make(base, by_priority=by_priority)
+    with opened(base, change=True) as found:
+        for name in consumers:
+            found.add_consumer(name)
+    click.echo(f"{base}: read by {'priority' if by_priority else 'arrival'}")
+
+
+# --- messages ---
+
+
+@queue.command()
+@DIR
+@click.argument("files", metavar="[CONTENT]...", nargs=-1, shell_complete=complete_file)
+@click.option("--lines", is_flag=True, help="Each line of the CONTENTs is a message.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="In a queue by priority (low).")
+@click.option("--ttl", type=DURATION, metavar="DURATION", help="The messages expire then.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all.")
+@click.option("--key", metavar="KEY",
+              help="Only if none was pushed with KEY in the window; for one CONTENT.")  # fmt: skip
+@click.option("--window", type=DURATION, default="1h", metavar="DURATION",
+              help="The window of a key (1h).")  # fmt: skip
+@click.option("--compress", type=click.IntRange(1, 9), metavar="LEVEL",
+              help="Store with gzip from 1 KiB on: 1 fast to 9 small.")  # fmt: skip
+@click.option("--segment-size", type=SIZE, metavar="SIZE",
+              help="Begin a new file of messages behind so many bytes (64M).")  # fmt: skip
+@click.option("--segment-messages", type=click.IntRange(1), metavar="N",
+              help="Or behind so many messages (1000000).")  # fmt: skip
+def push(
+    base: str,
+    files: tuple[str, ...],
+    lines: bool,
+    priority: str | None,
+    ttl: int | None,
+    headers: tuple[str, ...],
+    key: str | None,
+    window: int,
+    compress: int | None,
+    segment_size: int | None,
+    segment_messages: int | None,
+) -> None:
+    """Add a message for each CONTENT, and print their ids, a line each, as they are durable.
+
+    CONTENT is standard input where there is none, or for -. Of a folder, all files below it are
+    added, in byte order of their paths, and links are left out. Lines of a pipe can be popped as
+    they come. With --key it prints the id of the message that there is.
+    """
+    from winkfs.stores.ledgerq.tail import Rotation
+
+    options: dict[str, Any] = {"ttl": ttl, "headers": pairs(headers, "VALUE"), "compress": compress}
+    options["priority"] = None if priority is None else PRIORITIES.index(priority)
+    options = {name: value for name, value in options.items() if value not in (None, {})}
+    limits = {"bytes": segment_size, "messages": segment_messages}
+    rotation = Rotation(**{name: value for name, value in limits.items() if value is not None})
+    if key is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
+        raise click.UsageError("--key goes with one CONTENT")
+    with opened(base, change=True, rotation=rotation) as found:
+        if options.get("priority") and not found.by_priority:
+            raise Refusal("is read by arrival: see winkfs queue create --by-priority", base)
+        if key is None:
+            batches = batches_of(files or (STDIN,), lines)
+            put_all(found, batches, lambda batch: found.push_many(batch, **options))
+            return
+        (body,) = bodies_of(files or (STDIN,), lines=False)
+        id, new = found.push_once(body, key, window=window, **options)
+        found.sync()
+        if not new:
+            say(f"{base}: nothing is pushed: {key} is the key of message {id}")
+        click.echo(id)
+
+
+@queue.command()
+@DIR
+@COUNT
+@ALL
+@LINES
+@CONSUMER
+@click.option("--wait", is_flag=True, help="Wait for messages.")
+@click.option("--timeout", type=DURATION, metavar="DURATION",
+              help="Wait until none has come for so long.")  # fmt: skip
+@click.option("--visible", type=DURATION, default="10s", metavar="DURATION",
+              help="So long nobody else gets what is being written (10s).")  # fmt: skip
+@JSON
+def pop(
+    base: str,
+    count: int,
+    every: bool,
+    lines: bool,
+    consumer: str,
+    wait: bool,
+    timeout: int | None,
+    visible: int,
+    as_json: bool,
+) -> None:
+    """Take the next message, or more, and write it to standard output.
+
+    They are gone when they are written, up to 16 at a time: if that fails, they come again, and
+    after a kill when --visible is over. --json: an object a line, with payload_b64. Where there is
+    no message the exit status is 1, save with --all. With --wait, --all never ends.
+    """
+    patience = float(timeout or 0) if timeout is not None or not wait else float("inf")
+    written = 0
+    with opened(base, change=True) as found:
+        for some in _popped(found, None if every else count, patience, visible, consumer):
+            left = [message.id for message in some]
+            try:
+                _write(found, some, lines, as_json)
+                sys.stdout.flush()
+                found.ack(*left, consumer=consumer)
+                left = []
+            finally:
+                for id in left:
+                    found.nack(id, "could not be written", consumer=consumer)
+            written += len(some)
+        if not written and not every:
+            raise _empty(found, consumer)
+
+
+def _popped(
+    found: Queue, count: int | None, patience: float, visible: float, consumer: str
+) -> Iterator[list[Message]]:
+    """Up to so many messages, None: all; until none has come for `patience` seconds."""
+    last = time.monotonic()
+    while count is None or count:
+        size = BATCH if count is None else min(BATCH, count)
+        some = found.pop_many(size, visible=visible, consumer=consumer)
+        if some:
+            yield some
+            last = time.monotonic()
+            count = None if count is None else count - len(some)
+        elif time.monotonic() - last >= patience:
+            return
+        else:
+            time.sleep(POLL)
+
+
+def _empty(found: Queue, consumer: str) -> NoSuchFile:
+    facts = found.stats()
+    leased = (facts if consumer == MAIN else facts["consumers"][consumer])["in_flight"]
+    also = f", and {leased} that are leased" if leased else ""
+    return NoSuchFile(f"is empty: there is no message{also}", found.path)
+
+
+@queue.command()
+@DIR
+@COUNT
+@ALL
+@LINES
+@CONSUMER
+@JSON
+def peek(base: str, count: int, every: bool, lines: bool, consumer: str, as_json: bool) -> None:
+    """Write the next message, or more, to standard output, as pop does. They stay."""
+    with opened(base) as found:
+        messages = found.messages(consumer=consumer)
+        written = _write(found, islice(messages, None if every else count), lines, as_json)
+        if not written and not every:
+            raise _empty(found, consumer)
+
+
+def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool) -> int:
+    """-> how many."""
+    written = 0
+    for message in messages:
+        write_body(message.payload, _facts(found, message) if as_json else None, lines=lines)
+        written += 1
+    return written
+
+
+def _priority(found: Queue, message: Message) -> str | None:
+    """None where it means nothing: LedgerQ stores no priority for a low one."""
+    return PRIORITIES[message.priority] if found.by_priority or message.priority else None
+
+
+def _facts(found: Queue, message: Message) -> dict[str, Any]:
+    from winkformats.ledgerq.segment import name_of
+
+    return {
+        "id": message.id, "offset": message.offset, "segment": name_of(message.segment),
+        "timestamp_ns": message.timestamp, "priority": _priority(found, message),
+        "expires_ns": message.expires, "headers": message.headers, "size": len(message.payload),
+        "sha256": sha256(message.payload).hexdigest(),
+    }  # fmt: skip
+
+
+@queue.command()
+@DIR
+@click.option("-a", "--all", "every", is_flag=True,
+              help="Also those that are read or have expired, by arrival.")  # fmt: skip
+@CONSUMER
+@JSON
+def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
+    """List the messages in the order in which they are read. Changes nothing."""
+    with opened(base) as found:
+        if not as_json:
+            click.echo(
+                f"{'ID':20}  {'SIZE':>12}  {'PRIORITY':8}  {'PUSHED':20}  {'OFFSET':>12}  FILE"
+            )
+        for message in found.all_messages() if every else found.messages(consumer=consumer):
+            facts = _facts(found, message)
+            if as_json:
+                emit(facts)
+            else:
+                facts["priority"] = facts["priority"] or "-"
+                facts["time"] = time_text(message.timestamp / NANO)
+                row = "{id:<20}  {size:12}  {priority:8}  {time:20}  {offset:12}  {segment}"
+                click.echo(row.format(**facts))
+
+
+# --- the whole ---
+
+
+@queue.command()
+@DIR
+@JSON
+def stats(base: str, as_json: bool) -> None:
+    """Show how many messages there are, who has read how far, and bytes on the disk."""
+    with opened(base) as found:
+        facts = found.stats()
+        del facts["problems"]  # which are said
+        say_facts({"base": base, "kind": "queue"} | facts, as_json)
+
+
+@queue.command()
+@DIR
+@JSON
+def verify(base: str, as_json: bool) -> int:
+    """Read and check all messages, and what is beside them. Changes nothing.
+
+    Prints one line per problem; the exit status is 1 if there is any.
+    """
+    from winkfs.stores.ledgerq.check import verify as run
+
+    with Progress("verifying", "bytes") as bar:
+        report = run(base, bar)
+    if as_json:
+        more = {"more_problems": report.more} if report.more else {}
+        emit({"problems": report.problems, "messages": report.files} | more)
+    else:
+        say_report(report, base, f"{report.files} messages, {report.bytes} bytes")
+    return 1 if report.problems else 0
+
+
+@queue.command()
+@DIR
+@JSON
+def repair(base: str, as_json: bool) -> None:
+    """Write anew what is damaged, so that LedgerQ opens it, too. Nobody else may have it open.
+
+    Bytes that are no messages are kept beside it, in files that end in .cut. push and pop mend what
+    they have to, and read the rest; this reads all.
+    """
+    from winkfs.stores.ledgerq.check import repair as run
+
+    check(base)
+    steps = run(base)
+    if as_json:
+        emit({"base": base, "steps": steps})
+        return
+    for step in steps or [f"{base}: nothing to repair"]:
+        click.echo(printable(step))
+
+
+@queue.command()
+@DIR
+@click.option("--max-age", type=DURATION, metavar="DURATION",
+              help="Only until no message that is left is older.")  # fmt: skip
+@click.option("--max-size", type=SIZE, metavar="SIZE", help="Only until all is no larger.")
+@click.option("--max-segments", type=click.IntRange(1), metavar="N",
+              help="Only until there are no more files of messages.")  # fmt: skip
+@click.option("--keep", type=click.IntRange(1), default=1, metavar="N",
+              help="Keep so many files of messages (1).")  # fmt: skip
+@click.option("--unread", is_flag=True, help="Also those with messages that are not read.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@JSON
+def compact(
+    base: str,
+    max_age: int | None,
+    max_size: int | None,
+    max_segments: int | None,
+    keep: int,
+    unread: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Remove files whose messages all consumers have read, the oldest first."""
+    with opened(base, change=not dry_run) as found:
+        done = found.compact(
+            seconds=max_age, bytes=max_size, segments=max_segments, least=keep, unread=unread,
+            dry_run=dry_run,
+        )  # fmt: skip
+        if as_json:
+            emit({"base": base, "dry_run": dry_run, **done._asdict()})
+        else:
+            lost = f", with {done.unread} messages that were not read" if done.unread else ""
+            verb = "would be removed" if dry_run else "removed"
+            click.echo(f"{base}: {done.segments} segments of {done.bytes} bytes {verb}{lost}")
+
+
+@queue.command()
+@DIR
+@click.argument("id", type=click.IntRange(1), required=False)
+@click.option("--time", "when", type=time_value, metavar="T",
+              help="From the first message pushed at T or later.")  # fmt: skip
+@click.option("--first", is_flag=True, help="From the first message.")
+@click.option("--last", is_flag=True, help="Behind the last message.")
+@click.option("--remove", is_flag=True, help="Remove the consumer; compact waits for it no more.")
+@CONSUMER
+def seek(
+    base: str,
+    id: int | None,
+    when: float | None,
+    first: bool,
+    last: bool,
+    remove: bool,
+    consumer: str,
+) -> None:
+    """Read on from message ID, or from another place, whoever has read it.
+
+    A --consumer that is not there is added.
+    """
+    if (id is not None) + (when is not None) + first + last + remove != 1:
+        raise click.UsageError("say where to go: ID, --time, --first or --last, or --remove")
+    if remove and consumer == MAIN:
+        raise click.UsageError("--remove goes with --consumer")
+    with opened(base, change=True) as found:
+        if remove:
+            found.remove_consumer(consumer)
+            return
+        if consumer != MAIN:
+            found.add_consumer(consumer)
+        if when is not None:
+            found.seek_time(when, consumer=consumer)
+        else:
+            found.seek(id or (1 if first else found.next_id), consumer=consumer)
+        facts = found.stats()
+        at = (facts if consumer == MAIN else facts["consumers"][consumer])["read_id"]
+        click.echo(f"{base}: message {at} is next")
+
+
+# --- dead letters ---
+
+
+@queue.command()
+@DIR
+@click.option("--dead-letters", "place", metavar="PATH", shell_complete=complete_folder,
+              help="The queue of the dead letters (DIR.dlq, or DIR/dlq).")  # fmt: skip
+@click.option("--requeue", is_flag=True, help="Push them to DIR again, the oldest first.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Up to so many (all).")
+@JSON
+def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json: bool) -> None:
+    """List the messages of DIR that failed too often, which lie in a queue of their own.
+
+    DIR may be that queue itself. --json: as ls, and the headers dlq.* say why.
+    """
+    check(base)
+    there = _letters(base) if place is None else place
+    if not requeue:
+        _list_letters(base if there is None else there, count, as_json, some=there is None)
+        return
+    if there is None:
+        raise Refusal("has no queue of dead letters beside it: see --dead-letters", base)
+    check(there)
+    if os.path.samefile(base, there):
+        raise Refusal("its dead letters lie in another queue: see --dead-letters", base)
+    with opened(base, change=True, dead_letters=there) as found:
+        done = found.requeue(count)
+        found.problems += found.dead_letters().problems
+        if as_json:
+            emit({"base": base, "requeued": done})
+        else:
+            click.echo(f"{base}: {done} messages pushed again")
+
+
+def _letters(base: str) -> str | None:
+    from winkfs.stores.ledgerq.queue import is_queue
+
+    places = [base.rstrip("/") + suffix for suffix in DEAD]
+    return next(filter(is_queue, places), None)
+
+
+def _list_letters(place: str, count: int | None, as_json: bool, *, some: bool) -> None:
+    """`some`: only those messages that are dead letters."""
+    with opened(place) as found:
+        if not as_json:
+            click.echo(f"{'ID':20}  {'SIZE':>12}  {'WAS':>20}  {'FAILED':24}  {'TIMES':>5}  WHY")
+        letters = (m for m in found.messages() if not some or ORIGINAL in m.headers)
+        for message in islice(letters, count):
+            if as_json:
+                emit(_facts(found, message))
+                continue
+            was, when, times, why = (
+                printable(message.headers.get(f"dlq.{name}", "-"))
+                for name in ("original_msg_id", "last_failure", "retry_count", "failure_reason")
+            )
+            size = len(message.payload)
+            click.echo(f"{message.id:<20}  {size:12}  {was:>20}  {when:24}  {times:>5}  {why}")
