@@ -5,9 +5,8 @@ synced: what was pushed may be lost in a power cut; the SQLite-backed queues hav
 then, and FULL where each call is synced. Append: os.write; its pops are reads of the file.
 
 Open: 10,000,000 messages of 32 bytes, of the rivals fewer, as the table says; after a clean end, or
-behind a process that ended without closing, and the first message is popped. Memory: what Python
-took for itself beside the pages of files, in a process of its own, while it pushed, and where one
-opens what is there and pops a message.
+as a process that is killed leaves them; and the first message is popped. Memory: the anonymous one
+of a process that pushes them, and of another that opens them and pops the first.
 
 Written: bytes that system calls write for each byte of messages, as /proc/self/io counts them; for
 records of several sizes as the Ring Page buffer counts, beside what whole records in pages take.
@@ -61,11 +60,12 @@ WRITTEN: Final = "written"
 AMPLIFICATION: Final = Goal(1.05, at_most=True)
 PER_MESSAGE: Final = Goal(40, at_most=True)  # bytes
 OPEN: Final = Goal(1000, at_most=True)  # ms
+KILLED: Final = "-killed"  # behind the name of a folder
 OPENINGS: Final = {
-    "open after a clean end, warm": ("-clean", warm),
-    "open after an unclean end, warm": ("", warm),
-    "open after a clean end, cold": ("-clean", evict),
-    "open after an unclean end, cold": ("", evict),
+    "open after a clean end, warm": ("", warm),
+    "open after an unclean end, warm": (KILLED, warm),
+    "open after a clean end, cold": ("", evict),
+    "open after an unclean end, cold": (KILLED, evict),
 }
 SEGMENT: Final = re.compile(r"\d{20}\.log")
 ANONYMOUS: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
@@ -292,11 +292,10 @@ def kept(asked: Options, report: Report, place: Path) -> None:
         folders = {name: place / f"{kind.__name__}-{use}" for name, kind in kinds.items()}
         pushed, opened, disk = {}, {}, {}
         for name, kind in kinds.items():
-            pushed[name] = in_process(push_and_end, kind, folders[name], use, sizes[name])
-            image(folders[name], clean := Path(f"{folders[name]}-clean"))
-            kind(clean, use, "none", new=False).close()
-            disk[name] = sum(file.stat().st_size for file in files_of(clean)) / sizes[name]
-            image(clean, other := place / "other")
+            pushed[name] = in_process(push_all, kind, folders[name], use, sizes[name])
+            size = sum(file.stat().st_size for file in files_of(folders[name]))
+            disk[name] = size / sizes[name]
+            image(folders[name], other := place / "other")
             opened[name] = in_process(open_and_pop, kind, other, use, sizes[name])
             shutil.rmtree(other)
         goal = report.verdict(PER_MESSAGE, pushed[OURS]) if use == "priority" else ""
@@ -307,7 +306,7 @@ def kept(asked: Options, report: Report, place: Path) -> None:
         openings(asked, report, place, use, folders)
         for folder in folders.values():
             shutil.rmtree(folder)
-            shutil.rmtree(f"{folder}-clean")
+            shutil.rmtree(f"{folder}{KILLED}")
 
 
 def _cells(figures: Mapping[str, float], form: str) -> dict[str, str]:
@@ -369,18 +368,20 @@ def in_process(work: Callable[..., None], *arguments: object) -> float:
     theirs.close()
     found: float = ours.recv()
     process.join()
+    assert process.exitcode == 0, arguments
     return found
 
 
-def push_and_end(pipe: Connection, kind: type[Queue], folder: Path, use: Use, count: int) -> None:
-    """Push messages, and end without closing."""
+def push_all(pipe: Connection, kind: type[Queue], folder: Path, use: Use, count: int) -> None:
+    """Push messages. What a kill would leave is kept before the clean end."""
     folder.mkdir()
     queue, before = kind(folder, use, "none"), anonymous()
     for at in range(0, count, PART):
         fill(queue, [BODY] * min(PART, count - at), use)
     queue.flush()
     pipe.send((anonymous() - before) / count)
-    os._exit(0)
+    image(folder, Path(f"{folder}{KILLED}"))
+    queue.close()
 
 
 def open_and_pop(pipe: Connection, kind: type[Queue], folder: Path, use: Use, count: int) -> None:
