@@ -1,12 +1,13 @@
 """How fast are messages pushed and popped, beside SQLite-backed queues and a plain append?
 
-Messages of 256 bytes: 100,000, of the rivals that take longer a part (`rival_queues.py`). Not
-synced: what was pushed may be lost in a power cut; the SQLite-backed queues have synchronous=NORMAL
-then, and FULL where each call is synced. Append: os.write; its pops are reads of the file.
+Messages of 256 bytes: 100,000, with --full 1,000,000, of the rivals that take longer 1,000 or
+2,000. Not synced: what was pushed may be lost in a power cut; the SQLite-backed queues have
+synchronous=NORMAL then, and FULL where each call is synced. Append: os.write; its pops are reads.
 
 Open: 10,000,000 messages of 32 bytes, of the rivals fewer, as the table says; after a clean end, or
-as a process that is killed leaves them; and the first message is popped. Memory: the anonymous one
-of a process that pushes them, and of another that opens them and pops the first.
+as a process that is killed leaves them, with a full last segment, which is the worst; and the first
+message is popped. Memory: the anonymous one of a process that pushes them, and of another that
+opens them and pops the first.
 
 Written: bytes that system calls write for each byte of messages, as /proc/self/io counts them; for
 records of several sizes as the Ring Page buffer counts, beside what whole records in pages take.
@@ -177,7 +178,7 @@ def amplification(asked: Options, report: Report, place: Path) -> None:
 
 def life(kind: type[Queue], place: Path, bodies: list[bytes]) -> Phases:
     steps = Watch()
-    some = bodies[: int(len(bodies) * kind.part)]
+    some = bodies[: kind.few]
     for step in STEPS:
         if step.of(kind):
             few = some[: SYNCED * (BATCH if "many" in step.call else 1)]

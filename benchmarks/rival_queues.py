@@ -32,13 +32,12 @@ PRIORITIES: Final = 3  # 0 is the lowest
 class Queue(ABC):
     """A queue, open. Its calls are attributes, which are bound functions where they can be.
 
-    part    of the records it is measured with this part, for it takes longer
-    held    of many records it holds so many at most
+    few     it is measured with so many messages at most, where it takes longer
+    held    and with so many where it holds many
     bodies  what was popped -> the bodies
     """
 
-    part = 1.0
-    held = 1_000_000
+    few, held = 1_000_000, 1_000_000
     uses: frozenset[Use] = frozenset({"arrival"})
     syncs: frozenset[Sync] = frozenset({"none", "each"})
     calls: frozenset[str] = frozenset({"push", "pop"})
@@ -131,7 +130,7 @@ class PersistSqlite(Queue):
     """persist-queue: FIFOSQLiteQueue, PriorityQueue and SQLiteAckQueue, without pickle. Each call
     is a transaction, and several together cannot be one. It syncs each, as it comes, or none."""
 
-    part, held = 0.02, 50_000
+    few, held = 2000, 50_000
     uses = frozenset({"arrival", "priority", "ack"})
     calls = frozenset({"push", "push_by", "pop"})
 
@@ -160,7 +159,7 @@ class PersistSqlite(Queue):
 class PersistFile(Queue):
     """persist-queue: Queue, in files, with pickle. It syncs each hundredth message alone."""
 
-    part, held = 0.01, 10_000
+    few, held = 1000, 10_000
     uses = frozenset({"arrival", "ack"})
     syncs = frozenset({"none"})
 
@@ -196,7 +195,7 @@ class _Plain:
 class Lite(Queue):
     """litequeue: what is popped stays in its table, and to look for the next takes the longer."""
 
-    part, held = 0.02, 100_000
+    few, held = 2000, 100_000
     uses = frozenset({"arrival", "ack"})
     calls = frozenset({"push", "push_many", "pop"})
 
