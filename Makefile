@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py scripts/house.py
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -12,7 +12,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline test test-fast soak mutants lint collect format bench performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast soak mutants lint collect format bench performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -22,6 +22,9 @@ demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, rei
 
 demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on pages of this machine
 	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
+
+demo-queue: system-run $(VENV)/.ready-run ## crawlers, ring buffers, a queue, a data set, Spark
+	@$(BIN)/python examples/crawl_queue.py $(if $(DIR),"$(DIR)")
 
 test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
 	@$(MAKE) --no-print-directory -j2 lint $(CLASSES) collect

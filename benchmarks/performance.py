@@ -172,6 +172,22 @@ def compacting(what: str, messages: str) -> Make:
     return make
 
 
+def beside_queue(what: str, step: str, rival: str) -> Make:
+    """Messages a second; of the rival there may have been fewer."""
+
+    def make(result: Result) -> Line:
+        mine, other = (number(picked(result, column, step)) for column in (QUEUE, rival))
+        (case,) = (case for case in result["runs"] if " x " in case)
+        each = (
+            [took / count for took, count in zip(runs[step], runs[f"{step}, count"], strict=True)]
+            for runs in (result["runs"][case][name] for name in (QUEUE, rival))
+        )
+        times = statistics.median(b / a for a, b in zip(*each, strict=True))
+        return Line(what, f"{rate(mine)} messages/s", rival, rate(other), times)
+
+    return make
+
+
 def alone(what: str, column: str, unit: str, *starts: str) -> Make:
     def make(result: Result) -> Line:
         return Line(what, f"{rate(number(picked(result, column, *starts)))} {unit}")
@@ -190,6 +206,7 @@ def flat(what: str, step: str, order: str) -> Make:
 
 
 RO: Final = "winkfs mount --ro"
+QUEUE: Final = "LedgerQ queue"
 STAT: Final = "mount: `stat` of HTML files after a listing"
 AGAIN: Final = "mount: HTML files read again"
 PUT: Final = "`put_many`, 200,000 x 1 KiB, names in any order, durable"
@@ -231,6 +248,13 @@ SHOWN: Final[Sequence[tuple[str, Make]]] = (
                                   "1 KiB", "1 KiB")),
     ("stores-compact", compacting("message store of 1 GiB, half dead, compacted: messages of "
                                   "64 KiB", "64 KiB")),
+    ("queues", beside_queue("queue: push of 256 bytes, not synced", "push",
+                            "persist-queue, SQLite")),
+    ("queues", beside_queue("queue: push of 256 bytes, not synced", "push", "litequeue")),
+    ("queues", beside_queue("queue: pop and acknowledge", "pop and acknowledge",
+                            "persist-queue, SQLite")),
+    ("queues", beside_queue("queue: pop and acknowledge, each synced",
+                            "pop and acknowledge, each synced", "persist-queue, SQLite")),
     ("mount", beside_mount(STAT, "stat/s", "stat", RO, "squashfuse_ll")),
     ("mount", beside_mount("mount: HTML files read", "first read, files/s", "first", RO,
                            "squashfuse_ll")),
@@ -290,7 +314,8 @@ def page_of(shown: Iterable[Line]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-STORES: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
+Parts = Sequence[tuple[str, str, Sequence[str]]]  # a name, the benchmark, its rows
+STORES: Final[Parts] = (
     ("message store", "stores", (
         "write, singly", "write, at once", "read, singly", "read, 1,000 at once",
         "read, 10,000 at once", "read, 10,000 at once, cold", "remove, 1,000 at once",
@@ -304,16 +329,32 @@ STORES: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
 BESIDE: Final = ("winkfs", "SQLite, NORMAL", "LMDB", "RocksDB, WAL")
 
 
-def stores() -> str:
-    """The stores of records beside others: cells as they are in the newest results."""
+QUEUES: Final[Parts] = (
+    ("", "queues", (
+        "push", "push, each synced", "push, 100 at once", "push, 100 at once, each synced", "pop",
+        "pop by priority", "pop, 100 at once", "pop and acknowledge",
+        "pop and acknowledge, each synced", "push and pop in turn", "written, push",
+        "by arrival: messages of 32 bytes", "by arrival: on the disk, bytes a message",
+        "by arrival: open after a clean end, cold", "by arrival: open after an unclean end, cold",
+        "by priority: messages of 32 bytes", "by priority: memory, bytes a message, pushed",
+    )),
+)  # fmt: skip
+BESIDE_QUEUE: Final = (
+    QUEUE, "Ring Page buffer", "persist-queue, SQLite", "persist-queue, files", "litequeue",
+    "append",
+)  # fmt: skip
+
+
+def cells_of(parts: Parts, columns: Sequence[str]) -> str:
+    """Stores beside others: cells as they are in the newest results."""
     found = {result["name"]: (date, result) for date, result in newest()}
-    rows = [("", *BESIDE, "measured"), ("---",) * (len(BESIDE) + 2)]
-    for store, name, steps in STORES:
+    rows = [("", *columns, "measured"), ("---",) * (len(columns) + 2)]
+    for part, name, steps in parts:
         if name in found:
             date, result = found[name]
             for step in steps:
-                cells = (picked(result, column, step) for column in BESIDE)
-                rows.append((f"{store}: {step}", *cells, date))
+                cells = (picked(result, column, step) for column in columns)
+                rows.append((f"{part}: {step}" if part else step, *cells, date))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
@@ -331,7 +372,10 @@ def in_readme() -> list[Line]:
 
 def blocks() -> dict[Path, dict[str, str]]:
     """The generated parts of the pages, by the names in their comments."""
-    page = {"numbers": page_of(lines()), "machines": machines(), "stores": stores()}
+    page = {
+        "numbers": page_of(lines()), "machines": machines(), "stores": cells_of(STORES, BESIDE),
+        "queues": cells_of(QUEUES, BESIDE_QUEUE),
+    }  # fmt: skip
     return {
         DOCS / "performance.md": page,
         README: {"numbers": page_of(in_readme())},

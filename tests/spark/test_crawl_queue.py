@@ -1,0 +1,83 @@
+"""The example of the queues: right answers with real processes, and what is wrong is told."""
+
+from __future__ import annotations
+
+import importlib
+import pydoc
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples import crawl_queue
+from winkfs.dataset.dataset import create
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODULES = (
+    "argparse", "csv", "datetime", "decimal", "email", "fractions", "gzip", "html", "http",
+    "inspect", "io", "json", "logging", "math", "os", "pathlib", "pickle", "random", "re",
+    "shutil", "socket", "string", "tarfile", "zipfile",
+)  # fmt: skip
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of HTML, 2 MB, and the arguments of a run over it."""
+    folder = tmp_path / "html"
+    for number, name in enumerate(MODULES):
+        page = pydoc.html.document(importlib.import_module(name), name)
+        path = folder / f"site{number % 3}" / f"{name} \u00fc.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8", errors="replace")
+    (folder / "site0" / "index.html").write_text("<p>front page")
+    monkeypatch.setattr("sys.argv", ["crawl_queue", "--work", str(tmp_path / "work"), str(folder)])
+    return folder
+
+
+def test_every_answer_is_right(
+    spark: SparkSession, pages: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert crawl_queue.main() == 0
+    out, _ = capfd.readouterr()
+    assert out.splitlines()[-1] == "Every answer was right."
+    assert f"site0.example: {len(MODULES) // 3 + 1} pages" in out
+    counts = {
+        what: int(n.replace(",", "")) for n, what in re.findall(r"(?m)^ +([\d,]+) (.+)$", out)
+    }
+    assert counts["consumed"] == len(MODULES) + 1
+    assert counts["known to the queue"] == len(MODULES) // crawl_queue.TWICE + 1
+    assert counts["came again"] > 0
+    assert counts["bytes written to rings"] > crawl_queue.PAGE_SIZE  # not in memory alone
+
+
+def test_page_that_got_lost_is_told(
+    pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lossy(files: dict[str, bytes], work: Path) -> Counter[str]:
+        with create(work / "pages") as left:
+            left.put_many(list(files.items())[1:])
+        return Counter()
+
+    monkeypatch.setattr(crawl_queue, "pipeline", lossy)
+    assert crawl_queue.main() == 1
+    assert capfd.readouterr() == ("", "crawl_queue: other pages\n")
+
+
+@pytest.mark.slow
+def test_process_that_fails_ends_the_run(
+    pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl_queue.ledgerq, "create", lambda path, **_: None)  # there is no queue
+    assert crawl_queue.main() == 1
+    assert "crawl_queue: a process has failed\n" in capfd.readouterr().err
+
+
+def test_no_html_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["crawl_queue", str(tmp_path)])
+    with pytest.raises(SystemExit) as status:
+        crawl_queue.main()
+    assert status.value.code == 2
