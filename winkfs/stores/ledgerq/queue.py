@@ -1097,10 +1097,11 @@ class Queue:
         if before == self.files.changes:
             raise NoSuchFile("a segment is gone: open it anew", self.path)
 
-    def all_messages(self) -> Iterator[Message]:
-        """All messages that are there, also those that are consumed or have expired, by arrival."""
+    def all_messages(self, start: int = 1) -> Iterator[Message]:
+        """All messages that are there from an id on, also those that are consumed or have expired,
+        by arrival."""
         with self._section:
-            lane, start = self.files.arrivals(1), 1
+            lane = self.files.arrivals(start)
         while True:
             with self._lock:
                 self._access.check_open()
