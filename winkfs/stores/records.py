@@ -307,7 +307,7 @@ class Arrivals(Records):
     @property
     @abstractmethod
     def next_id(self) -> int:
-        """Above all ids that were ever used, as of the last `refresh`."""
+        """Above the ids of all records that are, or were, there; as of the last `refresh`."""
 
     @abstractmethod
     def runs(self) -> list[Run]:

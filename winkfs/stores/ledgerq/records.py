@@ -180,7 +180,7 @@ class QueueRecords(Arrivals):
 
     @property
     def next_id(self) -> int:
-        return self.queue.next_id
+        return self.queue.files.last + 1 if self.queue.files.last else self.queue.next_id
 
     def runs(self) -> list[Run]:
         return [
@@ -201,7 +201,7 @@ class QueueRecords(Arrivals):
                 yield self._row(message)
             if at >= stop:
                 return
-        self._tell(at, min(stop, self.queue.files.last + 1), lost)
+        self._tell(at, min(stop, self.next_id), lost)
 
     def _tell(self, first: int, stop: int, lost: Callable[[str], object]) -> None:
         if first < stop:
