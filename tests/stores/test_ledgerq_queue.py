@@ -974,6 +974,25 @@ def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.Mon
         assert ids(queue.peek()) == [1501] and ids(queue.peek(consumer="a")) == [1]
 
 
+def test_another_process_writes_the_journal_anew(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at its size and the turn."""
+    shrink(monkeypatch, "bytes of a journal of cursors", 2000)
+    first, second = (Queue(path, "a", shared=True) for _ in range(2))
+    for _ in range(100):
+        first.push(b"x")
+        first.ack(first.pop(visible=100).id)  # type: ignore[union-attr]
+    second.push_many([b"y"] * 2)
+    second.ack(second.pop(visible=100).id)  # type: ignore[union-attr]
+    second.sync()
+    assert Path(path, "cursors.dat").stat().st_size < 2000
+    first._shrink_journal()
+    assert first.pop().payload == b"y"  # type: ignore[union-attr]
+    first.close()
+    second.close()
+
+
 def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Queue(path, "a", rotation=Rotation(messages=1000)) as queue:
         queue.push_many([bytes(50)] * 9500)

@@ -735,8 +735,8 @@ class Queue:
             self._access.check()
             live = sum(len(cursor.leased) for cursor in self.state.cursors.values())
             live += 2 * len(self.state.dedup)
-            assert self._journal is not None
-            if self._journal.size > max(JOURNAL_ROOM, 4 * live * ondisk.STRIDE):
+            journal = self._journal  # None: another process has written it anew
+            if journal and journal.size > max(JOURNAL_ROOM, 4 * live * ondisk.STRIDE):
                 self._sync_all()
                 with self._access.final():
                     self._renew_journal()
