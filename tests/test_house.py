@@ -15,7 +15,7 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 213,  # 49 of them of the four stores of records
+    "modules": 214,  # 50 of them of the four stores of records
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,

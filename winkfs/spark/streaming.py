@@ -68,7 +68,6 @@ from winkfs.spark.reading.partition import (
     weight_of,
 )
 from winkfs.spark.reading.reader import WinkfsReader
-from winkfs.spark.reading.records import parts_between
 from winkfs.spark.reading.stores import stores_of
 from winkfs.stores.records import Arrivals, batches
 
@@ -170,7 +169,7 @@ class ContainerFeed:
     def _check(self, offset: Offset) -> int:
         """-> its position. Raises StalePlan."""
         if "position" not in offset or "snapshot" in offset:
-            raise _stale(self._base, "the checkpoint is that of a data set")
+            raise _stale(self._base, "the checkpoint is that of a data set or a queue")
         if offset.get("contid") != self._store.settings.contid:
             raise _stale(self._base, "another container has its place, as after a compaction")
         position = int(offset["position"])
@@ -263,7 +262,7 @@ class DatasetFeed:
 
     def _check(self, offset: Offset, newest: int) -> None:
         if "snapshot" not in offset:
-            raise _stale(self._log.root, "the checkpoint is that of a container")
+            raise _stale(self._log.root, "the checkpoint is that of a container or a queue")
         if int(offset["generation"]) > newest + 1:
             raise _stale(
                 self._log.root,
@@ -412,7 +411,7 @@ class ArrivalsFeed:
     def _check(self, offset: Offset) -> int:
         """-> its id. Raises StalePlan."""
         if "id" not in offset:
-            raise _stale(self._path, "the checkpoint is that of a container or of a data set")
+            raise _stale(self._path, "the checkpoint is that of a container or a data set")
         id = int(offset["id"])
         if id > self.store.next_id:
             raise _stale(
@@ -439,6 +438,8 @@ class ArrivalsFeed:
     def partitions(
         self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
     ) -> list[Scan | Ordered]:
+        from winkfs.spark.reading.records import parts_between  # most streams have none
+
         low, high = self._check(start), self._check(end)
         if low >= high:
             return []

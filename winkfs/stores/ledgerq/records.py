@@ -147,7 +147,9 @@ class QueueRecords(Arrivals):
                 lane = None
                 try:
                     yield self.queue.read(id)
-                except (FileNotFoundError, FormatError) as error:  # also of a segment that is gone
+                except FileNotFoundError:  # also of its segment
+                    yield NoSuchFile(f"no message {id}", self.base)
+                except FormatError as error:
                     yield error
             else:
                 if lane is None:
