@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import Run as Command
@@ -16,6 +17,7 @@ import winkfs
 from winkformats.ledgerq.state import METADATA, Metadata
 from winkfs.errors import NoSuchFile, ReadOnly
 from winkfs.stores.ledgerq import HIGH, MEDIUM, Queue, Rotation, create
+from winkfs.stores.ledgerq.files import Files
 from winkfs.stores.ledgerq.records import QueueRecords
 from winkfs.stores.records import Part, Run
 
@@ -275,3 +277,26 @@ def test_the_commands_take_a_queue(path: str, run: Command) -> None:
     assert done.status == 1 and done.err.count("\n") == 1 and "nope" in done.err
     rows = run("store", "ls", "--json", path).out.splitlines()
     assert [json.loads(row)["id"] for row in rows] == [1, 2]
+
+
+def test_segments_that_are_removed_while_it_is_opened(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing names segments that are gone by now, and not those that came since."""
+    with Queue(path, "a", rotation=SMALL) as queue:
+        queue.push_many(bodies(20))
+        before, moves = Files._listed, [True]
+
+        def listed(files: Files, names: Iterable[str]) -> Any:
+            found = before(files, names)
+            if moves.pop() if moves else False:
+                queue.pop_many(20)
+                queue.push_many(bodies(5))
+                assert queue.compact().segments == 2
+            return found
+
+        queue.sync()
+        monkeypatch.setattr(Files, "_listed", listed)
+        with QueueRecords(path) as records:
+            assert [int(row.id) for row in records.rows()] == list(range(21, 26))
+            assert records.next_id == 26 and not records.problems

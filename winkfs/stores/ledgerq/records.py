@@ -104,8 +104,11 @@ class QueueRecords(Arrivals):
             return np.empty(0, np.int64)
         if segment.first >= max(self._at) or len(set(self._at)) == 1:
             return np.arange(max(segment.first, self._at[LOW]), segment.last + 1)
-        with self.queue._lock:
-            tables = self.queue.files.tables(segment)
+        try:
+            with self.queue._lock:
+                tables = self.queue.files.tables(segment)
+        except FileNotFoundError:  # it was removed since
+            return np.empty(0, np.int64)
         found = [np.array(ids, np.int64) for ids, _ in tables]
         return np.concatenate([ids[ids >= at] for ids, at in zip(found, self._at, strict=True)])
 
