@@ -15,7 +15,7 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 216,  # 52 of them of the four stores of records
+    "modules": 217,  # 53 of them of the four stores of records
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,

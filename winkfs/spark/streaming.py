@@ -1,11 +1,14 @@
 """The streaming source: spark.readStream.format("winkfs").load(PATH).
 
-PATH is that of an append-only container or of a data set.
+PATH is that of an append-only container, of a data set or of a queue.
 
     option              default
-    startingOffset      earliest   what is there now, then what comes; latest: only what comes
-    maxFilesPerTrigger             files of a batch, at most
+    startingOffset      earliest   what is there now, then what comes; latest: only what comes; of a
+                                   queue also the id of the first message
+    maxFilesPerTrigger             files of a batch, at most; messages of a queue
     maxBytesPerTrigger             bytes of their content, at most, but one file at least
+    failOnDataLoss      true       false: messages that were removed before they were read are left
+                                   out
 
 A batch is what came between two offsets, of each name the newest. The reader on the driver keeps
 nothing but offsets, and each trigger asks the disk anew.
@@ -15,6 +18,7 @@ nothing but offsets, and each trigger asks the disk anew.
                      before g were read, and of those that g added the first i, and of the next the
                      inodes before byte p. Generation G, which the stream began with, is read as it
                      stood then; of later ones what they added
+    of a queue       {"id": i}: all messages before it were read, whoever else has read them
 
 The rows of a range do not change, whatever happens after it: of several entries with one name, the
 last one in the range counts, a file that was deleted in it is left out, and what is replaced or
@@ -47,8 +51,8 @@ from winkfs.spark.reading.options import (
     STREAMING,
     Options,
     count,
+    flag,
     given_of,
-    one_of,
     size_of,
     value_of,
 )
@@ -57,6 +61,7 @@ from winkfs.spark.reading.partition import (
     Ordered,
     Part,
     Piece,
+    Recorded,
     Scan,
     piece_of,
     scans,
@@ -64,6 +69,7 @@ from winkfs.spark.reading.partition import (
 )
 from winkfs.spark.reading.reader import WinkfsReader
 from winkfs.spark.reading.stores import stores_of
+from winkfs.stores.records import Arrivals, batches
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -78,6 +84,8 @@ except ImportError:  # 4.1: a batch is all there is
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from winkfs.registry import Kind
 
 Offset = dict[str, Any]
 """Small: Spark writes it into the checkpoint at each trigger."""
@@ -116,11 +124,11 @@ class Limit:
         )
 
 
-def open_feed(options: Options) -> ContainerFeed | DatasetFeed:
+def open_feed(options: Options) -> ContainerFeed | DatasetFeed | ArrivalsFeed:
     """Context manager. Raises NoSuchFile; ValueError for a plain container; FormatError."""
     kind, path = stores_of(options.sources)[0]
     if not kind.has("shards"):
-        raise ValueError(f"{path}: is a {kind.name}: a stream reads a container or a data set")
+        return ArrivalsFeed(options, kind, path)
     return DatasetFeed(options, path) if kind.versions else ContainerFeed(options, path)
 
 
@@ -161,7 +169,7 @@ class ContainerFeed:
     def _check(self, offset: Offset) -> int:
         """-> its position. Raises StalePlan."""
         if "position" not in offset or "snapshot" in offset:
-            raise _stale(self._base, "the checkpoint is that of a data set")
+            raise _stale(self._base, "the checkpoint is that of a data set or a queue")
         if offset.get("contid") != self._store.settings.contid:
             raise _stale(self._base, "another container has its place, as after a compaction")
         position = int(offset["position"])
@@ -254,7 +262,7 @@ class DatasetFeed:
 
     def _check(self, offset: Offset, newest: int) -> None:
         if "snapshot" not in offset:
-            raise _stale(self._log.root, "the checkpoint is that of a container")
+            raise _stale(self._log.root, "the checkpoint is that of a container or a queue")
         if int(offset["generation"]) > newest + 1:
             raise _stale(
                 self._log.root,
@@ -355,6 +363,93 @@ def _sizes(shard: Shard, low: int, high: int) -> tuple[Int64, Int64]:
     return rows.pos, rows.size
 
 
+# --- a queue ---
+
+
+class ArrivalsFeed:
+    """A store whose ids ascend by arrival as a log. It stays open, and is followed."""
+
+    def __init__(self, options: Options, kind: Kind, path: str) -> None:
+        if options.selection.where is not None:
+            raise ValueError(f"{path}: is a {kind.name}: where is for containers and data sets")
+        self._options, self._path = options, path
+        self._opener = kind.function("open", path)
+        store = self._opener(path)
+        if not isinstance(store, Arrivals):
+            store.close()
+            what = "a stream reads a container, a data set or a queue"
+            raise ValueError(f"{path}: is a {kind.name}: {what}")
+        self.store = store
+
+    def __enter__(self) -> Self:
+        self.store.refresh()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """See `store`."""
+
+    def _first(self) -> int:
+        runs = self.store.runs()
+        return runs[0].first if runs else self.store.next_id
+
+    def earliest(self) -> Offset:
+        return {"id": self._first()}
+
+    def at(self, id: int) -> Offset:
+        """Raises ValueError for an id that no message has had yet."""
+        if not 0 < id <= self.store.next_id:
+            there = f"the next message is {self.store.next_id}"
+            raise ValueError(f"option startingOffset is {id}, and {there}: {self._path}")
+        return {"id": id}
+
+    def latest(self, start: Offset | None) -> Offset:
+        """Raises StalePlan where `start` is behind that."""
+        if start is not None:
+            self._check(start)
+        return {"id": self.store.next_id}
+
+    def _check(self, offset: Offset) -> int:
+        """-> its id. Raises StalePlan."""
+        if "id" not in offset:
+            raise _stale(self._path, "the checkpoint is that of a container or a data set")
+        id = int(offset["id"])
+        if id > self.store.next_id:
+            raise _stale(
+                self._path,
+                f"the next message is {self.store.next_id}, and those before {id} were read: "
+                "another queue, or an older state of it, was put in its place",
+            )
+        return id
+
+    def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """The end of the batch that begins at `start`. Cost: with a limit of bytes reads it."""
+        low, high = max(self._check(start), self._first()), self._check(end)
+        if limit.files is not None:
+            high = min(high, low + limit.files)
+        if limit.bytes is not None:
+            for rows in batches(self.store.between(low, high, lambda what: None)):
+                sizes = np.array([row.size for row in rows], np.int64)
+                fits = limit.fits(sizes)
+                if fits < len(rows):
+                    return {"id": int(rows[fits].id)}
+                limit = limit.less(len(rows), int(sizes.sum()))
+        return {"id": high}
+
+    def partitions(
+        self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
+    ) -> list[Scan | Ordered]:
+        from winkfs.spark.reading.records import parts_between  # most streams have none
+
+        low, high = self._check(start), self._check(end)
+        if low >= high:
+            return []
+        piece = Recorded(
+            self._path, 0, 0, True, low, high, opener=self._opener,
+            selection=self._options.selection, arrived=True, whole=whole,
+        )  # fmt: skip
+        return scans(self._options, parts_between(self.store, piece, low, high, contents))
+
+
 def _stale(where: str, why: str) -> StalePlan:
     return StalePlan(f"the stream cannot go on: {why}. Begin anew with another checkpoint", where)
 
@@ -367,7 +462,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStrea
         if name.lower() in given:
             raise ValueError(f"option {name} is not for streams")
     if len(asked.sources) != 1:
-        raise ValueError("a stream reads one container or data set: give one path")
+        raise ValueError("a stream reads one container, data set or queue: give one path")
     return WinkfsStreamReader(asked, schema, _Limits.of(given))
 
 
@@ -375,19 +470,29 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStrea
 class _Limits:
     """The options of a stream."""
 
-    latest: bool = False
+    start: str | int = "earliest"
     files: int | None = None
     bytes: int | None = None
+    whole: bool = True
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> _Limits:
-        start = value_of(given, "startingOffset", one_of(earliest=False, latest=True))
+        start = value_of(given, "startingOffset", _start)
         files = value_of(given, "maxFilesPerTrigger", count)
         size = value_of(given, "maxBytesPerTrigger", lambda text: size_of(text, 1))
         if ReadMaxFiles is object and (files or size):
             name = "maxFilesPerTrigger" if files else "maxBytesPerTrigger"
             raise ValueError(f"option {name} needs Spark 4.2: leave it out")
-        return cls(bool(start), files, size)
+        whole = value_of(given, "failOnDataLoss", flag)
+        return cls(start or "earliest", files, size, whole is not False)
+
+
+def _start(text: str) -> str | int:
+    if text.strip().isdecimal() and int(text):
+        return int(text)
+    if text.strip().lower() not in ("earliest", "latest"):
+        raise ValueError("earliest or latest, or of a queue the id of a message")
+    return text.strip().lower()
 
 
 class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -397,18 +502,33 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._batches = WinkfsReader(options, schema)
         self._options, self._limits = options, limits
         self._target: Offset | None = None  # of Trigger.AvailableNow
+        self._followed: ArrivalsFeed | None = None
+
+    def _feed(self) -> ContainerFeed | DatasetFeed | ArrivalsFeed:
+        if self._followed is not None:
+            return self._followed
+        feed = open_feed(self._options)
+        if isinstance(feed, ArrivalsFeed):
+            self._followed = feed
+        elif isinstance(self._limits.start, int) or not self._limits.whole:
+            name = "failOnDataLoss=false" if not self._limits.whole else "an id as startingOffset"
+            with feed:
+                raise ValueError(f"{name} is for a queue: {self._options.sources[0]}")
+        return feed
 
     @one_line
     def initialOffset(self) -> Offset:
-        with open_feed(self._options) as feed:
-            return feed.latest(None) if self._limits.latest else feed.earliest()
+        with self._feed() as feed:
+            if isinstance(feed, ArrivalsFeed) and isinstance(self._limits.start, int):
+                return feed.at(self._limits.start)
+            return feed.latest(None) if self._limits.start == "latest" else feed.earliest()
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Spark 4.1 gives neither argument."""
         limits = self._limits
         free = limit is None or isinstance(limit, ReadAllAvailable)
-        with open_feed(self._options) as feed:
+        with self._feed() as feed:
             end = self._target or feed.latest(start)
             if start is not None and "snapshot" in start and "snapshot" in end:
                 end = end | {"snapshot": start["snapshot"]}  # equal offsets are equal as JSON
@@ -425,18 +545,20 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        with open_feed(self._options) as feed:
+        with self._feed() as feed:
             self._target = feed.latest(None)
 
     @one_line
     def reportLatestOffset(self) -> Offset:
-        with open_feed(self._options) as feed:
+        with self._feed() as feed:
             return feed.latest(None)
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         contents = "content" in self._batches.columns
-        with open_feed(self._options) as feed:
+        with self._feed() as feed:
+            if isinstance(feed, ArrivalsFeed):
+                return feed.partitions(start, end, contents=contents, whole=self._limits.whole)
             return feed.partitions(start, end, contents=contents)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -447,4 +569,5 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Nothing to release."""
 
     def stop(self) -> None:
-        """The same."""
+        if self._followed is not None:
+            self._followed.store.close()

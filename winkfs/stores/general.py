@@ -319,7 +319,6 @@ class RecordSource(ReadOnlySource):
         self._look()
 
     def _look(self) -> None:
-        self._mtimes: dict[str, int] = {}
         folder = os.stat(self._store.base)
         self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
 
@@ -422,9 +421,7 @@ class RecordSource(ReadOnlySource):
     def _record(self, row: Row, name: bytes) -> Attr:
         id = self._places.other_id(name)
         self._places.note(id, name)
-        mtime = self._mtimes.get(row.file)
-        if mtime is None:
-            mtime = self._mtimes[row.file] = self._store.mtime_ns(row.file)
+        mtime = self._store.mtime_of(row)
         return Attr(id, stat.S_IFREG | MODE, row.size, mtime, *self._owner[1:])
 
     def readlink(self, id: int) -> bytes:
@@ -438,8 +435,8 @@ class RecordSource(ReadOnlySource):
         if not path or path.endswith(b"/"):
             return {}
         row = self._store.named(path)
-        refs = {} if row.refs is None else {"refs": str(row.refs)}
-        return {"file": row.file, "offset": str(row.offset)} | refs
+        known = {"file": row.file, "offset": row.offset, "refs": row.refs, **row.facts}
+        return {name: str(value) for name, value in known.items() if value is not None}
 
     # content
 

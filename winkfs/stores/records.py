@@ -1,6 +1,7 @@
 """Stores of records with ids, such as message stores and LogStores: what is the same for all.
 
 Records    such a store, open to read, or to write with mode "a"
+Arrivals   one whose ids ascend by arrival, so that who reads it can go on where he stopped
 Row        where a record is
 
 As files the records have their ids as names; `winkfs ls`, `cat`, `verify`, mounts and Spark rows
@@ -14,7 +15,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,11 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import EPOCH, MICROSECOND
 from winkfs.errors import FormatError, NoSuchFile
 from winkfs.names import Name, to_str
 from winkfs.reader import Problem, Reader
-from winkfs.units import NANO
+from winkfs.units import MICRO, NANO
 
 Progress = Callable[[int], None]
 Ids = npt.NDArray[Any]
@@ -34,17 +36,22 @@ Ids = npt.NDArray[Any]
 MODE = 0o644
 MANY = 1 << 13  # records at a time
 MUCH = 4 << 20  # bytes of their bodies, about
+OF_KIND: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "int64": int, "string": str, "timestamp": lambda ns: EPOCH + ns // MICRO * MICROSECOND,
+}  # fmt: skip
 
 
 class Row(NamedTuple):
     """A record: `size` bytes of its body; `offset` of the record in `file`, a path relative to the
-    store; how many hold it, where references are counted."""
+    store; how many hold it, where references are counted; values of columns that this kind of store
+    has of its own, times in nanoseconds since the epoch."""
 
     id: str
     size: int
     file: str
     offset: int
     refs: int | None = None
+    facts: Mapping[str, Any] = {}
 
 
 class Part(NamedTuple):
@@ -52,6 +59,11 @@ class Part(NamedTuple):
 
     file: str
     size: int
+
+
+def values_of(row: Row) -> dict[str, Any]:
+    """What is known of a record, by column."""
+    return row._asdict() | dict(row.facts)
 
 
 def batches(rows: Iterable[Row], size: int = MUCH) -> Iterator[list[Row]]:
@@ -195,6 +207,10 @@ class Records(Reader):
             found = self._mtimes[file] = 0 if info is None else int(info.mtime * NANO)
         return found
 
+    def mtime_of(self, row: Row) -> int:
+        """When a record was last written, as far as that is known: its file."""
+        return self.mtime_ns(row.file)
+
     def __len__(self) -> int:
         return sum(1 for _ in self.rows())
 
@@ -215,8 +231,8 @@ class Records(Reader):
         } | refs
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
-        row = self.named(name)._asdict()
-        return {column: int(row[column]) if kind == "int64" else row[column]
+        row = values_of(self.named(name))
+        return {column: None if row[column] is None else OF_KIND[kind](row[column])
                 for column, kind in self.columns.items()}  # fmt: skip
 
     def scan(
@@ -255,7 +271,7 @@ class Records(Reader):
         return row
 
     def _entry(self, row: Row) -> Entry:
-        mtime = self.mtime_ns(row.file)
+        mtime = self.mtime_of(row)
 
         def read() -> bytes:
             return next(iter(self.bodies([row])))
@@ -265,3 +281,41 @@ class Records(Reader):
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
         body = next(iter(self.bodies([self.named(name)])))
         return body[offset:] if size < 0 else body[offset : offset + size]
+
+
+class Run(NamedTuple):
+    """A file of a store with the records [first, stop).
+
+    mark  another file that has the name later has another one
+    """
+
+    file: str
+    size: int
+    first: int
+    stop: int
+    mark: int
+
+
+class Arrivals(Records):
+    """A store whose ids ascend in the order of arrival; no id is used again.
+
+    `rows` are the records that wait to be read by somebody; `between` all that are there.
+    """
+
+    numbers = True
+
+    @property
+    @abstractmethod
+    def next_id(self) -> int:
+        """Above the ids of all records that are, or were, there; as of the last `refresh`."""
+
+    @abstractmethod
+    def runs(self) -> list[Run]:
+        """The files with records, the oldest first."""
+
+    @abstractmethod
+    def between(self, first: int, stop: int, lost: Callable[[str], object]) -> Iterator[Row]:
+        """The records with ids in [first, stop), whoever has read them.
+
+        lost  called with a line for ids of that range of which there is no record any more
+        """

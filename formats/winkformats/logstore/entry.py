@@ -186,7 +186,7 @@ class Scan:
         self._seed = seed(layout)
         self.number, self.end, self.durable = -1, START, 0
         self.ended = False
-        self._at, self._gap, self.skipped = 0, False, False
+        self._at, self._gap, self._first, self.skipped = 0, False, False, False
         self._recids: list[int] = []
         self._positions: list[int] = []
         self._lengths: list[int] = []
@@ -351,7 +351,8 @@ class Scan:
         part = data[place : place + MARK_PART.size]
         known, gap = self.sequence, self._gap
         self._gap = False
-        if gap and size > self._size:  # it began in a file that is removed
+        begun = not (self._first and sequence <= (kind == COMMIT))
+        if gap and size > self._size and begun:  # it began in a file that is removed
             self.resume()
             self.skipped = True
             return ""
@@ -394,13 +395,14 @@ class Scan:
                 return start + at - length, durable
         return None
 
-    def resume(self, *, gap: bool = False) -> None:
+    def resume(self, *, gap: bool = False, first: bool = False) -> None:
         """Behind damage: whatever commit comes next is taken.
 
-        gap  a file that was there is removed: what is left of a transaction in it is skipped
+        gap    a file that was there is removed: what is left of a transaction in it is skipped
+        first  the next file has number 0: behind the first commit of all no file was removed
         """
         self.forget()
-        self.sequence, self._gap, self.skipped = None, gap, False
+        self.sequence, self._gap, self._first, self.skipped = None, gap, first, False
 
 
 def whole_records(storage: Storage, layout: Layout, number: int, start: int, stop: int) -> Entries:

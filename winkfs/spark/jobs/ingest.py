@@ -1,9 +1,10 @@
 """Job `ingest`: directories, tar, WARC and Parquet files, stores of records into a data set.
 
 The input is cut into units. A unit is what one task reads, and writes as a shard; its id is made of
-the path, size and mtime of each file in it, so an input that changes is another unit. When the
-units of a round are done, one commit makes them visible and remembers their ids (as streams of the
-manifest): a run that was broken off goes on with what is missing, and nothing is read twice.
+the path, size and mtime of each file in it, so an input that changes is another unit; of a queue,
+the messages that are new are. When the units of a round are done, one commit makes them visible and
+remembers their ids (as streams of the manifest): a run that was broken off goes on with what is
+missing, and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
 from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
-from winkfs.stores.records import Records, batches
+from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
 from winkfs.units import nearest_ns
 
@@ -72,13 +73,23 @@ ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broke
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One piece of work. names: files below the directory `path`, or with the records of the store
-    there; else the whole file."""
+    there; ids: instead records with ids [first, stop); else the whole file."""
 
     kind: str
     path: str
     size: int
     id: str
     names: tuple[bytes, ...] = field(default=(), repr=False)
+    ids: tuple[int, int] | None = None
+
+    def rest(self, known: Iterable[str]) -> Unit | None:
+        """What is left of it where units with these ids are done; None: nothing."""
+        if self.ids is None:
+            return None if self.id in known else self
+        name = self.id.rpartition("-")[0]
+        done = [int(id.rpartition("-")[2]) for id in known if id.rpartition("-")[0] == name]
+        first, stop = max([self.ids[0], *done]), self.ids[1]
+        return replace(self, ids=(first, stop)) if first < stop else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +195,20 @@ def _records_at(path: str) -> Records | None:
 
 
 def _record_units(store: Records) -> Iterator[Unit]:
-    """The files with records, so many together that a task has enough to do."""
+    """The files with records, so many together that a task has enough to do.
+
+    Of a store whose ids ascend each file is a unit, whose id ends with where its records end.
+    """
+    if isinstance(store, Arrivals):
+        for run in store.runs():
+            name = _id([(run.file, run.mark)], f"records {store.base}")
+            ids = run.first, run.stop
+            yield Unit("records", store.base, run.size, f"{name}-{run.stop}", ids=ids)
+        return
     files = (
         (os.fsencode(part.file), part.size, store.mtime_ns(part.file)) for part in store.parts()
     )
-    return _joined("records", store.base, files)
+    yield from _joined("records", store.base, files)
 
 
 def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -231,32 +251,44 @@ def source_of(unit: Unit, note: Notes, scratch: str, columns: ParquetColumns) ->
     if unit.kind == "warc":
         return Warc(unit.path, note)
     if unit.kind == "records":
-        return RecordFiles(unit.path, unit.names, note)
+        return RecordFiles(unit, note)
     return Table(unit.path, note, columns)
 
 
 class RecordFiles:
-    """The records in some files of a store, with their ids as names; damaged ones are noted."""
+    """The records of a unit, with their ids as names; damaged ones are noted."""
 
-    def __init__(self, path: str, files: Iterable[bytes], note: Notes) -> None:
-        self._path, self._files, self._note = path, set(map(os.fsdecode, files)), note
+    def __init__(self, unit: Unit, note: Notes) -> None:
+        self._unit, self._note = unit, note
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         """Raises NoSuchFile for a store that is gone; FormatError, OSError."""
-        store = _records_at(self._path)
+        store = _records_at(self._unit.path)
         if store is None:
-            raise NoSuchFile("no such store", self._path)
+            raise NoSuchFile("no such store", self._unit.path)
         with store:
-            parts = [part for part in store.parts() if part.file in self._files]
-            for rows in batches(store.rows(*parts)) if parts else ():
+            for rows in batches(self._found(store)):
                 yield from self._rows(store, rows)
+
+    def _found(self, store: Records) -> Iterator[Record]:
+        unit = self._unit
+        if unit.ids is not None and isinstance(store, Arrivals):
+            yield from store.between(*unit.ids, self._lost)
+            return
+        files = set(map(os.fsdecode, unit.names))
+        parts = [part for part in store.parts() if part.file in files]
+        if parts:
+            yield from store.rows(*parts)
+
+    def _lost(self, what: str) -> None:
+        self._note(Note(os.fsencode(self._unit.path), what, True))
 
     def _rows(self, store: Records, rows: list[Record]) -> Iterator[Row]:
         for row, body in store.contents(rows):
             if isinstance(body, Exception):
                 self._note(Note(row.id.encode(), str(body), True))
             else:
-                yield Row(row.id.encode(), body, store.mtime_ns(row.file))
+                yield Row(row.id.encode(), body, store.mtime_of(row))
 
 
 class Table:
@@ -474,7 +506,7 @@ def run(
 def _missing(work: list[Unit], target: str) -> list[Unit]:
     """The units that the data set does not have."""
     known = Log(target).latest().streams if is_dataset(target) else {}
-    return [unit for unit in work if unit.id not in known]
+    return [rest for unit in work if (rest := unit.rest(known)) is not None]
 
 
 def _rounds(todo: list[Unit], limit: int) -> list[list[Unit]]:

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
-STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
+STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 """Options that only streams have, see `streaming`."""
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive

@@ -126,11 +126,15 @@ class Recorded(Piece):
     files      relative path and bytes of each
     opener     opens the store, of its path
     selection  which of the records
+    arrived    instead: all with ids [low, high), whoever has read them
+    whole      of these none may be missing
     """
 
     files: tuple[tuple[str, int], ...] = ()
     opener: Callable[[str], Reader] | None = None
     selection: Selection = field(default_factory=Selection)
+    arrived: bool = False
+    whole: bool = False
 
     def of_files(self, files: Iterable[tuple[str, int]]) -> Recorded:
         return replace(self, files=tuple((name, size) for name, size in files))

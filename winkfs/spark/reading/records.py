@@ -8,6 +8,8 @@ numbers. Records that went since the plan are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -15,9 +17,11 @@ import numpy as np
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import Column
-from winkfs.spark.reading.partition import Part, Recorded, unpack
-from winkfs.stores.records import MODE, Records, Row, batches
+from winkfs.errors import StalePlan
+from winkfs.spark.reading.partition import OPEN, ROW, Part, Recorded, unpack
+from winkfs.stores.records import MODE, Arrivals, Records, Row, batches, values_of
 from winkfs.stores.records import Part as File
+from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +51,27 @@ def part_of(store: Records, piece: Recorded, contents: bool) -> Part | None:
     return Part.of_rows(piece, ids[order], sizes[order], contents)
 
 
+def parts_between(
+    store: Arrivals, piece: Recorded, first: int, stop: int, contents: bool
+) -> list[Part]:
+    """The records with ids in [first, stop), by the files that have them; also where there are none
+    any more, which the task tells."""
+    runs = [run for run in store.runs() if first < run.stop and run.first < stop]
+    bounds = [first, *(run.first for run in runs[1:]), stop]
+    parts = []
+    for run, (low, high) in zip(runs, pairwise(bounds), strict=False):
+        share = min((high - low) / (run.stop - run.first), 1.0)
+        weight = OPEN + ROW * (high - low) + int(share * run.size * contents)
+        parts.append(Part(replace(piece, low=low, high=high), weight, np.empty(0, np.int64)))
+    return parts or [Part(replace(piece, low=first, high=stop), OPEN, np.empty(0, np.int64))]
+
+
+def lost(base: str, what: str) -> StalePlan:
+    """For those who want every record of a store once."""
+    line = f"{what}. Option failOnDataLoss=false goes on without them"
+    return StalePlan(f"the stream cannot go on: {line}", base)
+
+
 class RecordsSource:
     """A store that is open in a task: what `rows.Source` is for a container."""
 
@@ -57,7 +82,6 @@ class RecordsSource:
         self._piece, self._with_contents, self._batch = piece, contents, batch
         self._largest, self._typed = largest, typed
         self._store = cast(Records, piece.opener(piece.base))
-        self._mtimes: dict[str, int] = {}
         self._rows: list[Row] = []  # of the chunk
         self._bodies: list[bytes | Exception | None] = []
         self.contents = self
@@ -79,6 +103,9 @@ class RecordsSource:
 
     def _found(self) -> Iterator[Row]:
         store, piece = self._store, self._piece
+        if piece.arrived:
+            yield from cast(Arrivals, store).between(piece.low, piece.high, self._lost)
+            return
         if piece.rows is None:
             yield from store.rows(*(File(name, size) for name, size in piece.files))
             return
@@ -86,6 +113,10 @@ class RecordsSource:
         for at in range(0, len(ids), AT_ONCE):
             found = store.find(map(str, ids[at : at + AT_ONCE].tolist()))
             yield from sorted(found, key=lambda row: (row.file, row.offset))
+
+    def _lost(self, what: str) -> None:
+        if self._piece.whole:
+            raise lost(self._piece.base, what)
 
     def _take(self, rows: list[Row]) -> None:
         """Make these the rows of the chunk, with their bodies where these are asked for."""
@@ -98,6 +129,8 @@ class RecordsSource:
             new = row if isinstance(body, Exception) else row._replace(size=len(body))
             self._rows.append(new)
             self._bodies.append(body)
+        if len(self._rows) < len(rows):
+            self._lost("messages were removed while they were read")
 
     def _columns(self, rows: list[Row]) -> Columns:
         """Their positions are their numbers."""
@@ -106,15 +139,10 @@ class RecordsSource:
         return Columns.joined(
             np.arange(count), np.zeros(count, np.int64),
             np.array([row.size for row in rows], np.int64),
-            np.array([self._mtime(row.file) for row in rows], np.int64),
+            np.array([self._store.mtime_of(row) for row in rows], np.int64),
             np.full(count, FileType.FILE, np.uint8), np.zeros(count, np.uint8),
             np.array(list(map(len, names)), np.int64), np.frombuffer(b"".join(names), np.uint8),
         )  # fmt: skip
-
-    def _mtime(self, file: str) -> int:
-        if file not in self._mtimes:
-            self._mtimes[file] = self._store.mtime_ns(file)
-        return self._mtimes[file]
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
         """See `rows.Contents.read`."""
@@ -131,8 +159,8 @@ class RecordsSource:
         return arrow.binaries(values), errors
 
     def values(self, rows: Columns) -> dict[str, Column]:
-        """See `rows.Source.values`: id, file, offset, refs."""
-        chosen = [self._rows[at]._asdict() for at in rows.pos.tolist()]
+        """See `rows.Source.values`: id, file, offset and what else the store knows."""
+        chosen = [values_of(self._rows[at]) for at in rows.pos.tolist()]
         known = self._store.columns
         return {
             name: _column(kind, [row[name] for row in chosen] if name in known else None, len(rows))
@@ -149,9 +177,11 @@ class RecordsSource:
 def _column(kind: str, values: list[Any] | None, count: int) -> Column:
     if values is None:
         return Column.nulls(kind, count)
-    if kind == "int64":
-        return Column(kind, np.ones(count, bool), np.array(values, np.int64), [])
-    words = dict.fromkeys(values)
-    codes: Mapping[str, int] = {word: code for code, word in enumerate(words)}
-    numbers = np.array([codes[value] for value in values], np.int64)
-    return Column(kind, np.ones(count, bool), numbers, [word.encode() for word in words])
+    valid = np.array([value is not None for value in values], bool)
+    if kind != "string":
+        numbers = np.array([0 if value is None else value for value in values], np.int64)
+        return Column(kind, valid, numbers // MICRO if kind == "timestamp" else numbers, [])
+    there = dict.fromkeys(value for value in values if value is not None)
+    codes = {word: code for code, word in enumerate(there)}
+    numbers = np.array([codes.get(value, 0) for value in values], np.int64)
+    return Column(kind, valid, numbers, [word.encode() for word in codes])

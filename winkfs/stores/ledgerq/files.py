@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from time import sleep
 from typing import Final
 
@@ -30,6 +33,7 @@ from winkformats.ledgerq.priorities import Places
 from winkformats.ledgerq.segment import LAST, NAME, START, WINDOW, Header, Walk, name_of
 from winkfs.errors import NoSuchFile, Refusal
 
+RACES: Final = 20  # compactions, one right behind the other, that a look survives
 OPEN: Final = 64  # segments open for reading
 NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
 PROBE: Final = 1 << 20  # bytes of each segment looked at for priorities
@@ -110,6 +114,13 @@ class Files:
         follow  somebody else may be writing: a torn end is none that is told
         cost    a read of each segment; the last one from its last index row on
         """
+        for _ in range(RACES):  # somebody may remove segments that were just listed
+            with suppress(FileNotFoundError):
+                self._load(follow=follow)
+                return
+        self._load(follow=follow)
+
+    def _load(self, *, follow: bool) -> None:
         names = set(self.directory.list())
         found = self._listed(names)
         numbers, before = sorted(found), 0
@@ -150,7 +161,7 @@ class Files:
                 continue
             info = self.directory.info(name)
             if info is None:
-                continue
+                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), self.directory.path)
             if info.kind is not Kind.FILE or int(match[1]) > LAST:
                 raise Refusal(f"{name} is no segment: a {info.kind.value}", self.directory.path)
             found[int(match[1])] = info.size, info.identity
@@ -400,7 +411,10 @@ class Files:
                 if any(ids for ids, _ in segment.tables[1:]):
                     return True
                 continue
-            walk = Walk(self.storage(segment), *self._at(segment, start))
+            try:
+                walk = Walk(self.storage(segment), *self._at(segment, start))
+            except FileNotFoundError:  # somebody has removed it
+                continue
             size = min(self.readable(segment), walk.offset + PROBE)
             while walk.step(size):
                 if any(row[2] & PRIORITY for row in walk.rows):
@@ -524,9 +538,9 @@ class Files:
                         return
             segment = following
 
-    def all(self) -> Iterator[Message]:
-        """All messages, by arrival, also while the segments change."""
-        start, lane = 1, self.arrivals(1)
+    def all(self, start: int = 1) -> Iterator[Message]:
+        """All messages from an id on, by arrival, also while the segments change."""
+        lane = self.arrivals(start)
         while True:
             try:
                 message = next(lane)

@@ -9,4 +9,13 @@ def _detect(path: str) -> str | None:
     return path.rstrip("/") or "/" if is_queue(path) else None
 
 
-register(Kind("queue", _detect, {"verify": "winkfs.stores.ledgerq.check:verify"}))
+register(
+    Kind(
+        "queue",
+        _detect,
+        {
+            "open": "winkfs.stores.ledgerq.records:QueueRecords",
+            "verify": "winkfs.stores.ledgerq.check:verify",
+        },
+    )
+)

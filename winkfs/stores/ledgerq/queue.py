@@ -639,10 +639,11 @@ class Queue:
             lane = self._deliveries.pending(self._cursor(consumer), time.time_ns())
         yield from self._each(lane)
 
-    def all_messages(self) -> Iterator[Message]:
-        """All messages that are there, also those that are consumed or have expired, by arrival."""
+    def all_messages(self, start: int = 1) -> Iterator[Message]:
+        """All messages that are there from an id on, also those that are consumed or have expired,
+        by arrival."""
         with self._section:
-            lane = self.files.all()
+            lane = self.files.all(start)
         yield from self._each(lane)
 
     def _each(self, lane: Iterator[Message]) -> Iterator[Message]:

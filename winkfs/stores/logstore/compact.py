@@ -127,7 +127,7 @@ class _Group:
         at = known.index(number)
         while True:
             scan, numbers, size = Scan(log.layout), [known[at]], 0
-            scan.resume(gap=True)
+            scan.resume(gap=True, first=numbers[0] == 0)
             while True:
                 handle = log.files.handle(numbers[-1])
                 storage = handle.storage

@@ -186,7 +186,7 @@ class Log:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
             if start == START and not adjacent:
-                scan.resume(gap=True)
+                scan.resume(gap=True, first=number == 0)
             if not self._replay_file(table, number, start, last=number == numbers[-1]):
                 break
             before = number

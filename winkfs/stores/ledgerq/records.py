@@ -1,0 +1,237 @@
+"""The messages of a queue as `Records`, by id: those that wait to be read, or all there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats.arrays import Int64
+from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, Message
+from winkformats.ledgerq.segment import NAME, name_of
+from winkfs.errors import FormatError, NoSuchFile, ReadOnly
+from winkfs.stores.ledgerq.files import Segment
+from winkfs.stores.ledgerq.queue import Queue
+from winkfs.stores.records import Arrivals, Ids, Part, Progress, Row, Run
+
+ID: Final = re.compile(r"[1-9][0-9]{0,18}")
+NEAR: Final = 64  # ids up to which what is between two messages is read, too
+
+
+class QueueRecords(Arrivals):
+    """The messages that a consumer has not read, or has leased and not acknowledged, and that have
+    not expired, as of the opening. Only `Queue` changes them."""
+
+    def __init__(self, path: str, mode: str = "r") -> None:
+        """Raises as `Queue` does."""
+        super().__init__(path)
+        self.queue = Queue(path)
+        self._look()
+
+    def _look(self) -> None:
+        """Where the consumers are: of each priority, the first one."""
+        cursors = self.queue.state.cursors.values()
+        self._at = [min(cursor.at[lane] for cursor in cursors) for lane in range(LOW, HIGH + 1)]
+        leases = {id: lease.priority for cursor in cursors for id, lease in cursor.leased.items()}
+        self._leased = {id for id, lane in leases.items() if id < self._at[lane]}
+        self._low = min(*self._leased, *self._at)
+
+    @property
+    def problems(self) -> list[str]:
+        return self.queue.problems
+
+    @property
+    def columns(self) -> dict[str, str]:
+        own = {"timestamp": "timestamp", "priority": "int64", "expires": "timestamp"}
+        return super().columns | own | {"headers": "string"}
+
+    def close(self) -> None:
+        self.queue.close()
+
+    # --- to read ---
+
+    def rows(self, *parts: Part) -> Iterator[Row]:
+        runs = [(1, LAST_ID)] if not parts else sorted(
+            (segment.first, segment.last) for part in parts if (segment := self._segment(part.file))
+        )  # fmt: skip
+        for first, last in runs:
+            for message in self.queue.all_messages(max(first, self._low)):
+                if message.id <= last and self._waits(message):
+                    yield self._row(message)
+                if message.id >= last:
+                    break
+
+    def _segment(self, file: str) -> Segment | None:
+        """One that has messages."""
+        match = NAME.fullmatch(file)
+        segment = self.queue.files.segments.get(int(match[1])) if match else None
+        return segment if segment is not None and segment.first else None
+
+    def _waits(self, message: Message) -> bool:
+        """Whether somebody has not read it."""
+        if message.expires is not None and message.expires <= time.time_ns():
+            return False
+        return message.id >= self._at[message.priority] or message.id in self._leased
+
+    def _row(self, message: Message) -> Row:
+        facts = {
+            "timestamp": message.timestamp, "priority": message.priority,
+            "expires": message.expires,
+            "headers": json.dumps(message.headers) if message.headers else None,
+        }  # fmt: skip
+        file = name_of(message.segment)
+        return Row(str(message.id), len(message.payload), file, message.offset, None, facts)
+
+    def listing(self) -> Iterator[tuple[Ids, Int64]]:
+        """As far as ids tell: also of messages that have expired.
+
+        cost  little, but by priority where one is behind another: reads the tables of priorities
+        """
+        if self._leased:
+            yield np.array(sorted(self._leased)), np.zeros(len(self._leased), np.int64)
+        for segment in list(self.queue.files.segments.values()):
+            ids = self._unread(segment)
+            if len(ids):
+                yield ids, np.full(len(ids), segment.size // segment.count)
+
+    def _unread(self, segment: Segment) -> Int64:
+        """The ids in a segment up to which somebody has not come."""
+        if not segment.first:
+            return np.empty(0, np.int64)
+        if segment.first >= max(self._at) or len(set(self._at)) == 1:
+            return np.arange(max(segment.first, self._at[LOW]), segment.last + 1)
+        try:
+            with self.queue._lock:
+                tables = self.queue.files.tables(segment)
+        except FileNotFoundError:  # it was removed since
+            return np.empty(0, np.int64)
+        found = [np.array(ids, np.int64) for ids, _ in tables]
+        return np.concatenate([ids[ids >= at] for ids, at in zip(found, self._at, strict=True)])
+
+    def __len__(self) -> int:
+        """As far as ids tell: expired messages count, too."""
+        return sum(len(ids) for ids, _ in self.listing())
+
+    def parts(self) -> list[Part]:
+        segments = self.queue.files.segments.values()
+        return [Part(s.name, s.size) for s in segments if s.first and s.last >= self._low]
+
+    def row(self, id: str) -> Row:
+        if not ID.fullmatch(id):
+            raise ValueError(f"{id!r} is no id of a message")
+        message = self.queue.read(int(id))
+        if not self._waits(message):
+            raise NoSuchFile(f"message {id} was read, or has expired", self.base)
+        return self._row(message)
+
+    def find(self, ids: Iterable[str]) -> Iterator[Row]:
+        for message in self._messages(map(int, ids)):
+            if isinstance(message, Message) and self._waits(message):
+                yield self._row(message)
+
+    def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        """Also of messages that were read since."""
+        for message in self._messages(int(row.id) for row in rows):
+            if not isinstance(message, Message):
+                raise message
+            yield message.payload
+
+    def _messages(self, ids: Iterable[int]) -> Iterator[Message | Exception]:
+        """The message of each id, or why there is none. Those that ascend are read together."""
+        lane: Iterator[Message] | None = None
+        ahead: Message | None = None
+        before = 0
+        for id in ids:
+            if not before < id <= before + NEAR:
+                lane = None
+                try:
+                    yield self.queue.read(id)
+                except FileNotFoundError:  # also of its segment
+                    yield NoSuchFile(f"no message {id}", self.base)
+                except FormatError as error:
+                    yield error
+            else:
+                if lane is None:
+                    lane = self.queue.all_messages(id)
+                    ahead = next(lane, None)
+                while ahead is not None and ahead.id < id:
+                    ahead = next(lane, None)
+                if ahead is not None and ahead.id == id:
+                    yield ahead
+                else:
+                    yield NoSuchFile(f"no message {id}", self.base)
+            before = id
+
+    def mtime_of(self, row: Row) -> int:
+        """When it was pushed."""
+        return int(row.facts["timestamp"])
+
+    def refresh(self) -> bool:
+        self._mtimes.clear()
+        changed = self.queue.refresh()
+        if changed:
+            self._look()
+        return changed
+
+    def stats(self) -> Mapping[str, Any]:
+        stats = self.queue.stats()
+        return {"bytes": sum(part.size for part in self.parts())} | stats
+
+    # --- by arrival ---
+
+    @property
+    def next_id(self) -> int:
+        return self.queue.files.last + 1 if self.queue.files.last else self.queue.next_id
+
+    def runs(self) -> list[Run]:
+        return [
+            Run(s.name, s.size, s.first, s.last + 1, s.header.created if s.header else 0)
+            for s in list(self.queue.files.segments.values())
+            if s.first
+        ]
+
+    def between(self, first: int, stop: int, lost: Callable[[str], object]) -> Iterator[Row]:
+        at = first
+        for message in self.queue.all_messages(first):
+            if message.id > at:
+                self._tell(at, min(message.id, stop), lost)
+            if message.id >= stop:
+                return
+            at = message.id + 1
+            if message.payload or message.expires != message.timestamp + 1:  # else it fills a gap
+                yield self._row(message)
+            if at >= stop:
+                return
+        self._tell(at, min(stop, self.next_id), lost)
+
+    def _tell(self, first: int, stop: int, lost: Callable[[str], object]) -> None:
+        if first < stop:
+            ids = (
+                f"message {first} is"
+                if stop == first + 1
+                else f"messages {first} to {stop - 1} are"
+            )
+            lost(f"{ids} not there any more: removed by a compaction, or damaged")
+
+    # --- to write: that is for `winkfs.stores.ledgerq.Queue` ---
+
+    def put(self, id: str | None, body: bytes) -> str:
+        raise self._refusal()
+
+    def remove(self, id: str) -> None:
+        raise self._refusal()
+
+    def sync(self) -> None:
+        raise self._refusal()
+
+    def compact(
+        self, progress: Progress | None = None, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        raise self._refusal()
+
+    def _refusal(self) -> ReadOnly:
+        return ReadOnly("messages of a queue come and go by winkfs queue push and pop", self.base)
