@@ -309,8 +309,8 @@ MUTANTS = (
     ),
     Mutant(
         "a reader does not look whether a segment was compacted", MESSAGES,
-        "            if storage is not None and segment.moved == moved:\n",
-        "            if storage is not None:\n",
+        "            if handle is not None and segment.moved == moved:\n",
+        "            if handle is not None:\n",
         f"{MESSAGE_TESTS}::test_a_message_that_moves_while_it_is_read_is_read_again",
     ),
     Mutant(

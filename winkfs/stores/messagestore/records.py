@@ -60,7 +60,7 @@ class MessageRecords(Records):
             for file, offset, size in zip(files, offsets, found.size.tolist(), strict=True)
         ]
         names = [known[file][0] for file in files]
-        return map(Row._make, zip(ids, sizes, names, offsets, found.refs.tolist(), strict=True))
+        return map(Row, ids, sizes, names, offsets, found.refs.tolist())
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
         for found in self.store.index.rows():
