@@ -51,7 +51,7 @@ class Row(NamedTuple):
     file: str
     offset: int
     refs: int | None = None
-    facts: Mapping[str, Any] = {}
+    facts: Mapping[str, Any] | None = None
 
 
 class Part(NamedTuple):
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 def values_of(row: Row) -> dict[str, Any]:
     """What is known of a record, by column."""
-    return row._asdict() | dict(row.facts)
+    return row._asdict() | dict(row.facts or {})
 
 
 def batches(rows: Iterable[Row], size: int = MUCH) -> Iterator[list[Row]]:
