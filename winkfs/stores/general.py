@@ -435,7 +435,7 @@ class RecordSource(ReadOnlySource):
         if not path or path.endswith(b"/"):
             return {}
         row = self._store.named(path)
-        known = {"file": row.file, "offset": row.offset, "refs": row.refs, **row.facts}
+        known = {"file": row.file, "offset": row.offset, "refs": row.refs, **(row.facts or {})}
         return {name: str(value) for name, value in known.items() if value is not None}
 
     # content

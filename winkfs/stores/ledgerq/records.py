@@ -168,6 +168,7 @@ class QueueRecords(Arrivals):
 
     def mtime_of(self, row: Row) -> int:
         """When it was pushed."""
+        assert row.facts is not None
         return int(row.facts["timestamp"])
 
     def refresh(self) -> bool:
