@@ -476,6 +476,23 @@ def flip(path: str, at: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
+def test_a_flip_of_the_first_entries_is_told_and_takes_no_file_away(path: str) -> None:
+    """No file was removed before the first one, and what is removed begins with eight EOF."""
+    model = filled(path, 120)
+    name, first = f"{path}/data/{0:016x}", entry.START
+    for at in range(first, first + 2 * entry.MARK.size):
+        for bit in range(8):
+            flip(name, at, bit)
+            assert winkfs.verify(path).problems, (at, bit)
+            flip(name, at, bit)
+    flip(name, first, 2)  # RECORD is EOF
+    with contextlib.suppress(FormatError, Refusal), LogStore(path, "a"):
+        pass
+    flip(name, first, 2)
+    with LogStore(path) as store:
+        assert all(store.get(recid) == body for recid, body in model.items())
+
+
 @pytest.mark.soak
 def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -> None:
     model = filled(path, 120)

@@ -21,7 +21,8 @@ A transaction is all from the end of the last commit or rollback, in as many fil
 last commit. `durable` is a position: all before it was synced before this was written. `size` is
 the bytes of the transaction. The checksum of a commit is CRC-32 of the store's number (8 bytes),
 the bytes of the transaction, and the commit up to the checksum; that of a rollback leaves out the
-transaction. Headers of files and EOF belong to no transaction.
+transaction. Headers of files and EOF belong to no transaction. A file that begins with eight EOF is
+being removed; one EOF there is damage.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ HEADER: Final = struct.Struct(">8sQ")
 START: Final = HEADER.size  # offset of the first entry
 INVALID, EOF, PADDING, COMMIT, ROLLBACK, RECORD, BLOB = range(7)
 NULL, DELETED = -1, -2
+EMPTIED: Final = bytes([EOF]) * 8  # where entries begin: the file is being removed
 PART: Final = struct.Struct(">Biq")  # of a record: what its checksum covers, beside the body
 HEAD: Final = struct.Struct(">BiqI")
 BLOB_PART: Final = struct.Struct(">BqqqI")
@@ -329,6 +331,8 @@ class Scan:
                 elif kind == PADDING and place < stop:
                     place += stop - place - len(data[place:stop].lstrip(b"\2"))
                 elif kind == EOF and place < stop:
+                    if at + place == START:
+                        return self._cut(rest[summed:place], START, "no entry but EOF")
                     self.ended = True
                     return self._cut(rest[summed:place], at + place, "")
                 elif at + place >= size:

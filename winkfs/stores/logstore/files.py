@@ -27,7 +27,6 @@ FOLDERS: Final = ("data", "blob", "generations")
 NUMBER: Final = re.compile(r"[0-9a-f]{16}")
 GENERATION: Final = re.compile(r"[0-9a-f]{4}")
 OPEN: Final = 128  # data files, at most, that are kept open to read
-EMPTY: Final = bytes([entry.EOF])  # at the start of a data file: nothing in it counts
 PIECE: Final = 1 << 20  # bytes of a blob at a time
 
 
@@ -57,7 +56,7 @@ class Files:
     def is_emptied(self, number: int) -> bool:
         """Whether a data file is being removed."""
         handle = self.handle(number)
-        return handle.storage.read(entry.START, 1) == EMPTY
+        return handle.storage.read(entry.START, len(entry.EMPTIED)) == entry.EMPTIED
 
     def is_unfinished(self, number: int) -> bool:
         """Whether a data file is not yet begun: it has at most a header, and that is not whole."""
@@ -120,7 +119,7 @@ class Files:
         """
         name = f"{number:016x}"
         with self.data.open(name, "w") as storage:
-            storage.write(entry.START, [EMPTY])
+            storage.write(entry.START, [entry.EMPTIED])
             storage.sync()
         self.forget(number)
         self.data.unlink(name)
