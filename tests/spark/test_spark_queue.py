@@ -195,7 +195,7 @@ with Queue(path, "a", shared=True, rotation=Rotation(messages=200), by_priority=
             {"payload": b"needle %d %d\\n" % (seed, i), "priority": rng.randrange(3)}
             for i in range(count)
         ])
-        for message in queue.pop_many(rng.randrange(12), visible=5):
+        for message in queue.pop_many(rng.randrange(30), visible=5):
             assert message.payload.startswith(b"needle")
             queue.ack(message.id)
         if number % 20 == 0 and os.path.exists(path + ".read"):  # what the stream has read may go
