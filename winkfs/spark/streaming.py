@@ -438,7 +438,7 @@ class ArrivalsFeed:
     def partitions(
         self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
     ) -> list[Scan | Ordered]:
-        from winkfs.spark.reading.records import parts_between  # most streams have none
+        from winkfs.spark.reading.records import part_between  # most streams have none
 
         low, high = self._check(start), self._check(end)
         if low >= high:
@@ -447,7 +447,7 @@ class ArrivalsFeed:
             self._path, 0, 0, True, low, high, opener=self._opener,
             selection=self._options.selection, arrived=True, whole=whole,
         )  # fmt: skip
-        return scans(self._options, parts_between(self.store, piece, low, high, contents))
+        return scans(self._options, [part_between(self.store, piece, contents)])
 
 
 def _stale(where: str, why: str) -> StalePlan:

@@ -8,8 +8,6 @@ numbers. Records that went since the plan are left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -51,19 +49,14 @@ def part_of(store: Records, piece: Recorded, contents: bool) -> Part | None:
     return Part.of_rows(piece, ids[order], sizes[order], contents)
 
 
-def parts_between(
-    store: Arrivals, piece: Recorded, first: int, stop: int, contents: bool
-) -> list[Part]:
-    """The records with ids in [first, stop), by the files that have them; also where there are none
-    any more, which the task tells."""
-    runs = [run for run in store.runs() if first < run.stop and run.first < stop]
-    bounds = [first, *(run.first for run in runs[1:]), stop]
-    parts = []
-    for run, (low, high) in zip(runs, pairwise(bounds), strict=False):
-        share = min((high - low) / (run.stop - run.first), 1.0)
-        weight = OPEN + ROW * (high - low) + int(share * run.size * contents)
-        parts.append(Part(replace(piece, low=low, high=high), weight, np.empty(0, np.int64)))
-    return parts or [Part(replace(piece, low=first, high=stop), OPEN, np.empty(0, np.int64))]
+def part_between(store: Arrivals, piece: Recorded, contents: bool) -> Part:
+    """The records with ids in [low, high) of the piece, also where there are none any more, which
+    the task tells. One piece, since each opens the store."""
+    weight = OPEN + ROW * (piece.high - piece.low)
+    for run in store.runs():
+        share = (min(piece.high, run.stop) - max(piece.low, run.first)) / (run.stop - run.first)
+        weight += int(max(share, 0) * run.size * contents)
+    return Part(piece, weight, np.empty(0, np.int64))
 
 
 def lost(base: str, what: str) -> StalePlan:
