@@ -16,7 +16,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 from winkformats.errors import CorruptError
@@ -250,8 +250,9 @@ def tell_of_forks(handle: Forked) -> None:
 
 
 def _after_fork() -> None:
-    for handle in list(_told):
-        handle.after_fork()
+    with ExitStack() as stack:  # each is told, also where another one fails
+        for handle in list(_told):
+            stack.callback(handle.after_fork)
 
 
 os.register_at_fork(after_in_child=_after_fork)

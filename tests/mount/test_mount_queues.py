@@ -53,7 +53,8 @@ def test_messages_of_a_queue_are_followed(tmp_path: Path) -> None:
             queue.push(b"new")
             assert queue.compact().segments == 2
             soon(lambda: names(there) == list(range(21, 28)))
-            assert not (there / "7").exists() and (there / "27").read_bytes() == b"new"
+            soon(lambda: not (there / "7").exists())  # the kernel believes a name for a second
+            assert (there / "27").read_bytes() == b"new"
             with pytest.raises(OSError, match="Read-only"):
                 (there / "30").write_bytes(b"x")
 
@@ -105,7 +106,7 @@ def test_records_of_a_ring_buffer_are_followed(tmp_path: Path) -> None:
             assert oldest > 110
             soon(lambda: names(there) == list(range(oldest, 500)))
             assert (there / "499").read_bytes() == b"0499\n" * 50
-            assert not (there / "42").exists()
+            soon(lambda: not (there / "42").exists())
 
 
 WORKS = """
@@ -130,8 +131,9 @@ with Ring(sys.argv[1], "a", memory=8192) as ring:
     until = time.monotonic() + 5
     while time.monotonic() < until:
         ring.push_many([b"needle %d\\n" % i * 20 for i in range(rng.randrange(100))])
-        ring.pop_many(rng.randrange(100))
+        ring.pop_many(rng.randrange(40))  # a mount shows what was there a second ago
         ring.flush()
+        time.sleep(0.1)
 """
 
 
