@@ -140,14 +140,15 @@ def test_who_may_write(path: str) -> None:
         for call in (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact()):
             with pytest.raises(ReadOnly):
                 call()
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             code = 1
             try:
                 store.write(b"a" * 16, b"")
             except (Closed, ReadOnly):
                 code = 0
             os._exit(code)
-        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with pytest.raises(Closed):
         store.write(b"a" * 16, b"")
     with pytest.raises(Closed):
