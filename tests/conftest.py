@@ -39,10 +39,10 @@ AMOUNTS = {
 
 # name -> (the suite takes one in so many, --soak one in so many, of what)
 EVERY = {
-    "index bytes": (60, 5, "bytes of a derived file, flipped, with all questions to a container"),
-    "listed bytes": (60, 10, "bytes of a derived file, flipped, with all that a mount lists"),
+    "index bytes": (120, 5, "bytes of a derived file, flipped, with all questions to a container"),
+    "listed bytes": (120, 10, "bytes of a derived file, flipped, with all that a mount lists"),
     "time bytes": (3, 1, "bytes of a time index, flipped"),
-    "catalog bytes": (199, 5, "bytes of a catalog with columns, flipped"),
+    "catalog bytes": (397, 5, "bytes of a catalog with columns, flipped"),
     "column bytes": (8, 1, "bytes of a file of columns, flipped"),
     "entry bytes": (3, 1, "bytes of small files of entries, flipped"),
     "oracle bytes": (3, 1, "bytes of a container, flipped, that the oracle reads"),

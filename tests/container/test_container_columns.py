@@ -622,8 +622,11 @@ STATES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("state", STATES)
+MANY = [pytest.param(state, 1100, marks=pytest.mark.slow)
+        for state in ("written", "runs and behind", "column behind")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "count"), [*((state, 60) for state in STATES), *MANY])
 def test_answers_are_those_of_a_loop_whatever_the_catalog(
     state: str, count: int, base: Path
 ) -> None:
@@ -679,10 +682,8 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
         assert c.engine.store.remarks != []
 
 
-@pytest.mark.parametrize("fault", ["value", "null", "zone", "type"])
-def test_the_oracle_reads_columns_and_finds_what_is_wrong(
-    fault: str, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.slow
+def test_the_oracle_reads_columns(base: Path) -> None:
     make(base, 1100)
     winkfs.reindex(base)
     tree = check(base)
@@ -692,13 +693,22 @@ def test_the_oracle_reads_columns_and_finds_what_is_wrong(
         c.sync()
         c.engine.save_catalog()
     check(base)  # of two runs
+
+
+@pytest.mark.parametrize("fault", ["value", "null", "zone", "type"])
+def test_the_oracle_finds_what_is_wrong_with_columns(
+    fault: str, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(base, 300)
+    with winkfs.open(base, "a") as c:
+        change(c)
     of = Column.of.__func__  # type: ignore[attr-defined]
 
     def wrong(cls: type[Column], kind: str, texts: list[bytes | None]) -> Column:
         if kind == "string" and fault == "value":
             texts = [b"en" if text == b"de" else text for text in texts]
         if kind == "list<string>" and fault == "null":
-            texts = [None, *texts[1:]]
+            texts = [None] * len(texts)
         found: Column = of(cls, kind, texts)
         return found
 

@@ -40,7 +40,7 @@ def walk(data: bytes, last: int = 0, window: int = segment.WINDOW) -> tuple[list
     storage = MemoryStorage(bytes(START) + data, "x.log")
     found, ids = Walk(storage, START, last), []
     while found.step(storage.size(), window):
-        ids += [row[3] for row in found.rows]
+        ids += [row[3] for row in found.rows()]
     return ids, found
 
 
@@ -62,7 +62,7 @@ def test_segments_of_the_reference_are_read_and_written_alike(case: dict[str, An
         storage, sparse = MemoryStorage(data, path.name), index.Sparse()
         found = Walk(storage)
         while found.step(len(data)):
-            for length, _, flags, id, timestamp, at in found.rows:
+            for length, _, flags, id, timestamp, at in found.rows():
                 place = found.base + at
                 one = decode(found.data, at, file=path.name, offset=place)
                 row = wanted.pop(id)

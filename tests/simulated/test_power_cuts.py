@@ -27,12 +27,12 @@ pytestmark = pytest.mark.slow
 # data were not synced: see mutants.py.
 IMAGES = {
     "plain": (440, 22_000),
-    "ao": (180, 22_000),
-    "classic": (160, 20_000),
+    "ao": (90, 22_000),
+    "classic": (80, 20_000),
     "plain md5": (80, 10_000),
-    "columns": (100, 20_000),
-    "mount": (160, 20_000),
-    "data set": (65, 8_000),
+    "columns": (60, 20_000),
+    "mount": (90, 20_000),
+    "data set": (35, 8_000),
 }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -40,6 +41,8 @@ SEARCH: Final = 1 << 20  # bytes searched at a time for the next entry
 SHORT: Final = 4096  # bytes of entries that are looked at in any case
 PATIENCE: Final = 64 << 20  # bytes of longer ones whose checksums are computed, at most
 FLAGS: Final = 31
+# What CRC-32C is of bytes with their own CRC-32C, little-endian, behind them, whatever they are.
+RESIDUE: Final = 0x48674BC7
 assert START == 64
 
 
@@ -75,17 +78,13 @@ def name_of(base: int, suffix: str = SUFFIX) -> str:
     return f"{base:020d}{suffix}"
 
 
-Row = tuple[int, int, int, int, int, int]
-"""length, kind, flags, id, timestamp of an entry, and where it is in `Walk.data`."""
-
-
 @dataclass
 class Walk:
     """The entries of a segment, a piece of the file after the other.
 
     offset  of the next entry
     last    no entry has this id or a lower one
-    rows    of the piece that was read, whose bytes are `data`, from `base` of the file
+    places  of entries in the piece that was read, whose bytes are `data`, from `base` of the file
     bad     [start, stop) of bytes that are no entries, before one that is
     tail    where no entry follows any more, before the end of the file; -1: the file ends well
 
@@ -95,7 +94,7 @@ class Walk:
     storage: Storage
     offset: int = START
     last: int = 0
-    rows: list[Row] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     data: bytes = b""
     base: int = 0
     bad: list[tuple[int, int]] = field(default_factory=list)
@@ -104,39 +103,47 @@ class Walk:
     def step(self, size: int, window: int = WINDOW) -> bool:
         """Read a piece of a file of so many bytes; False: there was no entry in it, the end.
 
-        cost  0.7 us an entry
+        cost  0.45 us an entry
         """
-        self.rows, self.tail = [], -1
-        while not self.rows and self.offset < size:
+        self.places, self.tail = [], -1
+        while not self.places and self.offset < size:
             self._load(min(window, size - self.offset))
             self._take()
-            if not self.rows and not self._longer(size) and not self._skip(size):
+            if not self.places and not self._longer(size) and not self._skip(size):
                 self.tail = self.offset
                 return False
-        return bool(self.rows)
+        return bool(self.places)
+
+    def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """length, kind, flags, id and timestamp of the entries, and where each is in `data`."""
+        for at in self.places:
+            yield *HEAD.unpack_from(self.data, at), at
 
     def _load(self, length: int) -> None:
         self.base = self.offset
         self.data = self.storage.read(self.base, length)
 
     def _take(self) -> None:
-        """The good entries that are whole in `data`."""
-        data, at, last, add = self.data, self.offset - self.base, self.last, self.rows.append
-        unpack, checksum, end = HEAD.unpack_from, SUM.unpack_from, len(self.data) - LEAST
+        """The good entries that are whole in `data`.
+
+        Tuples of what they are, a million at once, would cost 0.3 us each, the garbage collector's.
+        """
+        data, at, last, add = self.data, self.offset - self.base, self.last, self.places.append
+        unpack, checksum = HEAD.unpack_from, crc32c
         room = len(data)
-        while at <= end:
-            length, kind, flags, id, timestamp = unpack(data, at)
-            stop = at + length - 4
+        while at <= room - LEAST:
+            length, kind, _, id, _ = unpack(data, at)
+            stop = at + length
             if not (
                 length >= LEAST
-                and at + length <= room
+                and stop <= room
                 and last < id <= LAST_ID
                 and 1 <= kind <= CHECKPOINT
-                and checksum(data, stop)[0] == crc32c(data[at:stop])
+                and checksum(data[at:stop]) == RESIDUE
             ):
                 break
-            add((length, kind, flags, id, timestamp, at))
-            last, at = id, stop + 8
+            add(at)
+            last, at = id, stop + 4
         self.offset, self.last = self.base + at, last
 
     def _longer(self, size: int) -> bool:
@@ -149,7 +156,7 @@ class Walk:
             return False
         self._load(length)
         self._take()
-        return bool(self.rows)
+        return bool(self.places)
 
     def _skip(self, size: int) -> bool:
         """Go on behind what is no good entry; False: there is none any more."""
@@ -184,8 +191,7 @@ class Walk:
         ):
             return False
         data = self.storage.read(at, length)
-        (checksum,) = SUM.unpack_from(data, length - 4) if len(data) == length else (-1,)
-        return bool(checksum == crc32c(data[:-4]))
+        return len(data) == length and bool(crc32c(data) == RESIDUE)
 
     def _search(self, start: int, size: int) -> int:
         """Where the next good entry begins, byte by byte; 0: there is none."""

@@ -57,7 +57,7 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
     found = priorities.empty()
     told = len(segment.bad) + bool(segment.torn)
     while walk.step(size):
-        for length, kind, flags, id, timestamp, at in walk.rows:
+        for length, kind, flags, id, timestamp, at in walk.rows():
             offset = walk.base + at
             report.entries += 1
             report.bytes += length

@@ -12,6 +12,7 @@ from errno import ENOENT
 from time import sleep
 from typing import Final
 
+import numpy as np
 from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Directory, Kind, Storage
@@ -20,6 +21,7 @@ from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import (
     DATA,
     HEAD,
+    HIGH,
     LEAST,
     LOW,
     PAD,
@@ -30,7 +32,7 @@ from winkformats.ledgerq.entry import (
 )
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.priorities import Places
-from winkformats.ledgerq.segment import LAST, NAME, START, WINDOW, Header, Walk, name_of
+from winkformats.ledgerq.segment import LAST, NAME, RESIDUE, START, WINDOW, Header, Walk, name_of
 from winkfs.errors import NoSuchFile, Refusal
 
 RACES: Final = 20  # compactions, one right behind the other, that a look survives
@@ -82,10 +84,11 @@ class Segment:
 class Files:
     """The segments in a directory. Not for several threads at once.
 
-    segments   by number, ascending
-    active     what is written to, by this process; None: nothing is
-    flush      is called before the active one is read
-    changes    grows when what is known of where messages are has become void
+    segments     by number, ascending
+    active       what is written to, by this process; None: nothing is
+    flush        is called before the active one is read
+    by_priority  whether who reads entries for their ids also notes their priorities
+    changes      grows when what is known of where messages are has become void
     """
 
     def __init__(self, directory: Directory, say: Say) -> None:
@@ -93,6 +96,7 @@ class Files:
         self.segments: dict[int, Segment] = {}
         self.active: Segment | None = None
         self.flush: Callable[[], object] = lambda: None
+        self.by_priority = False
         self.changes = 0
         self._open: dict[int, Storage] = {}
         self._told: set[str] = set()
@@ -206,10 +210,10 @@ class Files:
         storage = self.storage(segment)
         size = storage.size()
         segment.first, segment.last, segment.sparse, segment.bad = 0, before, Sparse(), ()
-        segment.tables = None
+        segment.tables = priorities.empty() if self.by_priority else None
         walk = Walk(storage, START, before)
         if not anew and (known := self._read_index(segment, size)) and known.ids[0] > before:
-            segment.sparse, segment.first = known, known.ids[0]
+            segment.sparse, segment.first, segment.tables = known, known.ids[0], None
             walk.offset, walk.last = known.offsets[-1], known.ids[-1] - 1
         self.extend(segment, walk, size, follow=follow)
 
@@ -219,15 +223,16 @@ class Files:
         assert sparse is not None
         start = walk.last
         while walk.step(size):
-            base, tables = walk.base, segment.tables
-            segment.first = segment.first or walk.rows[0][3]
-            for _, kind, flags, id, timestamp, at in walk.rows:
-                if base + at >= sparse.next:
+            base, unpack = walk.base, HEAD.unpack_from
+            segment.first = segment.first or unpack(walk.data, walk.places[0])[3]
+            due = sparse.next - base
+            for at in walk.places:
+                if at >= due:
+                    _, _, _, id, timestamp = unpack(walk.data, at)
                     sparse.add(id, base + at, timestamp)
-                if tables is not None and kind == DATA:
-                    ids, offsets = tables[_priority(walk.data, at, flags)]
-                    ids.append(id)
-                    offsets.append(base + at)
+                    due = sparse.next - base
+            if segment.tables is not None:
+                _sort(walk, segment.tables)
         if walk.last > start:
             segment.last = walk.last
         segment.bad += tuple(walk.bad)
@@ -384,11 +389,7 @@ class Files:
                 except CorruptError as error:
                     self.say(f"{error}: made again in memory")
             while walk.step(size):
-                for _, kind, flags, id, _, at in walk.rows:
-                    if kind == DATA:
-                        ids, offsets = found[_priority(walk.data, at, flags)]
-                        ids.append(id)
-                        offsets.append(walk.base + at)
+                _sort(walk, found)
             segment.tables = found
         return segment.tables
 
@@ -417,7 +418,7 @@ class Files:
                 continue
             size = min(self.readable(segment), walk.offset + PROBE)
             while walk.step(size):
-                if any(row[2] & PRIORITY for row in walk.rows):
+                if any(row[2] & PRIORITY for row in walk.rows()):
                     return True
         return False
 
@@ -463,7 +464,7 @@ class Files:
             walk = Walk(self.storage(segment), *self._at(segment, id))
             size = self.readable(segment)
             while walk.last < id and walk.step(size, NEAR):
-                for _, kind, _, found, _, at in walk.rows:
+                for _, kind, _, found, _, at in walk.rows():
                     if found == id and kind == DATA:
                         return decode(
                             walk.data, at, file=self.path(segment), offset=walk.base + at,
@@ -482,7 +483,7 @@ class Files:
             walk = Walk(self.storage(segment), *(place or (START, segment.first - 1)))
             size = self.readable(segment)
             while walk.step(size, NEAR):
-                for _, _, _, id, time, _ in walk.rows:
+                for _, _, _, id, time, _ in walk.rows():
                     if time >= timestamp:
                         return id
         return self.last + 1
@@ -519,8 +520,9 @@ class Files:
                     if changes != self.changes:
                         return
                     continue
-                data, base = walk.data, walk.base
-                for length, kind, flags, id, timestamp, at in walk.rows:
+                data, base, unpack = walk.data, walk.base, HEAD.unpack_from
+                for at in walk.places:
+                    length, kind, flags, id, timestamp = unpack(data, at)
                     if kind != DATA or id < start:
                         continue
                     if flags:
@@ -626,9 +628,8 @@ class Files:
                 length, kind, _, found, _ = HEAD.unpack_from(data, at)
                 if at + length > len(data) and LEAST <= length <= size - offset:
                     data, base, at = storage.read(offset, max(length, NEAR)), offset, 0
-                end = at + length - SUM.size
                 good = LEAST <= length <= len(data) - at and found == id and kind == DATA
-                if good and SUM.unpack_from(data, end)[0] == crc32c(data[at:end]):
+                if good and crc32c(data[at : at + length]) == RESIDUE:
                     message = self._decoded(data, at, path, offset, segment.number)
                     if message is not None:
                         yield message
@@ -636,6 +637,15 @@ class Files:
             self.say(f"{path}: message {id} at byte {offset} is damaged")
 
 
-def _priority(data: bytes, at: int, flags: int) -> int:
-    """Of an entry. What none can be is that of a message that cannot be read."""
-    return min(data[at + HEAD.size], 2) if flags & PRIORITY else LOW
+def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:
+    """Note where the messages are that a walk has found. Cost: 0.1 us a message."""
+    at = np.array(walk.places)
+    heads = np.frombuffer(walk.data, np.uint8)[at[:, None] + np.arange(HEAD.size + 1)]
+    ids, offsets = heads[:, 6:14].copy().view("<u8")[:, 0], at.astype(np.uint64) + walk.base
+    given = (heads[:, 5] & PRIORITY) > 0
+    # What no priority can be is that of a message that cannot be read.
+    lanes = np.where(given, np.minimum(heads[:, HEAD.size], HIGH), LOW)
+    for lane, places in enumerate(tables):
+        chosen = (lanes == lane) & (heads[:, 4] == DATA)
+        for column, values in zip(places, (ids, offsets), strict=True):
+            column.frombytes(values[chosen].astype(np.uint64).tobytes())

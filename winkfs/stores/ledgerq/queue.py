@@ -234,11 +234,12 @@ class Queue:
 
     def _load(self, *, follow: bool = False) -> None:
         """Read what there is."""
-        self.files.load(follow=follow)
-        self._load_state()
-
-    def _load_state(self) -> None:
         self.state.load()
+        self.files.by_priority = bool(self.state.mode if self._wanted is None else self._wanted)
+        self.files.load(follow=follow)
+        self._use_state()
+
+    def _use_state(self) -> None:
         self._ledgerq.load(self.files.last)
         mode = self.state.mode if self._wanted is None else self._wanted
         if mode is None:
@@ -314,7 +315,8 @@ class Queue:
         """Take up what others did since our last turn."""
         before = self.state.files
         if not self.state.catch_up():
-            self._load_state()
+            self.state.load()
+            self._use_state()
             before = -1
         mode = self.state.mode
         if mode not in (None, self._deliveries.by_priority) and self._wanted is None:

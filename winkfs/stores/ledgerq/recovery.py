@@ -115,7 +115,7 @@ def _copy(
             parts.append(storage.read(start, stop - start))
         seen = len(walk.bad)
         out = []
-        for length, _, _, id, timestamp, place in walk.rows:
+        for length, _, _, id, timestamp, place in walk.rows():
             time = max(time, min(timestamp, 1 << 62))
             out += _expired(last, id, time)
             first = last + 1 if out and not first else first
