@@ -52,13 +52,18 @@ def choose(binding: str | None = None) -> str:
     if wanted and wanted not in BINDINGS:
         raise MountError(f"{ENVIRONMENT}={wanted}: must be one of {', '.join(BINDINGS)}")
     for name in [wanted] if wanted else BINDINGS:
-        if name == KERNEL or (library(name) and installed(name)):
+        if usable(name):
             return name
     name = wanted or BINDINGS[1]
     if library(name):
         raise MountError(f"{name} is not installed: pip install {_REQUIREMENTS[name]}")
     number = _LIBRARIES[name][0]
     raise MountError(f"libfuse {number} is not installed: apt install {_PACKAGES[name]}")
+
+
+def usable(binding: str) -> bool:
+    """Whether there is what it needs, beside the device."""
+    return binding == KERNEL or (library(binding) is not None and installed(binding))
 
 
 def installed(binding: str) -> bool:
