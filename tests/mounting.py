@@ -30,7 +30,7 @@ from marks import needs
 from memory_source import MemorySource
 
 import winkfs
-from winkmount.binding import BINDINGS, installed, library
+from winkmount.binding import BINDINGS, usable
 from winkmount.mounts import Mount, canonical, connection, mount_at
 from winkmount.options import Options
 from winkmount.service import Request
@@ -46,7 +46,7 @@ def need_fuse(binding: str | None = None) -> None:
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         missing = "/dev/fuse is missing, or not for this user"
     elif not any(
-        library(name) and installed(name) for name in ([binding] if binding else BINDINGS)
+        usable(name) for name in ([binding] if binding else BINDINGS)
     ):
         missing = f"no libfuse for {binding or 'any binding'}, or no package for Python"
     elif os.geteuid() != 0 and not shutil.which("fusermount3"):

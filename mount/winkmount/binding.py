@@ -17,7 +17,8 @@ from winkmount.handles import FOREVER
 from winkmount.operations import Operations
 from winkmount.source import Nodes, Numbered
 
-BINDINGS: Final = ("mfusepy", "fusepy")
+KERNEL: Final = "kernel"  # no libfuse at all
+BINDINGS: Final = (KERNEL, "mfusepy", "fusepy")
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
 LIBRARY_PATH: Final = "FUSE_LIBRARY_PATH"  # read by both bindings; also a person's way to say it
 _LIBRARIES: Final = {
@@ -26,7 +27,6 @@ _LIBRARIES: Final = {
 }
 _PACKAGES: Final = {"mfusepy": "fuse3", "fusepy": "libfuse2"}
 _REQUIREMENTS: Final = {"mfusepy": "mfusepy", "fusepy": "'winkfs[fuse2]'"}  # for pip
-_HIGH_LEVEL: Final = ("use_ino", "nothreads", "foreground")  # options of libfuse's own loop
 _MODULES: Final = {"mfusepy": "mfusepy", "fusepy": "fuse"}
 
 
@@ -52,13 +52,18 @@ def choose(binding: str | None = None) -> str:
     if wanted and wanted not in BINDINGS:
         raise MountError(f"{ENVIRONMENT}={wanted}: must be one of {', '.join(BINDINGS)}")
     for name in [wanted] if wanted else BINDINGS:
-        if library(name) and installed(name):
+        if usable(name):
             return name
-    name = wanted or BINDINGS[0]
+    name = wanted or BINDINGS[1]
     if library(name):
         raise MountError(f"{name} is not installed: pip install {_REQUIREMENTS[name]}")
     number = _LIBRARIES[name][0]
     raise MountError(f"libfuse {number} is not installed: apt install {_PACKAGES[name]}")
+
+
+def usable(binding: str) -> bool:
+    """Whether there is what it needs, beside the device."""
+    return binding == KERNEL or (library(binding) is not None and installed(binding))
 
 
 def installed(binding: str) -> bool:
@@ -94,6 +99,10 @@ def run(
     """
     # one thread: all operations take one lock anyway, and before libfuse 3.15 two threads can leave
     # a .fuse_hidden file behind when an unlink meets the last close (libfuse issue 746)
+    if binding == KERNEL:
+        serve = importlib.import_module("winkmount.kernel.engine").serve
+        serve(operations, _nodes(operations, options), mountpoint, dict(options))
+        return
     settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
     engine = _mfusepy() if binding == "mfusepy" else _fusepy()
     try:
@@ -111,12 +120,6 @@ def _mfusepy() -> Any:
     fuse3 = importlib.import_module("winkmount.fuse3")
 
     def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
-        nodes = _nodes(operations, settings)
-        if nodes is not None:
-            options = {name: settings[name] for name in settings if name not in _HIGH_LEVEL}
-            if not fuse3.serve_nodes(mfusepy, operations, nodes, mountpoint, options):
-                raise RuntimeError(1)
-            return
         operations.context = mfusepy.fuse_get_context
         fuse = fuse3.make(mfusepy)
         fuse(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from winkmount.handles import Hidden
+from winkmount.handles import Hidden, Paths
 from winkmount.source import Healing, Source, Steps, Stepwise, error_of, next_step, refuse
 
 LATENCY_DEVICE: Final = (
@@ -78,7 +78,7 @@ class Guarded(Protocol):
     mutex: threading.RLock | AwakeLock
     changed: threading.Event
     version: int
-    dirs: dict[str, int]
+    paths: Paths
     hidden: Hidden
 
     def carry_out(self) -> None: ...
@@ -114,9 +114,8 @@ def operation(method: Operation[S, P, R], *, changes: bool = False) -> Operation
                         self.version += 1
                     return method(self, *args, **kwargs)
                 except OSError as error:
-                    if error.errno != errno.ESTALE or not self.dirs:
+                    if error.errno != errno.ESTALE or not self.paths.look_again():
                         raise
-                    self.dirs.clear()
                 except Exception as error:
                     healing = isinstance(self.source, Healing) and self.source.heal(error)
                     if changes or not healing:

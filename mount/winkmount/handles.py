@@ -119,6 +119,33 @@ class Paths:
         except KeyError:
             raise refuse(errno.EBADF) from None
 
+    def above(self, path: str) -> int:
+        """-> the id of the directory in which a directory is; of the top, its own."""
+        return self.directory(path.rpartition("/")[0])
+
+    def links(self, id: int) -> int:
+        """0: the file has lost its name."""
+        return 0 if id in self.hidden.ids.values() else 1
+
+    def look_again(self) -> bool:
+        """Forget ids that the Source may have forgotten -> whether there were any."""
+        found = bool(self.dirs)
+        self.dirs.clear()
+        return found
+
+    def gone(self, path: str) -> None:
+        """What had this path was removed. `opened` may still have it."""
+        self.dirs.pop(path, None)
+        if self.hidden.names:
+            self.hidden.removed(path, self.opened)
+
+    def moved(self, old: str, new: str) -> None:
+        """What had the path `old` has another; what had that one is gone."""
+        self.dirs.clear()  # paths below a moved directory
+        if self.hidden.names or self.hidden.ids:
+            self.hidden.removed(new, self.opened)
+            self.hidden.moved(old, new)
+
 
 def stat_fields(attr: Attr) -> Stat:
     return {

@@ -79,12 +79,13 @@ class Operations:
         on_start: Callable[[], None] | None = None,
         caching: Caching = Caching(),  # noqa: B008 # it is frozen
         mutex: AwakeLock | None = None,
+        paths: type[Paths] | None = None,
     ) -> None:
         """`name`: the kind of mount; `user.NAME.pid` of the root is the server's process id.
         `on_start`: called once when the kernel has the mount."""
         self.source, self.caching = source, caching
-        self.paths = Paths(source)
-        self.opened, self.hidden, self.dirs = self.paths.opened, self.paths.hidden, self.paths.dirs
+        self.paths = (paths or Paths)(source)
+        self.opened, self.hidden = self.paths.opened, self.paths.hidden
         # not `lock`: libfuse has an operation of that name
         self.mutex: threading.RLock | AwakeLock = mutex or threading.RLock()
         self.durable = Durability(source, self.mutex)
@@ -149,7 +150,7 @@ class Operations:
         if made is not None and fi is not None and fi.fh == made.id:
             return made, 1  # libfuse asks for it at once, in the same request
         attr = self.paths.attr(path, None if self.caching.fixed else fi)
-        return attr, 0 if attr.id in self.hidden.ids.values() else 1
+        return attr, self.paths.links(attr.id)
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.lookup(path, fi)
@@ -400,8 +401,7 @@ class Operations:
 
     @operation
     def opendir(self, path: str) -> int:
-        parent = self.paths.directory(path.rpartition("/")[0])
-        listing = Listing(self.source, self.paths.directory(path), parent)
+        listing = Listing(self.source, self.paths.directory(path), self.paths.above(path))
         if self._last_listing % LOOK == 0:
             self._plus = PLUS if own_memory() < PLUS_MEMORY else 0
         self._last_listing += 1
@@ -462,7 +462,7 @@ class Operations:
     @change
     def rmdir(self, path: str) -> int:
         self.source.rmdir(*self.paths.split(path))
-        self.dirs.pop(path, None)
+        self.paths.gone(path)
         self._groups.clear()
         return 0
 
@@ -518,11 +518,8 @@ class Operations:
         if flags & RENAME_NOREPLACE and self._exists(new_parent, new_name):
             raise refuse(errno.EEXIST)
         self.source.rename(parent, name, new_parent, new_name)
-        self.dirs.clear()  # paths below a moved directory
+        self.paths.moved(old, new)
         self._groups.clear()
-        if self.hidden.names or self.hidden.ids:
-            self.hidden.removed(new, self.opened)
-            self.hidden.moved(old, new)
         return 0
 
     def _exists(self, parent: int, name: bytes) -> bool:
@@ -563,8 +560,7 @@ class Operations:
 
     def _unlink(self, path: str) -> None:
         self.source.unlink(*self.paths.split(path))
-        if self.hidden.names:
-            self.hidden.removed(path, self.opened)
+        self.paths.gone(path)
 
 
 def _nothing() -> None:

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from winkmount import guard
-from winkmount.binding import LibfuseError, MountError, choose, run
-from winkmount.handles import Caching
+from winkmount.binding import KERNEL, LibfuseError, MountError, choose, run
+from winkmount.handles import Caching, Paths
+from winkmount.kernel.nodes import NodePaths
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Operations
 from winkmount.options import Options
@@ -98,7 +99,7 @@ def check(request: Request) -> str:
         raise MountError(
             f"low_latency: {guard.LATENCY_DEVICE} cannot be written: leave it out, or mount as root"
         )
-    helper = "fusermount3" if binding == "mfusepy" else "fusermount"
+    helper = "fusermount" if binding == "fusepy" else "fusermount3"
     if os.geteuid() != 0 and shutil.which(helper) is None:
         raise MountError(f"{helper} is not installed: apt install fuse3")
     return point
@@ -135,7 +136,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
     mutex = guard.AwakeLock() if options.low_latency else None
-    operations = Operations(source, request.name, on_start, caching, mutex)
+    paths = NodePaths if binding == KERNEL else Paths
+    operations = Operations(source, request.name, on_start, caching, mutex, paths)
     stop = threading.Event()
     task, every = _task(operations, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)

@@ -1,0 +1,1 @@
+"""A FUSE server without libfuse: the kernel's protocol on /dev/fuse itself."""

@@ -1,0 +1,229 @@
+"""A connection to the kernel: mounting without libfuse, and the loop that answers requests."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from winkmount.kernel import protocol as p
+
+DEVICE: Final = "/dev/fuse"
+HELPER: Final = "fusermount3"
+ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SPIN: Final = 100e-6  # seconds
+_FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
+MNT_DETACH: Final = 2
+_ALWAYS: Final = 2 | 4  # MS_NOSUID, MS_NODEV
+_KERNEL: Final = ("allow_other", "default_permissions")
+
+
+class Refused(OSError):
+    """The mount cannot be made; the text says why."""
+
+
+def mount(point: str, options: Mapping[str, str | bool]) -> int:
+    """-> a descriptor of the device, of a new mount on a directory.
+
+    options  fsname, subtype; ro, noexec, sync, allow_other, default_permissions
+    raises   Refused
+    """
+    if os.geteuid() == 0:
+        device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        code = _mount(device, point, options)
+        if code == 0:
+            return device
+        os.close(device)
+        if code != errno.EPERM:
+            raise Refused(f"cannot mount on {point}: {os.strerror(code)}")
+    return _mount_by_helper(point, options)
+
+
+def _mount(device: int, point: str, options: Mapping[str, str | bool]) -> int:
+    """-> an errno, or 0."""
+    data = [f"fd={device},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()}"]
+    data += [name for name in _KERNEL if options.get(name)]
+    flags = _ALWAYS | sum(flag for name, flag in _FLAGS.items() if options.get(name))
+    source, kind = str(options["fsname"]), f"fuse.{options['subtype']}"
+    source = source.replace("\\,", ",").replace("\\\\", "\\")
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = source.encode("latin-1"), os.fsencode(point), kind.encode()
+    done = libc.mount(*words, ctypes.c_ulong(flags), ",".join(data).encode())
+    return ctypes.get_errno() if done else 0
+
+
+def _mount_by_helper(point: str, options: Mapping[str, str | bool]) -> int:
+    """For who may not mount: the helper does it, and passes a descriptor on."""
+    helper = shutil.which(HELPER)
+    if helper is None:
+        raise Refused(f"{HELPER} is not installed: apt install fuse3")
+    text = ",".join(name if value is True else f"{name}={value}" for name, value in options.items())
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, its:
+        done = subprocess.run(
+            [helper.encode(), b"-o", text.encode("latin-1"), b"--", os.fsencode(point)],
+            pass_fds=(its.fileno(),), env={**os.environ, "_FUSE_COMMFD": str(its.fileno())},
+            stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+        its.close()
+        _, found, _, _ = socket.recv_fds(ours, 1, 1)
+    if done.returncode or not found:
+        said = done.stderr.decode(errors="replace").strip()
+        raise Refused(said or f"{HELPER} cannot mount on {point}")
+    os.set_inheritable(found[0], False)
+    return found[0]
+
+
+def unmount(device: int, point: str) -> None:
+    """Close the device, and take the mount away where it is still there."""
+    poll = select.poll()
+    poll.register(device, 0)
+    gone = bool(poll.poll(0))  # POLLERR
+    os.close(device)
+    if gone:
+        return
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.umount2(os.fsencode(point), MNT_DETACH) == 0:
+            return
+    helper = shutil.which(HELPER)
+    if helper is not None:
+        subprocess.run([helper, "-u", "-q", "-z", "--", point], check=False)
+
+
+class Server(Protocol):
+    """What answers requests."""
+
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
+        """Answer a request, now or from another thread. The body is gone behind it."""
+
+    def forget(self, opcode: int, node: int, body: memoryview) -> None:
+        """A request that nobody awaits an answer to."""
+
+
+class Connection:
+    """What the kernel asks on one device, until the mount is gone or a signal ends the server."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._room = memoryview(bytearray(p.REQUEST))
+        os.set_blocking(device, False)
+
+    def begin(self, wanted: int) -> bool:
+        """Answer INIT -> False: the mount is gone. `wanted`: flags, as far as the kernel has them."""
+        poll = select.poll()
+        poll.register(self.device, select.POLLIN)
+        while True:
+            poll.poll()
+            length = self._receive()
+            if length < 0:
+                return False
+            if length:
+                break
+        _, opcode, unique, _ = p.IN.unpack_from(self._room)
+        major, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
+        assert opcode == p.INIT
+        known = min(minor, p.MINOR)
+        reply = p.INIT_OUT.pack(
+            p.MAJOR, known, ahead, flags & wanted, 0, 0, p.MOST, 1, p.MOST >> 12, 0
+        )
+        self.reply(unique, 0, reply)
+        return True
+
+    def _receive(self) -> int:
+        """-> bytes of the next request; 0: there is none now; -1: the mount is gone."""
+        try:
+            return os.readv(self.device, [self._room])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno in (errno.EINTR, errno.ENOENT):  # ENOENT: whoever asked has gone
+                return 0
+            if error.errno == errno.ENODEV:
+                return -1
+            raise
+
+    def reply(self, unique: int, code: int, data: bytes) -> None:
+        try:
+            os.writev(self.device, (p.OUT.pack(p.OUT.size + len(data), -code, unique), data))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # nobody waits any more
+                raise
+
+    def store(self, node: int, data: bytes) -> bool:
+        """Put the contents of a file in the page cache, from its start -> whether the kernel has it.
+
+        It waits as long as the file is being read: never from the thread that answers.
+        """
+        head = p.STORE_OUT.pack(node, 0, len(data))
+        size = p.OUT.size + len(head) + len(data)
+        try:
+            os.writev(self.device, (p.OUT.pack(size, p.STORE, 0), head, data))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return False
+            raise
+        return True
+
+    def caller(self) -> tuple[int, int, int]:
+        """uid, gid and pid of who asks, during a request."""
+        uid, gid, pid = p.CALLER.unpack_from(self._room)
+        return uid, gid, pid
+
+    def serve(self, server: Server, ending: int) -> None:
+        """Read requests and have them answered until the mount is gone, or `ending` can be read.
+
+        The device is asked again for SPIN before the thread sleeps: waking it takes as long.
+        """
+        poll, rooms, room, device = select.poll(), [self._room], self._room, self.device
+        poll.register(device, select.POLLIN)
+        poll.register(ending, select.POLLIN)
+        unpack, head, clock, read = p.IN.unpack_from, p.IN.size, time.perf_counter, os.readv
+        request, until = server.request, 0.0
+        while True:
+            try:
+                length = read(device, rooms)
+            except BlockingIOError:
+                if clock() > until:
+                    if ending in dict(poll.poll()):
+                        return
+                    until = clock() + SPIN
+                continue
+            except OSError as error:
+                if error.errno in (errno.EINTR, errno.ENOENT):
+                    continue
+                if error.errno == errno.ENODEV:
+                    return
+                raise
+            _, opcode, unique, node = unpack(room)
+            if opcode in p.SILENT:
+                server.forget(opcode, node, room[head:length])
+                continue
+            request(opcode, unique, node, room[head:length])
+            until = clock() + SPIN
+
+
+@contextmanager
+def signals() -> Iterator[int]:
+    """-> a descriptor that can be read when a signal has come that ends a server."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, lambda *_: None) for number in ENDS}
+    woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)

@@ -1,0 +1,301 @@
+"""Direct: answers the kernel for a tree that never changes and whose files have numbers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import stat
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from winkmount.handles import DOTS, KNOWN_DIRS, NAME_MAX
+from winkmount.kernel import protocol as p
+from winkmount.kernel.device import Connection
+from winkmount.kernel.entries import NO_ENTRY, S_IFMT, Entries, Shown, attr_fields, sized
+from winkmount.operations import PLUS, Operations
+from winkmount.source import Healing, Nodes, Page, refuse
+
+HELD: Final = 1 << 18  # numbers that the kernel has, up to which it gets those of files listed
+
+log = logging.getLogger("winkmount")
+
+
+AHEAD: Final = 32
+LARGEST: Final = 1 << 17
+
+
+class Ahead:
+    def __init__(self, connection: Connection, nodes: Nodes, mutex: Any) -> None:
+        self._connection, self._nodes, self._mutex = connection, nodes, mutex
+        self._pages: list[Page] = []
+        self._page: Page | None = None
+        self._order: list[int] = []
+        self._at = -1  # index in the page of the last read
+        self._done = 0  # behind the last that was pushed
+        self._wanted = queue.SimpleQueue[Any]()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.pushed = self.failed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._wanted.put(None)
+        self._thread.join()
+
+    def listed(self, page: Page) -> None:
+        if not self._pages or self._pages[-1] is not page:
+            self._pages = [one for one in self._pages if one is not page][-31:] + [page]
+
+    def note(self, node: int) -> None:
+        page, at = self._page, self._at
+        order = self._order
+        if page is not None:
+            for near in range(at + 1, min(at + 4, len(order))):
+                if order[near] == node:
+                    break
+            else:
+                if self._done < len(order) and order[self._done] == node:
+                    near = self._done
+                else:
+                    near = -1
+            if near >= 0:
+                self._at = near
+                start = max(self._done, near + 1)
+                stop = min(near + 1 + AHEAD, len(order))
+                if stop - start >= AHEAD // 2 or (stop == len(order) and start < stop):
+                    self._done = stop
+                    self._wanted.put((page, start, stop))
+                return
+        for page in reversed(self._pages):
+            found = np.flatnonzero(page.nodes == node)
+            if len(found):
+                self._page, self._at = page, int(found[0])
+                self._order = page.nodes.tolist()
+                self._done = self._at + 1
+                return
+
+    def _run(self) -> None:
+        try:
+            self._push()
+        except Exception:
+            log.exception("readahead")
+
+    def _push(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            page, start, stop = wanted
+            sizes = page.attrs[:, 2]
+            kinds = page.attrs[:, 1] & S_IFMT
+            for i in range(start, stop):
+                size = int(sizes[i])
+                if 0 < size <= LARGEST and kinds[i] == stat.S_IFREG:
+                    node = int(page.nodes[i])
+                    with self._mutex:
+                        data = self._nodes.read(node, 0, size)
+                    ok = self._connection.store(node, data)
+                    if not ok:
+                        self.failed += 1
+                        break
+                    self.pushed += 1
+
+
+class Direct:
+    """Answers the requests of the kernel for a tree that never changes.
+
+    The kernel is told that nothing is opened: so it lists a directory without opendir and
+    releasedir, and what it has listed once it does not ask for again as long as it has memory.
+
+    It keeps an inode of 1 KB for each number that it was given until it forgets it, which it says:
+    where that becomes much, it gets none of files that are only listed.
+
+    operations  what is rare is answered by them
+    """
+
+    def __init__(
+        self, operations: Operations, nodes: Nodes, shown: Shown, connection: Connection
+    ) -> None:
+        self._connection = connection
+        self._ahead = Ahead(connection, nodes, operations.mutex)
+        self._operations, self._nodes, self._shown = operations, nodes, shown
+        self._seconds = int(operations.caching.names)
+        self._missing = p.ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
+        self._held = 0  # numbers that the kernel was given and has not forgotten
+        self._given: dict[int, int] = {}  # numbers given of directories that are listed, from the
+        # second request on
+        self._answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
+            p.LOOKUP: self._lookup,
+            p.GETATTR: self._getattr,
+            p.READDIRPLUS: self._list_plus,
+            p.READDIR: self._list_plain,
+            p.READ: self._read,
+            p.READLINK: self._readlink,
+            p.GETXATTR: self._getxattr,
+            p.LISTXATTR: self._listxattr,
+            p.STATFS: self._statfs,
+            p.LSEEK: self._lseek,
+            p.ACCESS: self._access,
+            p.FSYNC: lambda node, body: b"",
+            p.FSYNCDIR: lambda node, body: b"",
+            p.DESTROY: lambda node, body: b"",
+        }
+
+    def start(self) -> None:
+        self._ahead.start()
+
+    def close(self) -> None:
+        self._ahead.end()
+
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
+        """Answer a request."""
+        with self._operations.mutex:
+            code, data = self.answer(opcode, node, body)
+        self._connection.reply(unique, code, data)
+
+    def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, bytes]:
+        """-> an errno or 0, and what is to be said. After damage that was healed, once more."""
+        call = self._answers.get(opcode)
+        if call is None:  # what the kernel need not ask, or what changes something
+            return errno.EROFS if opcode in p.CHANGES else errno.ENOSYS, b""
+        try:
+            try:
+                return 0, call(node, body)
+            except OSError:
+                raise
+            except Exception as error:
+                source = self._operations.source
+                if not (isinstance(source, Healing) and source.heal(error)):
+                    raise
+                return 0, call(node, body)
+        except OSError as error:
+            if error.errno:
+                return error.errno, b""
+            log.exception("request %d", opcode)
+        except Exception as error:
+            log.error("request %d of %d: %s", opcode, node, error)
+            log.debug("request %d", opcode, exc_info=True)
+        return errno.EIO, b""
+
+    def forget(self, opcode: int, node: int, body: memoryview) -> None:
+        """The kernel does not hold some numbers any more."""
+        if opcode == p.FORGET:
+            gone = p.LONG.unpack_from(body)[0]
+        elif opcode == p.BATCH_FORGET:
+            gone = int(np.frombuffer(body, np.int64)[2::2].sum())
+        else:
+            return
+        self._held = max(self._held - gone, 0)
+
+    def _lookup(self, node: int, body: memoryview) -> bytes:
+        name = bytes(body[:-1])
+        if len(name) > NAME_MAX:
+            raise refuse(errno.ENAMETOOLONG)
+        try:
+            found, attr = self._nodes.find(node, name)
+        except FileNotFoundError:
+            return self._missing
+        valid = self._seconds
+        self._held += 1
+        return p.ENTRY_OUT.pack(found, 0, valid, valid, 0, 0, *attr_fields(self._shown.of(attr)))
+
+    def _getattr(self, node: int, body: memoryview) -> bytes:
+        return p.ATTR_OUT.pack(
+            self._seconds, 0, 0, *attr_fields(self._shown.of(self._nodes.attr(node)))
+        )
+
+    def _list_plus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
+
+    def _list_plain(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
+        """Entries from an offset on until there is no more room: 1 is behind `.`, 2 behind `..`."""
+        offset, room = p.READ_IN.unpack_from(body)
+        first = b""
+        if offset < DOTS:
+            self._given.pop(node, None)
+            first = b"".join(self._dots(node, plus)[offset:])
+        page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
+        if start == stop:
+            return first
+        found = page.packed
+        if found is None:
+            found = page.packed = Entries(page, self._shown, self._seconds, 0)
+        assert isinstance(found, Entries)
+        self._ahead.listed(page)
+        ends = found.behind if plus else found.bare
+        most = ends[start] + room - len(first)
+        if ends[stop] > most:
+            stop = bisect_right(ends, most, start + 1, stop) - 1
+        if not plus:
+            entries = found.plain
+        elif self._gives(node, offset, stop - start):
+            entries = found.plus
+            self._held += stop - start
+        else:
+            entries = found.few
+            self._held += found.directories[stop] - found.directories[start]
+        return first + b"".join(entries[start:stop])
+
+    def _gives(self, node: int, offset: int, count: int) -> bool:
+        """Whether the kernel gets the numbers of so many more files of a directory."""
+        if offset < DOTS or self._held >= HELD:
+            return self._held < HELD
+        given = self._given.pop(node, 0) + count
+        self._given[node] = given
+        if len(self._given) > KNOWN_DIRS:
+            del self._given[next(iter(self._given))]
+        return given <= PLUS
+
+    def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
+        head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
+        here, above = self._nodes.ids(node)
+        return (
+            head + p.DOT.pack(here, 1, 1, kind, b"."),
+            head + p.DOT.pack(above, 2, 2, kind, b".."),
+        )
+
+    def _read(self, node: int, body: memoryview) -> bytes:
+        offset, size = p.READ_IN.unpack_from(body)
+        if not offset:
+            self._ahead.note(node)
+        return self._nodes.read(node, offset, size)
+
+    # what is rare
+
+    def _path(self, node: int) -> str:
+        return "/" + self._nodes.path(node).decode("latin-1")
+
+    def _readlink(self, node: int, body: memoryview) -> bytes:
+        return self._operations.readlink(self._path(node)).encode("latin-1")
+
+    def _getxattr(self, node: int, body: memoryview) -> bytes:
+        name = bytes(body[p.WORDS.size : -1])
+        if name == b"security.capability":
+            raise refuse(errno.ENODATA)
+        value = self._operations.getxattr(self._path(node), name.decode("latin-1"))
+        return sized(value, body)
+
+    def _listxattr(self, node: int, body: memoryview) -> bytes:
+        names = self._operations.listxattr(self._path(node))
+        return sized("".join(name + "\0" for name in names).encode("latin-1"), body)
+
+    def _statfs(self, node: int, body: memoryview) -> bytes:
+        found = self._operations.statfs("/")
+        fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
+        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
+
+    def _lseek(self, node: int, body: memoryview) -> bytes:
+        offset, whence = p.LSEEK_IN.unpack_from(body)
+        fields: Any = None  # nothing is opened
+        return struct.pack("=q", self._operations.lseek(self._path(node), offset, whence, fields))
+
+    def _access(self, node: int, body: memoryview) -> bytes:
+        self._operations.access(self._path(node), *p.WORD.unpack_from(body))
+        return b""

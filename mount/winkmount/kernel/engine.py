@@ -1,0 +1,445 @@
+"""Engine: answers the kernel's requests by the operations of a mount, of any Source."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import stat
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import numpy as np
+
+from winkmount.handles import FOREVER
+from winkmount.kernel import protocol as p
+from winkmount.kernel.device import Connection, mount, signals, unmount
+from winkmount.kernel.direct import Direct
+from winkmount.kernel.entries import Entries, Shown, attr_fields, sized
+from winkmount.kernel.nodes import NodePaths
+from winkmount.operations import Operations
+from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes, Page, refuse
+
+WANTED: Final = (
+    p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
+    | p.PARALLEL_DIROPS | p.MAX_PAGES | p.CACHE_SYMLINKS | p.HANDLE_KILLPRIV_V2 | p.NO_OPEN_SUPPORT
+)  # fmt: skip
+LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
+NANO: Final = 1_000_000_000
+NO_ENTRY: Final = bytes(p.ENTRY_OUT.size)
+Reply = bytes
+
+log = logging.getLogger("winkmount")
+
+
+class Info:
+    """What an open file is asked with, and answered: see `handles.FileInfo`."""
+
+    __slots__ = ("direct_io", "fh", "flags", "keep_cache")
+
+    def __init__(self, fh: int = 0, flags: int = 0) -> None:
+        self.fh, self.flags, self.direct_io, self.keep_cache = fh, flags, 0, 0
+
+
+class Engine:
+    """The requests of one mount.
+
+    operations  with `NodePaths`
+    """
+
+    def __init__(self, operations: Operations, connection: Connection, shown: Shown) -> None:
+        assert isinstance(operations.paths, NodePaths)
+        self.operations, self.nodes, self._shown = operations, operations.paths, shown
+        self._connection = connection
+        caching = operations.caching
+        self._names, self._missing = _time(caching.names), _time(caching.missing)
+        self._open_flags = p.NOFLUSH * operations.source.gather
+        self._later = ThreadPoolExecutor(1, "winkmount-sync")
+        operations.context = connection.caller
+        self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
+            p.LOOKUP: self._lookup,
+            p.GETATTR: self._getattr,
+            p.SETATTR: self._setattr,
+            p.READLINK: self._readlink,
+            p.SYMLINK: self._symlink,
+            p.MKNOD: self._mknod,
+            p.MKDIR: self._mkdir,
+            p.UNLINK: self._unlink,
+            p.RMDIR: self._rmdir,
+            p.RENAME: self._rename,
+            p.RENAME2: self._rename2,
+            p.LINK: self._link,
+            p.OPEN: self._open,
+            p.READ: self._read,
+            p.WRITE: self._write,
+            p.STATFS: self._statfs,
+            p.RELEASE: self._release,
+            p.FSYNC: self._fsync,
+            p.SETXATTR: self._setxattr,
+            p.GETXATTR: self._getxattr,
+            p.LISTXATTR: self._listxattr,
+            p.REMOVEXATTR: self._removexattr,
+            p.FLUSH: self._flush,
+            p.OPENDIR: self._opendir,
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
+            p.RELEASEDIR: self._releasedir,
+            p.FSYNCDIR: self._fsyncdir,
+            p.ACCESS: self._access,
+            p.CREATE: self._create,
+            p.FALLOCATE: self._fallocate,
+            p.LSEEK: self._lseek,
+            p.DESTROY: lambda node, body: b"",
+        }
+
+    def close(self) -> None:
+        self._later.shutdown()
+
+    def start(self) -> None:
+        pass
+
+    # the loop
+
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
+        """Answer a request, or begin to."""
+        if opcode in LATER:
+            self._later.submit(self._answer_later, opcode, unique, node, bytes(body))
+            return
+        code, data = self.answer(opcode, node, body)
+        self._connection.reply(unique, code, data)
+
+    def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+        try:
+            self._connection.reply(unique, *self.answer(opcode, node, memoryview(body)))
+        except OSError as error:
+            log.error("fsync: %s", error)
+
+    def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, Reply]:
+        """-> an errno or 0, and what is to be said."""
+        call = self._answers.get(opcode)
+        if call is None:
+            return errno.ENOSYS, b""
+        try:
+            return 0, call(node, body)
+        except OSError as error:
+            if error.errno:
+                return error.errno, b""
+            log.exception("request %d", opcode)
+        except Exception:
+            log.exception("request %d", opcode)
+        return errno.EIO, b""
+
+    def forget(self, opcode: int, node: int, body: memoryview) -> None:
+        """The kernel does not hold some numbers any more."""
+        with self.operations.mutex:
+            if opcode == p.FORGET:
+                self.nodes.forget(node, p.LONG.unpack_from(body)[0])
+            elif opcode == p.BATCH_FORGET:
+                numbers = np.frombuffer(body, np.uint64)[1:].tolist()
+                for number, count in zip(numbers[::2], numbers[1::2], strict=True):
+                    self.nodes.forget(number, count)
+
+    # names
+
+    def _entry(self, node: int, name: bytes, attr: Attr, links: int = 1) -> Reply:
+        number = self.nodes.give(node, name, attr.id)
+        seconds, nanos = self._names
+        fields = attr_fields(self._shown.of(attr), links)
+        return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
+
+    def _made(self, node: int, name: bytes) -> Reply:
+        return self._entry(node, name, self.operations.lookup(_path(node, name))[0])
+
+    def _lookup(self, node: int, body: memoryview) -> Reply:
+        name = bytes(body[:-1])
+        try:
+            attr, links = self.operations.lookup(_path(node, name))
+        except FileNotFoundError:
+            seconds, nanos = self._missing
+            if not (seconds or nanos):
+                raise
+            return p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
+        return self._entry(node, name, attr, links)
+
+    def _symlink(self, node: int, body: memoryview) -> Reply:
+        name, target, _ = bytes(body).split(b"\0")
+        self.operations.symlink(_path(node, name), target.decode("latin-1"))
+        return self._made(node, name)
+
+    def _mknod(self, node: int, body: memoryview) -> Reply:
+        name = bytes(body[p.MKNOD_IN.size : -1])
+        self.operations.mknod(_path(node, name), *p.MKNOD_IN.unpack_from(body))
+        return self._made(node, name)
+
+    def _mkdir(self, node: int, body: memoryview) -> Reply:
+        name = bytes(body[p.MKDIR_IN.size : -1])
+        self.operations.mkdir(_path(node, name), *p.MKDIR_IN.unpack_from(body))
+        return self._made(node, name)
+
+    def _unlink(self, node: int, body: memoryview) -> Reply:
+        self.operations.unlink(_path(node, bytes(body[:-1])))
+        return b""
+
+    def _rmdir(self, node: int, body: memoryview) -> Reply:
+        self.operations.rmdir(_path(node, bytes(body[:-1])))
+        return b""
+
+    def _rename(self, node: int, body: memoryview) -> Reply:
+        (into,) = p.RENAME_IN.unpack_from(body)
+        return self._move(node, into, body[p.RENAME_IN.size :], 0)
+
+    def _rename2(self, node: int, body: memoryview) -> Reply:
+        into, flags = p.RENAME2_IN.unpack_from(body)
+        return self._move(node, into, body[p.RENAME2_IN.size :], flags)
+
+    def _move(self, node: int, into: int, names: memoryview, flags: int) -> Reply:
+        old, new, _ = bytes(names).split(b"\0")
+        self.operations.rename(_path(node, old), _path(into, new), flags)
+        return b""
+
+    def _link(self, node: int, body: memoryview) -> Reply:
+        self.operations.link("", "")
+        return b""
+
+    # attributes
+
+    def _attr(self, node: int, attr: Attr) -> Reply:
+        known = self.nodes.known.get(node)
+        links = int(known is None or known.above != 0)
+        seconds, nanos = self._names
+        return p.ATTR_OUT.pack(seconds, nanos, 0, *attr_fields(self._shown.of(attr), links))
+
+    def _getattr(self, node: int, body: memoryview) -> Reply:
+        flags, fh = p.GETATTR_IN.unpack_from(body)
+        info = Info(fh) if flags & p.FH and fh in self.operations.opened else None
+        return self._attr(node, self.operations.lookup(_node(node), info)[0])
+
+    def _setattr(self, node: int, body: memoryview) -> Reply:
+        what, fh, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
+        operations, path = self.operations, _node(node)
+        info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
+        if what & p.SET_MODE:
+            operations.chmod(path, mode, info)
+        if what & (p.SET_UID | p.SET_GID):
+            owner = uid if what & p.SET_UID else -1, gid if what & p.SET_GID else -1
+            operations.chown(path, *owner)
+        if what & p.SET_SIZE:
+            operations.truncate(path, size, info)
+        if what & p.KILLS:
+            self._kill(path, info)
+        if what & (p.SET_MTIME | p.SET_ATIME):
+            operations.utimens(path, _times(what, mtime, nanos))
+        return self._attr(node, operations.lookup(path, info)[0])
+
+    def _kill(self, path: str, info: Info | None) -> None:
+        """Take set-user-ID and set-group-ID bits away, as a write by who has no right to them."""
+        mode = self.operations.lookup(path, info)[0].mode
+        group = stat.S_ISGID if mode & stat.S_IXGRP else 0
+        if stat.S_ISREG(mode) and mode & (stat.S_ISUID | group):
+            self.operations.chmod(path, mode & ~(stat.S_ISUID | group), info)
+
+    def _readlink(self, node: int, body: memoryview) -> Reply:
+        return self.operations.readlink(_node(node)).encode("latin-1")
+
+    def _access(self, node: int, body: memoryview) -> Reply:
+        self.operations.access(_node(node), *p.WORD.unpack_from(body))
+        return b""
+
+    def _statfs(self, node: int, body: memoryview) -> Reply:
+        found = self.operations.statfs("/")
+        fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
+        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
+
+    # extended attributes
+
+    def _getxattr(self, node: int, body: memoryview) -> Reply:
+        name = bytes(body[p.WORDS.size : -1])
+        if name == b"security.capability":
+            raise refuse(errno.ENODATA)
+        return sized(self.operations.getxattr(_node(node), name.decode("latin-1")), body)
+
+    def _listxattr(self, node: int, body: memoryview) -> Reply:
+        names = self.operations.listxattr(_node(node))
+        return sized("".join(name + "\0" for name in names).encode("latin-1"), body)
+
+    def _setxattr(self, node: int, body: memoryview) -> Reply:
+        size, flags = p.SETXATTR_IN.unpack_from(body)
+        rest = bytes(body[p.SETXATTR_IN.size :])
+        name, _, value = rest.partition(b"\0")
+        self.operations.setxattr(_node(node), name.decode("latin-1"), value[:size], flags)
+        return b""
+
+    def _removexattr(self, node: int, body: memoryview) -> Reply:
+        self.operations.removexattr(_node(node), bytes(body[:-1]).decode("latin-1"))
+        return b""
+
+    # open files
+
+    def _opened(self, info: Info) -> Reply:
+        flags = p.DIRECT_IO * info.direct_io | p.KEEP_CACHE * info.keep_cache | self._open_flags
+        return p.OPEN_OUT.pack(info.fh, flags)
+
+    def _open(self, node: int, body: memoryview) -> Reply:
+        flags, how = p.OPEN_IN.unpack_from(body)
+        info = Info(flags=flags)
+        self.operations.open(_node(node), info)
+        if how & p.KILL_AT_OPEN:
+            self._kill(_node(node), info)
+        return self._opened(info)
+
+    def _create(self, node: int, body: memoryview) -> Reply:
+        flags, mode, how = p.CREATE_IN.unpack_from(body)
+        name, info = bytes(body[p.CREATE_IN.size : -1]), Info(flags=flags)
+        self.operations.create(_path(node, name), mode, info)
+        if how & p.KILL_AT_OPEN:
+            self._kill(_path(node, name), info)
+        attr, links = self.operations.lookup(_path(node, name), info)
+        return self._entry(node, name, attr, links) + self._opened(info)
+
+    def _read(self, node: int, body: memoryview) -> Reply:
+        (fh,), (offset, size) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
+        return self.operations.read(_node(node), size, offset, Info(fh))
+
+    def _write(self, node: int, body: memoryview) -> Reply:
+        fh, offset, size, flags = p.WRITE_IN.unpack_from(body)
+        info, start = Info(fh), p.WRITE_IN.size
+        data = bytes(body[start : start + size])
+        done = self.operations.write(None, data, offset, info)
+        if flags & p.KILL_AT_WRITE:
+            self._kill(_node(node), info)
+        return p.WORDS.pack(done, 0)
+
+    def _release(self, node: int, body: memoryview) -> Reply:
+        fh, flags = p.OPEN_OUT.unpack_from(body)
+        self.operations.release(None, Info(fh, flags))
+        return b""
+
+    def _flush(self, node: int, body: memoryview) -> Reply:
+        self.operations.flush(None, Info(*p.HANDLE.unpack_from(body)))
+        return b""
+
+    def _fsync(self, node: int, body: memoryview) -> Reply:
+        fh, flags = p.FSYNC_IN.unpack_from(body)
+        self.operations.fsync(None, flags & 1, Info(fh))
+        return b""
+
+    def _fallocate(self, node: int, body: memoryview) -> Reply:
+        fh, offset, size, mode = p.FALLOCATE_IN.unpack_from(body)
+        self.operations.fallocate(None, mode, offset, size, Info(fh))
+        return b""
+
+    def _lseek(self, node: int, body: memoryview) -> Reply:
+        (fh,), (offset, whence) = p.HANDLE.unpack_from(body), p.LSEEK_IN.unpack_from(body)
+        return p.LONG.pack(self.operations.lseek(_node(node), offset, whence, Info(fh)))
+
+    # directories
+
+    def _opendir(self, node: int, body: memoryview) -> Reply:
+        flags = (p.CACHE_DIR | p.KEEP_CACHE) * self.operations.caching.pages
+        return p.OPEN_OUT.pack(self.operations.opendir(_node(node)), flags)
+
+    def _releasedir(self, node: int, body: memoryview) -> Reply:
+        self.operations.releasedir(None, *p.HANDLE.unpack_from(body))
+        return b""
+
+    def _fsyncdir(self, node: int, body: memoryview) -> Reply:
+        self.operations.fsyncdir(None, 0, *p.HANDLE.unpack_from(body))
+        return b""
+
+    def _readdir(self, node: int, body: memoryview) -> Reply:
+        return self._list(node, body, asked=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> Reply:
+        return self._list(node, body, asked=True)
+
+    def _list(self, node: int, body: memoryview, *, asked: bool) -> Reply:
+        (fh,), (offset, room) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
+        parts: list[bytes] = []
+        left = room
+
+        def take(entries: list[DirEntry], plus: bool) -> int:
+            nonlocal left
+            head = p.DIRENT.size + p.ENTRY_OUT.size * asked
+            sizes = [head + (len(entry.name) + 7) // 8 * 8 for entry in entries]
+            ends = list(itertools.accumulate(sizes))
+            count = sum(end <= left for end in ends)
+            if count:
+                left -= ends[count - 1]
+                parts.extend(self._packed(node, entries[:count], asked, plus))
+            return count
+
+        self.operations.fill(fh, offset, take)
+        return b"".join(parts)
+
+    def _packed(self, node: int, entries: list[DirEntry], asked: bool, plus: bool) -> list[bytes]:
+        give = self.nodes.give
+        numbers = [
+            give(node, entry.name, entry.attr.id)
+            if asked and plus and entry.attr.size != UNREADABLE and entry.offset > 0
+            else 0
+            for entry in entries
+        ]
+        attrs = np.array([entry.attr for entry in entries], np.int64)
+        page = Page(
+            [entry.name for entry in entries], np.array(numbers, np.int64), attrs,
+            [entry.offset for entry in entries],
+        )  # fmt: skip
+        found = Entries(page, self._shown, *self._names)
+        if not asked:
+            return found.plain
+        if plus:
+            return found.plus
+        return [NO_ENTRY + entry for entry in found.plain]
+
+
+def _path(node: int, name: bytes) -> str:
+    return f"{node}/{name.decode('latin-1')}"
+
+
+def _node(node: int) -> str:
+    return "/" if node == p.TOP else str(node)
+
+
+def _time(seconds: float) -> tuple[int, int]:
+    """-> seconds and nanoseconds."""
+    whole = int(seconds)
+    return whole, int((seconds - whole) * NANO)
+
+
+def _times(what: int, mtime: int, nanos: int) -> tuple[int, int] | None:
+    """As `Operations.utimens` has them."""
+    omit, now = (1 << 30) - 2, (1 << 30) - 1
+    if not what & p.SET_MTIME:
+        return omit, omit
+    return omit, now if what & p.SET_MTIME_NOW else mtime * NANO + nanos
+
+
+def serve(
+    operations: Operations, nodes: Nodes | None, point: str, options: dict[str, str | bool]
+) -> None:
+    """Mount, and answer the kernel until the mount is gone or a signal comes.
+
+    nodes    numbers of what is shown, where that never changes
+    raises   Refused
+    """
+    shown = Shown.take(options)
+    device = mount(point, options)
+    try:
+        connection = Connection(device)
+        wanted = WANTED | (p.AUTO_INVAL_DATA if operations.caching.names != FOREVER else 0)
+        with signals() as ending:
+            if connection.begin(wanted):
+                operations.init("/")
+                server = (
+                    Engine(operations, connection, shown)
+                    if nodes is None
+                    else Direct(operations, nodes, shown, connection)
+                )
+                server.start()
+                try:
+                    connection.serve(server, ending)
+                finally:
+                    server.close()
+    finally:
+        unmount(device, point)
