@@ -200,7 +200,9 @@ class Life(store_lives.Life):
         for queue in self.queues:
             queue.close()
         self.acknowledge()
-        self.queues = [self.open() for _ in self.queues]
+        count, self.queues = len(self.queues), []
+        while len(self.queues) < count:
+            self.queues.append(self.open())
         self.queue = self.queues[0]
         self.compare(self.queue, "after a close", exactly=True)
         if self.queue.problems:

@@ -43,8 +43,7 @@ def main(what: str, path: str, log: str, seed: str) -> None:
                 if rng.random() < 0.02:
                     queue.nack(message.id, "unlucky")
                     say("nacked", message.id)
-                else:
-                    queue.ack(message.id)
+                elif queue.ack(message.id):  # else it was too late, and another one has done so
                     say("acked", message.id)
             if rng.random() < 0.002:
                 queue.compact(segments=3)

@@ -477,7 +477,7 @@ def flip(path: str, at: int, bit: int) -> None:
 
 
 def test_a_flip_of_the_first_entries_is_told_and_takes_no_file_away(path: str) -> None:
-    """No file was removed before the first one, and what is removed begins with eight EOF."""
+    """No file was removed before the first one; no flip makes of a kind that of a removed file."""
     model = filled(path, 120)
     name, first = f"{path}/data/{0:016x}", entry.START
     for at in range(first, first + 2 * entry.MARK.size):

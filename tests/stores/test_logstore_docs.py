@@ -53,7 +53,7 @@ def test_the_offsets_are_those_of_the_struct(module: ModuleType) -> None:
 def test_the_entries_are_those_of_the_code() -> None:
     rows = page_rows("begin with the byte of their kind")
     kinds = {row[0]: int(row[1]) for row in rows}
-    assert kinds == {name: getattr(entry, name) for name in kinds} and len(kinds) == 7
+    assert kinds == {name: getattr(entry, name) for name in kinds} and len(kinds) == 8
     sizes = {name: 1 + sum(map(int, re.findall(r": (\d+)", text))) for name, _, text in rows}
     assert sizes["COMMIT"] == sizes["ROLLBACK"] == entry.MARK.size
     assert sizes["RECORD"] == entry.HEAD.size == len(entry.record(1, b""))

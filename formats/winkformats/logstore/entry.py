@@ -12,6 +12,7 @@
     ROLLBACK  4     1, sequence: 8, durable: 8, size: 8, checksum: 4
     RECORD    5     1, size: 4, recid: 8, checksum: 4, body: size
     BLOB      6     1, recid: 8, blob: 8, size: 8, body checksum: 4, checksum: 4
+    REMOVED   255   1: begins a file that is being removed: nothing in it counts
 
 Big-endian. The size of a record is signed: -1 is null, -2 is a deletion; both have no body. Its
 checksum is CRC-32 of kind, size, recid and body, that of a blob record of what is before it.
@@ -21,8 +22,8 @@ A transaction is all from the end of the last commit or rollback, in as many fil
 last commit. `durable` is a position: all before it was synced before this was written. `size` is
 the bytes of the transaction. The checksum of a commit is CRC-32 of the store's number (8 bytes),
 the bytes of the transaction, and the commit up to the checksum; that of a rollback leaves out the
-transaction. Headers of files and EOF belong to no transaction. A file that begins with eight EOF is
-being removed; one EOF there is damage.
+transaction. Headers of files and EOF belong to no transaction. REMOVED is one byte, which a power
+cut cannot tear, and which no single flipped bit makes of another kind.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HEADER: Final = struct.Struct(">8sQ")
 START: Final = HEADER.size  # offset of the first entry
 INVALID, EOF, PADDING, COMMIT, ROLLBACK, RECORD, BLOB = range(7)
 NULL, DELETED = -1, -2
-EMPTIED: Final = bytes([EOF]) * 8  # where entries begin: the file is being removed
+REMOVED: Final = 255
 PART: Final = struct.Struct(">Biq")  # of a record: what its checksum covers, beside the body
 HEAD: Final = struct.Struct(">BiqI")
 BLOB_PART: Final = struct.Struct(">BqqqI")

@@ -53,10 +53,9 @@ class Files:
     def list_data(self) -> list[int]:
         return [int(name, 16) for name in self.data.list() if NUMBER.fullmatch(name)]
 
-    def is_emptied(self, number: int) -> bool:
-        """Whether a data file is being removed."""
+    def is_being_removed(self, number: int) -> bool:
         handle = self.handle(number)
-        return handle.storage.read(entry.START, len(entry.EMPTIED)) == entry.EMPTIED
+        return handle.storage.read(entry.START, 1) == bytes([entry.REMOVED])
 
     def is_unfinished(self, number: int) -> bool:
         """Whether a data file is not yet begun: it has at most a header, and that is not whole."""
@@ -115,11 +114,11 @@ class Files:
     def remove(self, number: int) -> None:
         """Remove a data file for good.
 
-        First it is emptied: where the removal of the name fails, a power cut may bring it back.
+        First it says so: where the removal of the name fails, a power cut may bring it back.
         """
         name = f"{number:016x}"
         with self.data.open(name, "w") as storage:
-            storage.write(entry.START, [entry.EMPTIED])
+            storage.write(entry.START, [bytes([entry.REMOVED])])
             storage.sync()
         self.forget(number)
         self.data.unlink(name)

@@ -128,7 +128,7 @@ class Log:
             listed = self.files.list_data()
             self.used = self.files.list_generations()
             # A power cut may bring back the name of such a file long after its removal.
-            self.emptied = [number for number in listed if self.files.is_emptied(number)]
+            self.emptied = [number for number in listed if self.files.is_being_removed(number)]
             numbers = [number for number in listed if number not in self.emptied]
             try:
                 self.oldest = self.layout.oldest(self.used, numbers)
