@@ -85,7 +85,7 @@ PLACES: Final = {
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",
     "entries of a directory made at once": "winkfs.mounting.listing.BATCH",
-    "numbers that the kernel is given": "winkmount.fuse3.HELD",
+    "numbers that the kernel is given": "winkmount.kernel.direct.HELD",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",
     "seconds to the other half of an unlink": "winkmount.handles._SOON",

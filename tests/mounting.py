@@ -45,9 +45,7 @@ def need_fuse(binding: str | None = None) -> None:
     missing = None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         missing = "/dev/fuse is missing, or not for this user"
-    elif not any(
-        usable(name) for name in ([binding] if binding else BINDINGS)
-    ):
+    elif not any(usable(name) for name in ([binding] if binding else BINDINGS)):
         missing = f"no libfuse for {binding or 'any binding'}, or no package for Python"
     elif os.geteuid() != 0 and not shutil.which("fusermount3"):
         missing = "fusermount3 is missing"

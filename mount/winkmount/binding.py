@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from winkmount.handles import FOREVER
+from winkmount.handles import FOREVER, Caching
+from winkmount.kernel.device import Refused
 from winkmount.operations import Operations
-from winkmount.source import Nodes, Numbered
+from winkmount.source import Nodes, Numbered, Source
 
 KERNEL: Final = "kernel"  # no libfuse at all
 BINDINGS: Final = (KERNEL, "mfusepy", "fusepy")
@@ -90,7 +91,11 @@ def _major(name: str) -> int:
 
 
 def run(
-    binding: str, operations: Operations, mountpoint: str, options: Mapping[str, str | bool]
+    binding: str,
+    operations: Operations,
+    nodes: Nodes | None,
+    mountpoint: str,
+    options: Mapping[str, str | bool],
 ) -> None:
     """Mount and serve until the mount is gone or a signal ends it.
 
@@ -100,13 +105,16 @@ def run(
     # one thread: all operations take one lock anyway, and before libfuse 3.15 two threads can leave
     # a .fuse_hidden file behind when an unlink meets the last close (libfuse issue 746)
     if binding == KERNEL:
-        serve = importlib.import_module("winkmount.kernel.engine").serve
-        serve(operations, _nodes(operations, options), mountpoint, dict(options))
+        engine = importlib.import_module("winkmount.kernel.engine")
+        try:
+            engine.serve(operations, nodes, mountpoint, dict(options))
+        except Refused as error:
+            raise MountError(str(error)) from None
         return
     settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
-    engine = _mfusepy() if binding == "mfusepy" else _fusepy()
+    serve = _mfusepy() if binding == "mfusepy" else _fusepy()
     try:
-        engine(operations, os.fsencode(mountpoint).decode("latin-1"), settings)
+        serve(operations, os.fsencode(mountpoint).decode("latin-1"), settings)
     except RuntimeError as error:  # a code of fuse_main_real; also after an end by a signal
         if not operations.started:
             raise LibfuseError(f"libfuse cannot mount on {mountpoint} (code {error})") from None
@@ -127,10 +135,9 @@ def _mfusepy() -> Any:
     return engine
 
 
-def _nodes(operations: Operations, settings: Mapping[str, object]) -> Nodes | None:
-    """What can be served without libfuse, which alone can write down what it is asked."""
-    source = operations.source
-    if operations.caching.fixed and isinstance(source, Numbered) and "debug" not in settings:
+def numbers_of(binding: str, source: Source, caching: Caching) -> Nodes | None:
+    """The numbers that a Source itself has, where they are served: nothing of it ever changes."""
+    if binding == KERNEL and caching.fixed and isinstance(source, Numbered):
         return source.numbered()
     return None
 

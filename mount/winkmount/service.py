@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from winkmount import guard
-from winkmount.binding import KERNEL, LibfuseError, MountError, choose, run
+from winkmount.binding import KERNEL, LibfuseError, MountError, choose, numbers_of, run
 from winkmount.handles import Caching, Paths
 from winkmount.kernel.nodes import NodePaths
 from winkmount.mounts import ask, canonical, detach, mount_at
@@ -136,7 +136,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
     mutex = guard.AwakeLock() if options.low_latency else None
-    paths = NodePaths if binding == KERNEL else Paths
+    nodes = numbers_of(binding, source, caching)
+    paths = NodePaths if binding == KERNEL and nodes is None else Paths
     operations = Operations(source, request.name, on_start, caching, mutex, paths)
     stop = threading.Event()
     task, every = _task(operations, options)
@@ -146,7 +147,7 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
             beside.start()
             said = _said_until()
             try:
-                run(binding, operations, point, _fuse_options(request, source))
+                run(binding, operations, nodes, point, _fuse_options(request, source))
             except LibfuseError as error:
                 raise MountError(f"{error}{_last_line(said)}") from None
         finally:

@@ -20,8 +20,11 @@ from winkfs import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import TOP, Numbers
-from winkmount import fuse3
 from winkmount.handles import Caching
+from winkmount.kernel import protocol
+from winkmount.kernel.device import Connection
+from winkmount.kernel.direct import Direct
+from winkmount.kernel.entries import Shown
 from winkmount.operations import Operations
 from winkmount.source import UNREADABLE, Attr
 
@@ -224,12 +227,12 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
 # --- what the kernel is told ---
 
 
-def known_of(direct: fuse3.Direct, node: int) -> dict[bytes, int]:
+def known_of(direct: Direct, node: int) -> dict[bytes, int]:
     """The numbers that a listing gives, 0: none."""
-    found, offset, head = dict[bytes, int](), 0, fuse3.ENTRY_OUT.size
+    found, offset, head = dict[bytes, int](), 0, protocol.ENTRY_OUT.size
     while True:
         body = struct.pack("=QQIIQII", 0, offset, 4096, 0, 0, 0, 0)
-        code, data = direct.answer(fuse3.READDIRPLUS_OF, node, memoryview(body))
+        code, data = direct.answer(protocol.READDIRPLUS, node, memoryview(body))
         assert code == 0
         assert len(data) <= 4096
         if not data:
@@ -237,8 +240,8 @@ def known_of(direct: fuse3.Direct, node: int) -> dict[bytes, int]:
         at = 0
         while at < len(data):
             number = int.from_bytes(data[at : at + 8], "little")
-            _, offset, length, _ = fuse3.DIRENT.unpack_from(data, at + head)
-            begin = at + head + fuse3.DIRENT.size
+            _, offset, length, _ = protocol.DIRENT.unpack_from(data, at + head)
+            begin = at + head + protocol.DIRENT.size
             name = data[begin : begin + length]
             assert name not in found
             found[name] = number
@@ -253,7 +256,8 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     source = source_of(base)
     caching = Caching.of(source, pages=True, follow=False)
     operations = Operations(source, "winkfs", caching=caching)
-    direct = fuse3.Direct(operations, numbers_of(source), fuse3.Shown())
+    connection = Connection(os.open(os.devnull, os.O_RDWR))  # nobody asks
+    direct = Direct(operations, numbers_of(source), Shown(), connection)
     shrink(monkeypatch, "numbers that the kernel is given", 25)
     directories = [node for node in known_of(direct, known_of(direct, TOP)[b"0"]).values() if node]
     assert len(directories) == 10
@@ -267,10 +271,11 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
     if batch:
         numbers = struct.pack("=II4Q", 2, 0, directories[0], 3, directories[1], 15)
-        direct.forget(fuse3.BATCH_FORGET, memoryview(numbers))
+        direct.forget(protocol.BATCH_FORGET, 0, memoryview(numbers))
     else:
-        direct.forget(fuse3.FORGET, memoryview(struct.pack("=Q", 18)))
+        direct.forget(protocol.FORGET, TOP, memoryview(struct.pack("=Q", 18)))
     assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
+    os.close(connection.device)
     source.close()
 
 
@@ -278,9 +283,9 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
 
 
 def calls_of(server: int) -> int:
-    """How often a process has read something."""
+    """How often a process has written something: its answers."""
     lines = Path(f"/proc/{server}/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("syscr"))
+    return next(int(line.split()[1]) for line in lines if line.startswith("syscw"))
 
 
 def walked(directory: Path) -> int:

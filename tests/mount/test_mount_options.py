@@ -86,7 +86,7 @@ def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
     libraries(monkeypatch, {})
     with pytest.raises(binding.MountError, match="apt install fuse3"):
-        binding.choose()
+        binding.choose("mfusepy")
     with pytest.raises(binding.MountError, match="apt install libfuse2"):
         binding.choose("fusepy")
 
@@ -99,17 +99,13 @@ def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
     monkeypatch.setitem(sys.modules, "fuse", None)
     with pytest.raises(binding.MountError, match=r"^fusepy .*: pip install 'winkfs\[fuse2\]'$"):
         binding.choose("fusepy")
-    assert binding.choose() == "mfusepy"
-    libraries(monkeypatch, {"libfuse.so.2": 29})
-    with pytest.raises(binding.MountError, match="apt install fuse3"):
-        binding.choose()
+    assert binding.choose("mfusepy") == "mfusepy"
 
 
-def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_needs_no_libfuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    libraries(monkeypatch, {"libfuse.so.2": 29})
-    monkeypatch.setattr(binding, "installed", lambda name: True)
-    assert binding.choose() == "fusepy"
+    libraries(monkeypatch, {})
+    assert binding.choose() == "kernel"
 
 
 def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,9 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
     "low_latency, cache=, sync_every=, follow, as_of=, and options of mount(8) and fstab.",
 )  # fmt: skip
 @click.option(
-    "--binding", type=click.Choice(["mfusepy", "fusepy"]),
-    help="mfusepy: libfuse 3 (default), fusepy: libfuse 2. Or set $WINKMOUNT_BINDING.",
+    "--binding", type=click.Choice(["kernel", "mfusepy", "fusepy"]),
+    help="kernel: without libfuse (default); mfusepy: libfuse 3; fusepy: libfuse 2. Or set "
+    "$WINKMOUNT_BINDING.",
 )  # fmt: skip
 def mount(
     base: str,

@@ -22,6 +22,7 @@ DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SPIN: Final = 100e-6  # seconds
+_NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
 MNT_DETACH: Final = 2
 _ALWAYS: Final = 2 | 4  # MS_NOSUID, MS_NODEV
@@ -38,6 +39,9 @@ def mount(point: str, options: Mapping[str, str | bool]) -> int:
     options  fsname, subtype; ro, noexec, sync, allow_other, default_permissions
     raises   Refused
     """
+    for name in options:
+        if name not in (*_NAMES, *_FLAGS, *_KERNEL):
+            raise Refused(f"cannot mount on {point}: unknown option {name!r}")
     if os.geteuid() == 0:
         device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
         code = _mount(device, point, options)
@@ -120,7 +124,7 @@ class Connection:
         os.set_blocking(device, False)
 
     def begin(self, wanted: int) -> bool:
-        """Answer INIT -> False: the mount is gone. `wanted`: flags, as far as the kernel has them."""
+        """Answer INIT -> False: the mount is gone. `wanted`: flags that the kernel may have."""
         poll = select.poll()
         poll.register(self.device, select.POLLIN)
         while True:
@@ -131,7 +135,7 @@ class Connection:
             if length:
                 break
         _, opcode, unique, _ = p.IN.unpack_from(self._room)
-        major, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
+        _, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
         assert opcode == p.INIT
         known = min(minor, p.MINOR)
         reply = p.INIT_OUT.pack(
@@ -161,7 +165,7 @@ class Connection:
                 raise
 
     def store(self, node: int, data: bytes) -> bool:
-        """Put the contents of a file in the page cache, from its start -> whether the kernel has it.
+        """Put the contents of a file in the page cache -> whether the kernel has the file.
 
         It waits as long as the file is being read: never from the thread that answers.
         """

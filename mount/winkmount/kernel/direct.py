@@ -10,6 +10,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -25,22 +26,27 @@ HELD: Final = 1 << 18  # numbers that the kernel has, up to which it gets those 
 
 log = logging.getLogger("winkmount")
 
-
-AHEAD: Final = 32
-LARGEST: Final = 1 << 17
+AHEAD: Final = 32  # files pushed before they are asked for
+LARGEST: Final = 1 << 17  # bytes of a file that is
+SKIPPED: Final = 3  # files that a reader may leave out and still go in order
+PAGES: Final = 32  # pieces of listings that are remembered
 
 
 class Ahead:
-    def __init__(self, connection: Connection, nodes: Nodes, mutex: Any) -> None:
+    """Pushes the contents of the next files into the page cache when files are read in the order of
+    their directory. A second thread does so: the kernel waits while a file is being read."""
+
+    def __init__(
+        self, connection: Connection, nodes: Nodes, mutex: AbstractContextManager[object]
+    ) -> None:
         self._connection, self._nodes, self._mutex = connection, nodes, mutex
-        self._pages: list[Page] = []
-        self._page: Page | None = None
-        self._order: list[int] = []
-        self._at = -1  # index in the page of the last read
-        self._done = 0  # behind the last that was pushed
-        self._wanted = queue.SimpleQueue[Any]()
+        self._pages: list[Page] = []  # listed last
+        self._page: Page | None = None  # what is read in order
+        self._order: list[int] = []  # its numbers
+        self._at = -1  # which of them was read last
+        self._done = 0  # behind the last one that was pushed
+        self._wanted = queue.SimpleQueue[tuple[Page, int, int] | None]()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.pushed = self.failed = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -50,25 +56,19 @@ class Ahead:
         self._thread.join()
 
     def listed(self, page: Page) -> None:
+        """These names were listed: they may be read next."""
         if not self._pages or self._pages[-1] is not page:
-            self._pages = [one for one in self._pages if one is not page][-31:] + [page]
+            kept = [one for one in self._pages if one is not page]
+            self._pages = [*kept[1 - PAGES :], page]
 
-    def note(self, node: int) -> None:
-        page, at = self._page, self._at
-        order = self._order
+    def read(self, node: int) -> None:
+        """A file is read from its start."""
+        page, order = self._page, self._order
         if page is not None:
-            for near in range(at + 1, min(at + 4, len(order))):
-                if order[near] == node:
-                    break
-            else:
-                if self._done < len(order) and order[self._done] == node:
-                    near = self._done
-                else:
-                    near = -1
+            near = self._place(node)
             if near >= 0:
                 self._at = near
-                start = max(self._done, near + 1)
-                stop = min(near + 1 + AHEAD, len(order))
+                start, stop = max(self._done, near + 1), min(near + 1 + AHEAD, len(order))
                 if stop - start >= AHEAD // 2 or (stop == len(order) and start < stop):
                     self._done = stop
                     self._wanted.put((page, start, stop))
@@ -76,33 +76,35 @@ class Ahead:
         for page in reversed(self._pages):
             found = np.flatnonzero(page.nodes == node)
             if len(found):
-                self._page, self._at = page, int(found[0])
-                self._order = page.nodes.tolist()
+                self._page, self._order = page, page.nodes.tolist()
+                self._at = int(found[0])
                 self._done = self._at + 1
                 return
 
-    def _run(self) -> None:
-        try:
-            self._push()
-        except Exception:
-            log.exception("readahead")
+    def _place(self, node: int) -> int:
+        """Where a file is that comes next, or behind what was pushed; -1: it is another."""
+        order, after = self._order, self._at + 1
+        for near in (*range(after, min(after + SKIPPED, len(order))), self._done):
+            if near < len(order) and order[near] == node:
+                return near
+        return -1
 
-    def _push(self) -> None:
+    def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            page, start, stop = wanted
-            sizes = page.attrs[:, 2]
-            kinds = page.attrs[:, 1] & S_IFMT
-            for i in range(start, stop):
-                size = int(sizes[i])
-                if 0 < size <= LARGEST and kinds[i] == stat.S_IFREG:
-                    node = int(page.nodes[i])
-                    with self._mutex:
-                        data = self._nodes.read(node, 0, size)
-                    ok = self._connection.store(node, data)
-                    if not ok:
-                        self.failed += 1
-                        break
-                    self.pushed += 1
+            try:
+                self._push(*wanted)
+            except Exception:  # whoever reads the file is told
+                log.debug("readahead", exc_info=True)
+
+    def _push(self, page: Page, start: int, stop: int) -> None:
+        sizes, modes = page.attrs[start:stop, 2], page.attrs[start:stop, 1]
+        good = (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
+        for i in (np.flatnonzero(good) + start).tolist():
+            node = int(page.nodes[i])
+            with self._mutex:
+                data = self._nodes.read(node, 0, int(page.attrs[i, 2]))
+            if not self._connection.store(node, data):  # the kernel has forgotten it
+                return
 
 
 class Direct:
@@ -264,7 +266,7 @@ class Direct:
     def _read(self, node: int, body: memoryview) -> bytes:
         offset, size = p.READ_IN.unpack_from(body)
         if not offset:
-            self._ahead.note(node)
+            self._ahead.read(node)
         return self._nodes.read(node, offset, size)
 
     # what is rare

@@ -6,6 +6,7 @@ import errno
 import itertools
 import logging
 import stat
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -336,7 +337,7 @@ class Engine:
     # directories
 
     def _opendir(self, node: int, body: memoryview) -> Reply:
-        flags = (p.CACHE_DIR | p.KEEP_CACHE) * self.operations.caching.pages
+        flags = (p.CACHE_DIR | p.KEEP_CACHE) * self.operations.caching.fixed
         return p.OPEN_OUT.pack(self.operations.opendir(_node(node)), flags)
 
     def _releasedir(self, node: int, body: memoryview) -> Reply:
@@ -363,7 +364,7 @@ class Engine:
             head = p.DIRENT.size + p.ENTRY_OUT.size * asked
             sizes = [head + (len(entry.name) + 7) // 8 * 8 for entry in entries]
             ends = list(itertools.accumulate(sizes))
-            count = sum(end <= left for end in ends)
+            count = bisect_right(ends, left)
             if count:
                 left -= ends[count - 1]
                 parts.extend(self._packed(node, entries[:count], asked, plus))
@@ -418,11 +419,7 @@ def _times(what: int, mtime: int, nanos: int) -> tuple[int, int] | None:
 def serve(
     operations: Operations, nodes: Nodes | None, point: str, options: dict[str, str | bool]
 ) -> None:
-    """Mount, and answer the kernel until the mount is gone or a signal comes.
-
-    nodes    numbers of what is shown, where that never changes
-    raises   Refused
-    """
+    """Mount, and answer the kernel until the mount is gone or a signal comes. Raises Refused."""
     shown = Shown.take(options)
     device = mount(point, options)
     try:

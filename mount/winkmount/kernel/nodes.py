@@ -59,9 +59,17 @@ class NodePaths(Paths):
         if "/" in path[1:]:
             found = self.source.lookup(*self.split(path))
         else:
-            found = self.source.stat(self._node(path).id)
+            found = self._stat(self._node(path))
         opened = self.opened.get(found.id)
         return found if opened is None else opened.shown(found)
+
+    def _stat(self, node: Node) -> Attr:
+        try:
+            return self.source.stat(node.id)
+        except OSError as error:  # a damaged inode, whose attributes a directory may have, too
+            if error.errno != errno.EIO or not node.above:
+                raise
+            return self.source.lookup(self.known[node.above].id, node.name)
 
     def above(self, path: str) -> int:
         return self.known[self._node(path).above or TOP].id

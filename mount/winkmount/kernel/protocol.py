@@ -88,8 +88,8 @@ DIRENT: Final = struct.Struct("=QQII")  # id, offset, length of the name, kind
 DOT: Final = struct.Struct("=QQII8s")
 ENTRY: Final = np.dtype({  # fuse_direntplus, without the name; the fields that are filled
     "names": [
-        "node", "valid", "valid_nanos", "id", "size", "blocks", "seconds", "nanos", "mode", "links", "uid", "gid",
-        "blksize", "ino", "offset", "length", "kind",
+        "node", "valid", "valid_nanos", "id", "size", "blocks", "seconds", "nanos", "mode",
+        "links", "uid", "gid", "blksize", "ino", "offset", "length", "kind",
     ],
     "formats": [
         "i8", "(2,)u8", "(2,)u4", "i8", "i8", "i8", "(3,)i8", "(3,)u4", "u4", "u4", "u4", "u4",
