@@ -82,13 +82,8 @@ def _serve() -> None:
     import winkfs.mounting.appendonly
     import winkfs.mounting.dataset
     import winkfs.registry  # noqa: F401
-    import winkmount.fuse3
+    import winkmount.kernel.engine
     import winkmount.service  # noqa: F401
-    from winkmount.binding import LIBRARY_PATH, installed, library
-
-    if installed("mfusepy") and (path := library("mfusepy")):
-        os.environ[LIBRARY_PATH] = path  # until `_become`
-        import mfusepy  # noqa: F401
 
     gc.freeze()  # what is never collected is not copied
     while line := sys.stdin.readline():

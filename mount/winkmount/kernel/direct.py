@@ -86,7 +86,7 @@ class Ahead:
         order, after = self._order, self._at + 1
         for near in (*range(after, min(after + SKIPPED, len(order))), self._done):
             if near < len(order) and order[near] == node:
-                return near
+                return int(near)
         return -1
 
     def _run(self) -> None:
