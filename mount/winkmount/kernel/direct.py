@@ -30,6 +30,7 @@ AHEAD: Final = 32  # files pushed before they are asked for
 LARGEST: Final = 1 << 17  # bytes of a file that is
 SKIPPED: Final = 3  # files that a reader may leave out and still go in order
 PAGES: Final = 32  # pieces of listings that are remembered
+RARELY: Final = 16  # reads in no order, of which one is looked for in all of these: it takes 60 us
 
 
 class Ahead:
@@ -45,6 +46,7 @@ class Ahead:
         self._order: list[int] = []  # its numbers
         self._at = -1  # which of them was read last
         self._done = 0  # behind the last one that was pushed
+        self._astray = 0  # reads in no order
         self._wanted = queue.SimpleQueue[tuple[Page, int, int] | None]()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -67,12 +69,15 @@ class Ahead:
         if page is not None:
             near = self._place(node)
             if near >= 0:
-                self._at = near
+                self._at, self._astray = near, 0
                 start, stop = max(self._done, near + 1), min(near + 1 + AHEAD, len(order))
                 if stop - start >= AHEAD // 2 or (stop == len(order) and start < stop):
                     self._done = stop
                     self._wanted.put((page, start, stop))
                 return
+        self._astray += 1
+        if self._astray > RARELY and self._astray % RARELY:
+            return
         for page in reversed(self._pages):
             found = np.flatnonzero(page.nodes == node)
             if len(found):

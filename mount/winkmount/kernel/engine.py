@@ -13,14 +13,14 @@ from typing import Final
 
 import numpy as np
 
-from winkmount.handles import FOREVER
+from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, mount, signals, unmount
 from winkmount.kernel.direct import Direct
-from winkmount.kernel.entries import Entries, Shown, attr_fields, sized
+from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields, sized
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes, Page, refuse
+from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes, refuse
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -28,7 +28,6 @@ WANTED: Final = (
 )  # fmt: skip
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
-NO_ENTRY: Final = bytes(p.ENTRY_OUT.size)
 Reply = bytes
 
 log = logging.getLogger("winkmount")
@@ -374,24 +373,23 @@ class Engine:
         return b"".join(parts)
 
     def _packed(self, node: int, entries: list[DirEntry], asked: bool, plus: bool) -> list[bytes]:
-        give = self.nodes.give
-        numbers = [
-            give(node, entry.name, entry.attr.id)
-            if asked and plus and entry.attr.size != UNREADABLE and entry.offset > 0
-            else 0
-            for entry in entries
-        ]
-        attrs = np.array([entry.attr for entry in entries], np.int64)
-        page = Page(
-            [entry.name for entry in entries], np.array(numbers, np.int64), attrs,
-            [entry.offset for entry in entries],
-        )  # fmt: skip
-        found = Entries(page, self._shown, *self._names)
-        if not asked:
-            return found.plain
-        if plus:
-            return found.plus
-        return [NO_ENTRY + entry for entry in found.plain]
+        """A request has room for some 200 entries: numpy takes no less."""
+        give, of, (seconds, nanos), parts = self.nodes.give, self._shown.of, self._names, []
+        for name, attr, offset in entries:
+            part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
+            part += bytes(-len(part) % 8)
+            if asked:
+                number = 0
+                if plus and attr.size != UNREADABLE and offset > 0:
+                    number = give(node, name, attr.id)
+                if plus:
+                    part = p.ENTRY_OUT.pack(
+                        number, 0, seconds, seconds, nanos, nanos, *attr_fields(of(attr))
+                    ) + part  # fmt: skip
+                else:
+                    part = NO_ENTRY + part
+            parts.append(part)
+        return parts
 
 
 def _path(node: int, name: bytes) -> str:
