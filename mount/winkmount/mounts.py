@@ -77,9 +77,14 @@ def canonical(directory: str | os.PathLike[str]) -> str:
 def ask(point: str, xattr: str, seconds: float | None = None) -> bytes:
     """What the server of a mount says of itself, within ANSWER where `seconds` is None.
 
-    raises  OSError: ETIMEDOUT where nothing comes
+    raises  OSError: ETIMEDOUT where nothing comes, ENOTCONN where it is dead
     """
-    return _within(ANSWER if seconds is None else seconds, point, lambda: os.getxattr(point, xattr))
+    try:
+        return _within(
+            ANSWER if seconds is None else seconds, point, lambda: os.getxattr(point, xattr)
+        )
+    except ConnectionAbortedError:  # it died while it was asked
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN)) from None
 
 
 def _within(seconds: float | None, point: str, call: Callable[[], R]) -> R:
