@@ -46,16 +46,14 @@ class LibfuseError(MountError):
 def choose(binding: str | None = None) -> str:
     """-> the binding to use, with its library and its package present.
 
-    binding     "mfusepy", "fusepy", or None: what the environment says, else the first that works
+    binding     one of BINDINGS, or None: what the environment says, else KERNEL
     raises      MountError naming the package that is missing
     """
-    wanted = binding or os.environ.get(ENVIRONMENT)
-    if wanted and wanted not in BINDINGS:
-        raise MountError(f"{ENVIRONMENT}={wanted}: must be one of {', '.join(BINDINGS)}")
-    for name in [wanted] if wanted else BINDINGS:
-        if usable(name):
-            return name
-    name = wanted or BINDINGS[1]
+    name = binding or os.environ.get(ENVIRONMENT) or KERNEL
+    if name not in BINDINGS:
+        raise MountError(f"{ENVIRONMENT}={name}: must be one of {', '.join(BINDINGS)}")
+    if usable(name):
+        return name
     if library(name):
         raise MountError(f"{name} is not installed: pip install {_REQUIREMENTS[name]}")
     number = _LIBRARIES[name][0]
@@ -102,8 +100,6 @@ def run(
     options     for libfuse: name -> value, or True for a flag
     raises      LibfuseError
     """
-    # one thread: all operations take one lock anyway, and before libfuse 3.15 two threads can leave
-    # a .fuse_hidden file behind when an unlink meets the last close (libfuse issue 746)
     if binding == KERNEL:
         engine = importlib.import_module("winkmount.kernel.engine")
         try:
@@ -111,6 +107,8 @@ def run(
         except Refused as error:
             raise MountError(str(error)) from None
         return
+    # one thread: all operations take one lock anyway, and before libfuse 3.15 two threads can leave
+    # a .fuse_hidden file behind when an unlink meets the last close (libfuse issue 746)
     settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
     serve = _mfusepy() if binding == "mfusepy" else _fusepy()
     try:

@@ -54,7 +54,7 @@ class Request:
     origin      what is mounted, as the mount table shows it
     directory   where
     folder      that has all of it, "": where `origin` is
-    binding     "mfusepy", "fusepy" or None: see `choose`
+    binding     one of BINDINGS, or None: see `choose`
     """
 
     open: Callable[[], Source]

@@ -25,7 +25,7 @@ from winkformats.disk.paths import directory_of
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import EPOCH, MICROSECOND
-from winkfs.errors import FormatError, NoSuchFile
+from winkfs.errors import FormatError, NoSuchFile, ReadOnly
 from winkfs.names import Name, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.units import MICRO, NANO
@@ -92,6 +92,8 @@ class Records(Reader):
     """Whether ids are decimal numbers of 0 to 2**63 - 1; else hexadecimal digits, small letters."""
     counts: ClassVar[bool] = False
     """Whether references are counted: `Row.refs`."""
+    elsewhere: ClassVar[str] = ""
+    """How records come and go, where not by `put` and `remove`."""
 
     def __init__(self, base: str) -> None:
         super().__init__(base)
@@ -130,25 +132,29 @@ class Records(Reader):
         """Facts for people and JSON: bytes (those of live records), files, bytes that are dead,
         memory, ... Cost: little, also with many records."""
 
-    # --- to write, with mode "a"; in the other mode these raise ReadOnly ---
+    # --- to write, with mode "a"; in the other mode, and where `elsewhere` is said, these raise
+    # ReadOnly ---
 
-    @abstractmethod
     def put(self, id: str | None, body: bytes) -> str:
         """Add a record, or one more reference, or a new version -> its id; None: the next free."""
+        raise self._refusal()
 
-    @abstractmethod
     def remove(self, id: str) -> None:
         """Remove a record, or one reference. Raises NoSuchFile."""
+        raise self._refusal()
 
-    @abstractmethod
     def sync(self) -> None:
         """Return when all is durable."""
+        raise self._refusal()
 
-    @abstractmethod
     def compact(
         self, progress: Progress | None = None, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
         """Reclaim space -> what was done, or with `dry_run` what would be. progress: bytes."""
+        raise self._refusal()
+
+    def _refusal(self) -> ReadOnly:
+        return ReadOnly(self.elsewhere, self.base)
 
     # --- built on them, a store may have better ones: many at a time ---
 

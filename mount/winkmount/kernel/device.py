@@ -189,26 +189,17 @@ class Connection:
 
         The device is asked again for SPIN before the thread sleeps: waking it takes as long.
         """
-        poll, rooms, room, device = select.poll(), [self._room], self._room, self.device
-        poll.register(device, select.POLLIN)
+        poll, room, receive, clock = select.poll(), self._room, self._receive, time.perf_counter
+        poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
-        unpack, head, clock, read = p.IN.unpack_from, p.IN.size, time.perf_counter, os.readv
-        request, until = server.request, 0.0
-        while True:
-            try:
-                length = read(device, rooms)
-            except BlockingIOError:
+        unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
+        while (length := receive()) >= 0:
+            if not length:
                 if clock() > until:
                     if ending in dict(poll.poll()):
                         return
                     until = clock() + SPIN
                 continue
-            except OSError as error:
-                if error.errno in (errno.EINTR, errno.ENOENT):
-                    continue
-                if error.errno == errno.ENODEV:
-                    return
-                raise
             _, opcode, unique, node = unpack(room)
             if opcode in p.SILENT:
                 server.forget(opcode, node, room[head:length])

@@ -33,6 +33,44 @@ PAGES: Final = 32  # pieces of listings that are remembered
 RARELY: Final = 16  # reads in no order, of which one is looked for in all of these: it takes 60 us
 
 
+class Rare:
+    """What is asked rarely, answered by the operations, whoever answers the rest."""
+
+    def __init__(self, operations: Operations, path: Callable[[int], str]) -> None:
+        """`path`: of a number, as the operations have it."""
+        self._operations, self._path = operations, path
+        self.answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
+            p.READLINK: self._readlink,
+            p.GETXATTR: self._getxattr,
+            p.LISTXATTR: self._listxattr,
+            p.STATFS: self._statfs,
+            p.ACCESS: self._access,
+        }
+
+    def _readlink(self, node: int, body: memoryview) -> bytes:
+        return self._operations.readlink(self._path(node)).encode("latin-1")
+
+    def _getxattr(self, node: int, body: memoryview) -> bytes:
+        name = bytes(body[p.WORDS.size : -1])
+        if name == b"security.capability":
+            raise refuse(errno.ENODATA)
+        value = self._operations.getxattr(self._path(node), name.decode("latin-1"))
+        return sized(value, body)
+
+    def _listxattr(self, node: int, body: memoryview) -> bytes:
+        names = self._operations.listxattr(self._path(node))
+        return sized("".join(name + "\0" for name in names).encode("latin-1"), body)
+
+    def _statfs(self, node: int, body: memoryview) -> bytes:
+        found = self._operations.statfs("/")
+        fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
+        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
+
+    def _access(self, node: int, body: memoryview) -> bytes:
+        self._operations.access(self._path(node), *p.WORD.unpack_from(body))
+        return b""
+
+
 class Ahead:
     """Pushes the contents of the next files into the page cache when files are read in the order of
     their directory. A second thread does so: the kernel waits while a file is being read."""
@@ -141,12 +179,8 @@ class Direct:
             p.READDIRPLUS: self._list_plus,
             p.READDIR: self._list_plain,
             p.READ: self._read,
-            p.READLINK: self._readlink,
-            p.GETXATTR: self._getxattr,
-            p.LISTXATTR: self._listxattr,
-            p.STATFS: self._statfs,
             p.LSEEK: self._lseek,
-            p.ACCESS: self._access,
+            **Rare(operations, self._path).answers,
             p.FSYNC: lambda node, body: b"",
             p.FSYNCDIR: lambda node, body: b"",
             p.DESTROY: lambda node, body: b"",
@@ -279,30 +313,7 @@ class Direct:
     def _path(self, node: int) -> str:
         return "/" + self._nodes.path(node).decode("latin-1")
 
-    def _readlink(self, node: int, body: memoryview) -> bytes:
-        return self._operations.readlink(self._path(node)).encode("latin-1")
-
-    def _getxattr(self, node: int, body: memoryview) -> bytes:
-        name = bytes(body[p.WORDS.size : -1])
-        if name == b"security.capability":
-            raise refuse(errno.ENODATA)
-        value = self._operations.getxattr(self._path(node), name.decode("latin-1"))
-        return sized(value, body)
-
-    def _listxattr(self, node: int, body: memoryview) -> bytes:
-        names = self._operations.listxattr(self._path(node))
-        return sized("".join(name + "\0" for name in names).encode("latin-1"), body)
-
-    def _statfs(self, node: int, body: memoryview) -> bytes:
-        found = self._operations.statfs("/")
-        fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
-        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
-
     def _lseek(self, node: int, body: memoryview) -> bytes:
         offset, whence = p.LSEEK_IN.unpack_from(body)
         fields: Any = None  # nothing is opened
         return struct.pack("=q", self._operations.lseek(self._path(node), offset, whence, fields))
-
-    def _access(self, node: int, body: memoryview) -> bytes:
-        self._operations.access(self._path(node), *p.WORD.unpack_from(body))
-        return b""

@@ -16,11 +16,11 @@ import numpy as np
 from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, mount, signals, unmount
-from winkmount.kernel.direct import Direct
-from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields, sized
+from winkmount.kernel.direct import Direct, Rare
+from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes, refuse
+from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -58,10 +58,10 @@ class Engine:
         self._later = ThreadPoolExecutor(1, "winkmount-sync")
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
+            **Rare(operations, _node).answers,
             p.LOOKUP: self._lookup,
             p.GETATTR: self._getattr,
             p.SETATTR: self._setattr,
-            p.READLINK: self._readlink,
             p.SYMLINK: self._symlink,
             p.MKNOD: self._mknod,
             p.MKDIR: self._mkdir,
@@ -73,12 +73,9 @@ class Engine:
             p.OPEN: self._open,
             p.READ: self._read,
             p.WRITE: self._write,
-            p.STATFS: self._statfs,
             p.RELEASE: self._release,
             p.FSYNC: self._fsync,
             p.SETXATTR: self._setxattr,
-            p.GETXATTR: self._getxattr,
-            p.LISTXATTR: self._listxattr,
             p.REMOVEXATTR: self._removexattr,
             p.FLUSH: self._flush,
             p.OPENDIR: self._opendir,
@@ -86,7 +83,6 @@ class Engine:
             p.READDIRPLUS: self._readdirplus,
             p.RELEASEDIR: self._releasedir,
             p.FSYNCDIR: self._fsyncdir,
-            p.ACCESS: self._access,
             p.CREATE: self._create,
             p.FALLOCATE: self._fallocate,
             p.LSEEK: self._lseek,
@@ -239,29 +235,7 @@ class Engine:
         if stat.S_ISREG(mode) and mode & (stat.S_ISUID | group):
             self.operations.chmod(path, mode & ~(stat.S_ISUID | group), info)
 
-    def _readlink(self, node: int, body: memoryview) -> Reply:
-        return self.operations.readlink(_node(node)).encode("latin-1")
-
-    def _access(self, node: int, body: memoryview) -> Reply:
-        self.operations.access(_node(node), *p.WORD.unpack_from(body))
-        return b""
-
-    def _statfs(self, node: int, body: memoryview) -> Reply:
-        found = self.operations.statfs("/")
-        fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
-        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
-
     # extended attributes
-
-    def _getxattr(self, node: int, body: memoryview) -> Reply:
-        name = bytes(body[p.WORDS.size : -1])
-        if name == b"security.capability":
-            raise refuse(errno.ENODATA)
-        return sized(self.operations.getxattr(_node(node), name.decode("latin-1")), body)
-
-    def _listxattr(self, node: int, body: memoryview) -> Reply:
-        names = self.operations.listxattr(_node(node))
-        return sized("".join(name + "\0" for name in names).encode("latin-1"), body)
 
     def _setxattr(self, node: int, body: memoryview) -> Reply:
         size, flags = p.SETXATTR_IN.unpack_from(body)

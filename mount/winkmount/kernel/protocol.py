@@ -13,7 +13,6 @@ import numpy as np
 
 MAJOR: Final = 7
 MINOR: Final = 38  # the newest that is known here; the kernel may be older or newer
-OLDEST: Final = 31  # Linux 5.4
 TOP: Final = 1  # number of the top directory
 
 # requests
@@ -38,7 +37,6 @@ NO_OPEN_SUPPORT: Final = 1 << 17
 PARALLEL_DIROPS: Final = 1 << 18
 MAX_PAGES: Final = 1 << 22
 CACHE_SYMLINKS: Final = 1 << 23
-NO_OPENDIR_SUPPORT: Final = 1 << 24
 HANDLE_KILLPRIV_V2: Final = 1 << 28
 AUTO_INVAL_DATA: Final = 1 << 12
 

@@ -13,10 +13,10 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, Message
 from winkformats.ledgerq.segment import NAME, name_of
-from winkfs.errors import FormatError, NoSuchFile, ReadOnly
+from winkfs.errors import FormatError, NoSuchFile
 from winkfs.stores.ledgerq.files import Segment
 from winkfs.stores.ledgerq.queue import Queue
-from winkfs.stores.records import Arrivals, Ids, Part, Progress, Row, Run
+from winkfs.stores.records import Arrivals, Ids, Part, Row, Run
 
 ID: Final = re.compile(r"[1-9][0-9]{0,18}")
 NEAR: Final = 64  # ids up to which what is between two messages is read, too
@@ -25,6 +25,8 @@ NEAR: Final = 64  # ids up to which what is between two messages is read, too
 class QueueRecords(Arrivals):
     """The messages that a consumer has not read, or has leased and not acknowledged, and that have
     not expired, as of the opening. Only `Queue` changes them."""
+
+    elsewhere = "messages of a queue come and go by winkfs queue push and pop"
 
     def __init__(self, path: str, mode: str = "r") -> None:
         """Raises as `Queue` does."""
@@ -217,22 +219,3 @@ class QueueRecords(Arrivals):
                 else f"messages {first} to {stop - 1} are"
             )
             lost(f"{ids} not there any more: removed by a compaction, or damaged")
-
-    # --- to write: that is for `winkfs.stores.ledgerq.Queue` ---
-
-    def put(self, id: str | None, body: bytes) -> str:
-        raise self._refusal()
-
-    def remove(self, id: str) -> None:
-        raise self._refusal()
-
-    def sync(self) -> None:
-        raise self._refusal()
-
-    def compact(
-        self, progress: Progress | None = None, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
-        raise self._refusal()
-
-    def _refusal(self) -> ReadOnly:
-        return ReadOnly("messages of a queue come and go by winkfs queue push and pop", self.base)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.page import Record
 from winkfs.container.verify import Report
-from winkfs.errors import NoSuchFile, ReadOnly
+from winkfs.errors import NoSuchFile
 from winkfs.stores.records import Part, Progress, Records, Row
 from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.ring import Ring
@@ -25,6 +25,7 @@ class RingRecords(Records):
     """The records of a buffer that are unread, as of the opening. Only `Ring` changes them."""
 
     numbers = True
+    elsewhere = "records of a ring buffer come and go by winkfs ring push and pop"
 
     def __init__(self, path: str, mode: str = "r") -> None:
         """Raises as `Ring` does."""
@@ -107,27 +108,6 @@ class RingRecords(Records):
 
     def stats(self) -> Mapping[str, Any]:
         return self.ring.stats()
-
-    # --- to write: a queue does not do that ---
-
-    def put(self, id: str | None, body: bytes) -> str:
-        raise self._refusal()
-
-    def remove(self, id: str) -> None:
-        raise self._refusal()
-
-    def sync(self) -> None:
-        raise self._refusal()
-
-    def compact(
-        self, progress: Progress | None = None, *, dry_run: bool = False
-    ) -> Mapping[str, Any]:
-        raise self._refusal()
-
-    def _refusal(self) -> ReadOnly:
-        return ReadOnly(
-            "records of a ring buffer come and go by winkfs ring push and pop", self.base
-        )
 
 
 def verify(path: str, progress: Progress | None = None) -> Report:
