@@ -245,6 +245,7 @@ class Page:
     attrs    int64[n, 7], rows of `Attr`
     offsets  where `Nodes.entries` goes on behind each: positive, ascending, below 2**63 - 2
     packed   for the engine: what it made of them
+    places   for the Source: where their contents are
     """
 
     names: list[bytes]
@@ -252,6 +253,7 @@ class Page:
     attrs: npt.NDArray[np.int64]
     offsets: Sequence[int]
     packed: object = None
+    places: object = None
 
 
 class Nodes(Protocol):
@@ -272,6 +274,16 @@ class Nodes(Protocol):
     def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
         of a page in [start, stop), at least one, if there are any."""
+
+    def around(self, node: int) -> tuple[Page, int, int] | None:
+        """Where a file is among those of its directory: a page that has them in [start, stop) is
+        (page, start, stop). None: that is not known."""
+
+    def contents(
+        self, page: Page, chosen: npt.NDArray[np.int64]
+    ) -> Sequence[bytes | memoryview | None]:
+        """The contents of some files of a page that `around` gave, int64[n] rows in it, all of
+        each; good until the next call. None: it has to be read alone."""
 
     def ids(self, node: int) -> tuple[int, int]:
         """Ids of a directory and of the one above."""

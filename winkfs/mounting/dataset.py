@@ -13,9 +13,10 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.rows import ASK, KIND, MTIME, POINTER, POS, SIZE, SPECIAL
@@ -290,6 +291,14 @@ class DatasetView:
         """Up to `size` bytes of a file. Raises CorruptError."""
         files, row = self.file(id)
         return files.read(row, offset, size)
+
+    def contents(self, rows: Int64) -> Sequence[memoryview | None]:
+        """The contents of the files of these rows, see `listing.Numbered`."""
+        first, last = rows[[0, -1], POS] >> POSITION
+        files = self._shards.get(int(first))
+        if files is None or (rows[:, POS] >> POSITION != last).any():
+            return [None] * len(rows)
+        return files.contents(rows)
 
     # users
 

@@ -24,7 +24,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
-from winkfs.container.rows import ASK, COLUMNS, FILEID, KIND, MODE_AT, POS, SPECIAL, Rows
+from winkfs.container.rows import ASK, COLUMNS, FILEID, KIND, MODE_AT, POINTER, POS, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
 from winkfs.mounting.tree import NameTree, Order
@@ -452,6 +452,10 @@ class Numbered(View, Protocol):
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
 
+    def contents(self, rows: Int64) -> Sequence[bytes | memoryview | None]:
+        """The contents of the files of these rows of the order, one entry each, int64[n, 8]; good
+        until the next call. None: read it alone."""
+
 
 class Sheet:
     """A block of the order, each name as an entry of the directory it is in.
@@ -487,7 +491,7 @@ class Sheet:
         for i in np.flatnonzero(rows.directories).tolist():
             nodes[i] = numbers.of_directory(names[i], start + i)
             attrs[i, 0] = numbers.places.directory_id(names[i])
-        self.page = Page(shorts, nodes, attrs, range(behind, behind + n))
+        self.page = Page(shorts, nodes, attrs, range(behind, behind + n), places=rows.numbers)
         ids = rows.numbers[:, FILEID]
         odd = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
         self.strange = bool(odd.any()) or not all_shown(names)
@@ -630,6 +634,25 @@ class Numbers:
         if self._view.generation != self._generation:
             raise refuse(errno.ESTALE)
         return self._view.read_at(node, offset, size)
+
+    def around(self, node: int) -> tuple[Page, int, int] | None:
+        self._check()
+        path = self.path(node)
+        at = self._order.lower_bound(path)
+        if at == self._order.count:
+            return None
+        sheet = self._sheet_of(at)
+        i = at - sheet.start
+        if sheet.names[i] != path or sheet.page.nodes[i] != node:
+            return None
+        return sheet.page, i, sheet.until[i]
+
+    def contents(self, page: Page, chosen: Int64) -> Sequence[bytes | memoryview | None]:
+        if self._view.generation != self._generation:
+            raise refuse(errno.ESTALE)
+        assert isinstance(page.places, np.ndarray)
+        rows = page.places[chosen]
+        return self._view.contents(rows) if (rows[:, POINTER] > 0).all() else [None] * len(rows)
 
     # directories
 

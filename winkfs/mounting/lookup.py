@@ -105,7 +105,7 @@ class Lookup:
         self._inodes: dict[int, Inode] = {}  # by position
         self._values: dict[int, bytes] = {}  # position -> checked value
         self._known_attrs: dict[int, Attrs] = {}  # by position
-        self._buffer = memoryview(bytearray(0))
+        self._buffer = self._region = memoryview(bytearray(0))
         self.find: Find = self._finder()
 
     def renew(self) -> None:
@@ -266,15 +266,9 @@ class Lookup:
         if usual and kv.layout.standard and pos not in self._values:
             if pos >= kv.visible:
                 kv.show(pos)
-            data = self._fetch(pos, min(size + ROUND, kv.end - pos))
-            at = 7 + int.from_bytes(
-                data[1:3], "big"
-            )  # delflag, two lengths, key; then value, checksum
-            end = at + size
-            sum32 = xxhash.xxh3_64_intdigest(data[1:end], (kv.layout.contid + pos) & MASK64)
-            right = (sum32 & 0xFFFFFFFF).to_bytes(4, "big") == data[end : end + 4]
-            if right and data[0] <= 1 and int.from_bytes(data[at - 4 : at], "big") == size:
-                value = bytes(data[at:end])
+            found = self._usual(self._fetch(pos, min(size + ROUND, kv.end - pos)), pos, size)
+            if found is not None:
+                value = bytes(found)
                 if size >= LARGE:
                     self._keep(pos, value)
                 return value
@@ -284,6 +278,36 @@ class Lookup:
                 "size", file=kv.storage.name, offset=pos, expected=size, found=len(value)
             )
         return value[:size]
+
+    def contents(self, pointers: Int64, sizes: Int64) -> list[memoryview | None]:
+        """The contents of files of one entry each, int64[n] both, that are read at once.
+
+        None where they lie far apart, or where one is written in another way or damaged: see
+        `content`. They are good until the next call.
+        """
+        kv, low, high = self._store.kv, int(pointers.min()), int((pointers + sizes).max()) + ROUND
+        near = high - low <= 2 * int(sizes.sum()) and kv.layout.standard and low > 0
+        if not near or high - ROUND > kv.visible:
+            return [None] * len(pointers)
+        if high - low > len(self._region):
+            self._region = memoryview(bytearray(high - low))
+        got = kv.storage.read_into(self._region[: high - low], low)
+        return [
+            self._usual(self._region[pos - low : min(pos - low + size + ROUND, got)], pos, size)
+            for pos, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
+        ]
+
+    def _usual(self, data: memoryview, pos: int, size: int) -> memoryview | None:
+        """The value of the entry at `pos`, which begins `data`; None: it is not one of `put` of
+        so many bytes, or it is damaged."""
+        # delflag, two lengths, key; then value, checksum
+        at = 7 + int.from_bytes(data[1:3], "big")
+        end = at + size
+        sum32 = xxhash.xxh3_64_intdigest(data[1:end], (self._store.kv.layout.contid + pos) & MASK64)
+        right = (sum32 & 0xFFFFFFFF).to_bytes(4, "big") == data[end : end + 4]
+        if right and data[0] <= 1 and int.from_bytes(data[at - 4 : at], "big") == size:
+            return data[at:end]
+        return None
 
     def value(self, pos: int, least: int) -> bytes:
         """The checked value of the entry at `pos`. `least`: bytes that it has, most likely."""

@@ -392,6 +392,12 @@ class ShardFiles:
         value = self._lookup.content(pointer, whole)
         return value[offset:stop] if stop - offset < whole else value
 
+    def contents(self, rows: Int64) -> list[memoryview | None]:
+        """The contents of the files of these rows, see `Lookup.contents`."""
+        self._need()
+        self._touch(int(rows[:, SIZE].sum()))
+        return self._lookup.contents(rows[:, POINTER], rows[:, SIZE])
+
     def _need(self) -> None:
         if self.error is not None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

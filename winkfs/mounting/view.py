@@ -19,10 +19,12 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
+from winkfs.container.rows import POINTER, SIZE
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch
@@ -380,6 +382,11 @@ class ContainerView:
         found = known if known is not None and known.pos == pos else names.lookup.at(pos)
         names.budget.reads(min(size, found.size))
         return names.lookup.read(found, offset, size)
+
+    def contents(self, rows: Int64) -> list[memoryview | None]:
+        """The contents of the files of these rows of the catalog, see `Lookup.contents`."""
+        self.names.budget.reads(int(rows[:, SIZE].sum()))
+        return self.names.lookup.contents(rows[:, POINTER], rows[:, SIZE])
 
     # --- attributes by path ---
 

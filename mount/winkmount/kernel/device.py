@@ -108,8 +108,8 @@ def unmount(device: int, point: str) -> None:
 class Server(Protocol):
     """What answers requests."""
 
-    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
-        """Answer a request, now or from another thread. The body is gone behind it."""
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
+        """Answer a request -> False: another thread will. The body is gone behind it."""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
         """A request that nobody awaits an answer to."""
@@ -164,7 +164,7 @@ class Connection:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # nobody waits any more
                 raise
 
-    def store(self, node: int, data: bytes) -> bool:
+    def store(self, node: int, data: bytes | memoryview) -> bool:
         """Put the contents of a file in the page cache -> whether the kernel has the file.
 
         It waits as long as the file is being read: never from the thread that answers.
@@ -204,8 +204,7 @@ class Connection:
             if opcode in p.SILENT:
                 server.forget(opcode, node, room[head:length])
                 continue
-            request(opcode, unique, node, room[head:length])
-            until = clock() + SPIN
+            until = clock() + SPIN if request(opcode, unique, node, room[head:length]) else 0.0
 
 
 @contextmanager

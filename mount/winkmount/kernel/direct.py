@@ -10,10 +10,10 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from winkmount.handles import DOTS, KNOWN_DIRS, NAME_MAX
 from winkmount.kernel import protocol as p
@@ -26,11 +26,15 @@ HELD: Final = 1 << 18  # numbers that the kernel has, up to which it gets those 
 
 log = logging.getLogger("winkmount")
 
-AHEAD: Final = 32  # files pushed before they are asked for
-LARGEST: Final = 1 << 17  # bytes of a file that is
+FIRST, AHEAD = 8, 64  # files pushed before they are asked for, at first and at most
+MOST: Final = 2 << 20  # bytes of them
+LARGEST: Final = 1 << 17  # bytes of a file that is pushed
 SKIPPED: Final = 3  # files that a reader may leave out and still go in order
-PAGES: Final = 32  # pieces of listings that are remembered
-RARELY: Final = 16  # reads in no order, of which one is looked for in all of these: it takes 60 us
+STREAMS: Final = 8  # readers at once
+RARELY: Final = 16  # reads in no order, of which one is looked for among all files: it takes 60 us
+
+Batch = tuple[Page, npt.NDArray[np.int64]]  # some files of a page
+Held = tuple[int, int, bytes]  # a read that waits: its unique number, the file, what is asked
 
 
 class Rare:
@@ -71,21 +75,66 @@ class Rare:
         return b""
 
 
+class Stream:
+    """Files of a directory that are read in its order.
+
+    page, order  where they are, and the numbers there
+    at           which of them was read last
+    done, stop   behind the last one that was pushed; the end of the directory
+    window       how many were pushed at once
+    """
+
+    __slots__ = ("at", "done", "order", "page", "stop", "window")
+
+    def __init__(self, page: Page, at: int, stop: int, window: int) -> None:
+        self.page, self.order = page, page.nodes[:stop].tolist()
+        self.at, self.done, self.stop, self.window = at, at + 1, stop, window
+
+    def meets(self, node: int) -> bool:
+        """Whether a file is one that comes next, or one behind what was pushed."""
+        order, after = self.order, self.at + 1
+        for near in (*range(after, min(after + SKIPPED, self.stop)), self.done):
+            if near < self.stop and order[near] == node:
+                if near < self.done:  # the kernel has let go of what was pushed
+                    self.done, self.window = near + 1, 0
+                self.at = near
+                return True
+        return False
+
+    def batch(self) -> Batch | None:
+        """What is pushed next: twice as many files as before, and no more than MOST bytes."""
+        self.window = min(max(2 * self.window, FIRST), AHEAD)
+        start = max(self.done, self.at + 1)
+        stop = min(start + self.window, self.stop)
+        sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
+        stop = start + int(np.searchsorted(np.cumsum(np.minimum(sizes, LARGEST)), MOST, "right"))
+        self.done = stop
+        good = (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
+        chosen = np.flatnonzero(good[: stop - start]) + start
+        return (self.page, chosen) if len(chosen) else None
+
+
 class Ahead:
     """Pushes the contents of the next files into the page cache when files are read in the order of
-    their directory. A second thread does so: the kernel waits while a file is being read."""
+    their directory, before the answer to the read: so a reader sleeps once for many files.
+
+    A second thread does so, and answers that read: the kernel lets a push wait while the file is
+    being read, and the first thread goes on with what others ask. There is one such read at a time,
+    of a file that is not pushed: nothing waits for itself.
+    """
 
     def __init__(
-        self, connection: Connection, nodes: Nodes, mutex: AbstractContextManager[object]
+        self, nodes: Nodes, push: Callable[[Batch], None], answer: Callable[[Held], None]
     ) -> None:
-        self._connection, self._nodes, self._mutex = connection, nodes, mutex
-        self._pages: list[Page] = []  # listed last
-        self._page: Page | None = None  # what is read in order
-        self._order: list[int] = []  # its numbers
-        self._at = -1  # which of them was read last
-        self._done = 0  # behind the last one that was pushed
+        """
+        push    the contents of some files
+        answer  a read that was held back
+        """
+        self._nodes, self._push, self._answer = nodes, push, answer
+        self._streams: list[Stream] = []  # read last is first
         self._astray = 0  # reads in no order
-        self._wanted = queue.SimpleQueue[tuple[Page, int, int] | None]()
+        self._wanted = queue.SimpleQueue[tuple[Batch, Held] | None]()
+        self._busy = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -95,59 +144,51 @@ class Ahead:
         self._wanted.put(None)
         self._thread.join()
 
-    def listed(self, page: Page) -> None:
-        """These names were listed: they may be read next."""
-        if not self._pages or self._pages[-1] is not page:
-            kept = [one for one in self._pages if one is not page]
-            self._pages = [*kept[1 - PAGES :], page]
+    def takes(self, held: Held) -> bool:
+        """A file is read from its start -> whether the answer comes from here, in a while."""
+        if self._busy:
+            return False
+        batch = self._batch(held[1])
+        if batch is None:
+            return False
+        self._busy = True
+        self._wanted.put((batch, held))
+        return True
 
-    def read(self, node: int) -> None:
-        """A file is read from its start."""
-        page, order = self._page, self._order
-        if page is not None:
-            near = self._place(node)
-            if near >= 0:
-                self._at, self._astray = near, 0
-                start, stop = max(self._done, near + 1), min(near + 1 + AHEAD, len(order))
-                if stop - start >= AHEAD // 2 or (stop == len(order) and start < stop):
-                    self._done = stop
-                    self._wanted.put((page, start, stop))
-                return
+    def _batch(self, node: int) -> Batch | None:
+        for i, stream in enumerate(self._streams):
+            if stream.meets(node):
+                self._astray = 0
+                if i:
+                    self._streams.insert(0, self._streams.pop(i))
+                return stream.batch()
         self._astray += 1
         if self._astray > RARELY and self._astray % RARELY:
-            return
-        for page in reversed(self._pages):
-            found = np.flatnonzero(page.nodes == node)
-            if len(found):
-                self._page, self._order = page, page.nodes.tolist()
-                self._at = int(found[0])
-                self._done = self._at + 1
-                return
-
-    def _place(self, node: int) -> int:
-        """Where a file is that comes next, or behind what was pushed; -1: it is another."""
-        order, after = self._order, self._at + 1
-        for near in (*range(after, min(after + SKIPPED, len(order))), self._done):
-            if near < len(order) and order[near] == node:
-                return int(near)
-        return -1
+            return None
+        found = self._nodes.around(node)
+        if found is None:
+            return None
+        # who has read a directory to its end goes on in the next one
+        ended = [stream for stream in self._streams if stream.done == stream.stop]
+        window = ended[0].window if ended else 0
+        gone = ended[0] if ended else None
+        self._streams = [one for one in self._streams if one is not gone][: STREAMS - 1]
+        stream = Stream(*found, window)
+        self._streams.insert(0, stream)
+        return stream.batch() if window else None
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
+            batch, held = wanted
             try:
-                self._push(*wanted)
+                self._push(batch)
             except Exception:  # whoever reads the file is told
                 log.debug("readahead", exc_info=True)
-
-    def _push(self, page: Page, start: int, stop: int) -> None:
-        sizes, modes = page.attrs[start:stop, 2], page.attrs[start:stop, 1]
-        good = (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
-        for i in (np.flatnonzero(good) + start).tolist():
-            node = int(page.nodes[i])
-            with self._mutex:
-                data = self._nodes.read(node, 0, int(page.attrs[i, 2]))
-            if not self._connection.store(node, data):  # the kernel has forgotten it
-                return
+            self._busy = False
+            try:
+                self._answer(held)
+            except OSError as error:
+                log.error("read: %s", error)
 
 
 class Direct:
@@ -166,7 +207,7 @@ class Direct:
         self, operations: Operations, nodes: Nodes, shown: Shown, connection: Connection
     ) -> None:
         self._connection = connection
-        self._ahead = Ahead(connection, nodes, operations.mutex)
+        self._ahead = Ahead(nodes, self._push, self._answer_held)
         self._operations, self._nodes, self._shown = operations, nodes, shown
         self._seconds = int(operations.caching.names)
         self._missing = p.ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
@@ -192,11 +233,36 @@ class Direct:
     def close(self) -> None:
         self._ahead.end()
 
-    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
-        """Answer a request."""
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
+        """Answer a request, or have it answered."""
         with self._operations.mutex:
+            if opcode == p.READ and not p.READ_IN.unpack_from(body)[0]:
+                try:
+                    if self._ahead.takes((unique, node, bytes(body))):
+                        return False
+                except Exception:  # whoever reads the next files is told
+                    log.debug("readahead", exc_info=True)
             code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
+        return True
+
+    def _answer_held(self, held: Held) -> None:
+        unique, node, body = held
+        with self._operations.mutex:
+            code, data = self.answer(p.READ, node, memoryview(body))
+        self._connection.reply(unique, code, data)
+
+    def _push(self, batch: Batch) -> None:
+        page, chosen = batch
+        with self._operations.mutex:
+            contents = self._nodes.contents(page, chosen)
+        for i, found in zip(chosen.tolist(), contents, strict=True):
+            node, data = int(page.nodes[i]), found
+            if data is None:
+                with self._operations.mutex:
+                    data = self._nodes.read(node, 0, int(page.attrs[i, 2]))
+            if not self._connection.store(node, data):  # the kernel has forgotten it
+                return
 
     def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, bytes]:
         """-> an errno or 0, and what is to be said. After damage that was healed, once more."""
@@ -269,7 +335,6 @@ class Direct:
         if found is None:
             found = page.packed = Entries(page, self._shown, self._seconds, 0)
         assert isinstance(found, Entries)
-        self._ahead.listed(page)
         ends = found.behind if plus else found.bare
         most = ends[start] + room - len(first)
         if ends[stop] > most:
@@ -304,8 +369,6 @@ class Direct:
 
     def _read(self, node: int, body: memoryview) -> bytes:
         offset, size = p.READ_IN.unpack_from(body)
-        if not offset:
-            self._ahead.read(node)
         return self._nodes.read(node, offset, size)
 
     # what is rare

@@ -97,13 +97,14 @@ class Engine:
 
     # the loop
 
-    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> None:
+    def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or begin to."""
         if opcode in LATER:
             self._later.submit(self._answer_later, opcode, unique, node, bytes(body))
-            return
+            return False
         code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
+        return True
 
     def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
         try:
