@@ -94,16 +94,18 @@ def run(
     nodes: Nodes | None,
     mountpoint: str,
     options: Mapping[str, str | bool],
+    spin: float,
 ) -> None:
     """Mount and serve until the mount is gone or a signal ends it.
 
     options     for libfuse: name -> value, or True for a flag
+    spin        seconds for which the kernel binding asks for a request before it sleeps
     raises      LibfuseError
     """
     if binding == KERNEL:
         engine = importlib.import_module("winkmount.kernel.engine")
         try:
-            engine.serve(operations, nodes, mountpoint, dict(options))
+            engine.serve(operations, nodes, mountpoint, dict(options), spin)
         except Refused as error:
             raise MountError(str(error)) from None
         return

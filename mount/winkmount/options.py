@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SYNC_EVERY: Final = 5.0  # seconds
+SPIN: Final = 100  # microseconds
+MOST_SPIN: Final = 10_000
 LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "as_of=, timedir, low_latency, noexec, sync"
+    "as_of=, timedir, low_latency, spin=, noexec, sync"
 )
 _OURS: Final = ("follow", "timedir", "low_latency")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
@@ -37,6 +39,7 @@ class Options:
     as_of       data sets: the generation or time of what is shown, as it was written; "": the last
     timedir     append-only containers: a directory by time
     low_latency processors stay awake while requests come
+    spin        microseconds for which the server asks for the next request before it sleeps
     fuse        options that libfuse takes as they are: name -> value, True for a flag
     """
 
@@ -47,6 +50,7 @@ class Options:
     as_of: str = ""
     timedir: bool = False
     low_latency: bool = False
+    spin: int = SPIN
     fuse: dict[str, str | bool] = field(default_factory=dict)
 
 
@@ -77,6 +81,10 @@ def _take(options: Options, item: str) -> bool:
         options.fuse[name] = _number(item, value, *_NUMBERS[name])
     elif equals and name == "sync_every":
         options.sync_every = _seconds(item, value)
+    elif equals and name == "spin":
+        if not (value.isascii() and value.isdigit()) or len(value) > 5 or int(value) > MOST_SPIN:
+            raise ValueError(f"{item}: must be 0 to {MOST_SPIN} microseconds")
+        options.spin = int(value)
     elif equals and name == "cache":
         if value not in CACHES:
             raise ValueError(f"{item}: must be one of {', '.join(CACHES)}")

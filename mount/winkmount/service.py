@@ -147,7 +147,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
             beside.start()
             said = _said_until()
             try:
-                run(binding, operations, nodes, point, _fuse_options(request, source))
+                libfuse = _fuse_options(request, source)
+                run(binding, operations, nodes, point, libfuse, options.spin * 1e-6)
             except LibfuseError as error:
                 raise MountError(f"{error}{_last_line(said)}") from None
         finally:

@@ -474,18 +474,25 @@ class Sheet:
     def __init__(self, numbers: Numbers, start: int, rows: Rows) -> None:
         names, n = rows.names, len(rows.names)
         self.start, self.stop, self.names = start, start + n, names
-        split = [name.rpartition(b"/") for name in names]
-        self.above = [above for above, _, _ in split]
-        self.depths = [name.count(b"/") for name in names]
         self.ends, self.until = [0] * n, list[int]()
-        for i in range(1, n):
-            above, first = self.above[i], len(self.until)
-            if above != self.above[first]:
-                if self.depths[first] and not above.startswith(self.above[first] + b"/"):
-                    self.ends[first] = i
-                self.until += [i] * (i - first)
+        above, depth = names[0].rpartition(b"/")[0], names[0].count(b"/")
+        cut = len(above) + 1 if depth else 0
+        if names[-1].startswith(names[0][:cut]) and b"".join(names).count(b"/") == n * depth:
+            self.above, self.depths = [above] * n, [depth] * n  # all in one directory
+            shorts = [name[cut:] for name in names]
+        else:
+            split = [name.rpartition(b"/") for name in names]
+            self.above = [above for above, _, _ in split]
+            self.depths = [name.count(b"/") for name in names]
+            shorts = [short for _, _, short in split]
+            for i in range(1, n):
+                above, first = self.above[i], len(self.until)
+                if above != self.above[first]:
+                    if self.depths[first] and not above.startswith(self.above[first] + b"/"):
+                        self.ends[first] = i
+                    self.until += [i] * (i - first)
         self.until += [n] * (n - len(self.until))
-        shorts, behind = [short for _, _, short in split], numbers.offset(start + 1)
+        behind = numbers.offset(start + 1)
         nodes = rows.numbers[:, POS].copy()
         attrs = np.ascontiguousarray(attributes(rows, numbers.owner).T)
         for i in np.flatnonzero(rows.directories).tolist():
@@ -691,7 +698,7 @@ class Numbers:
         sheet = self._sheet_of(at)
         first = at - sheet.start
         stop = sheet.until[first]
-        many = stop - first >= FEW or sheet.start + stop == high
+        many = stop - first >= FEW or sheet.start + stop in (high, sheet.stop)
         if sheet.strange or sheet.above[first] != path or not many:
             return None
         return sheet.page, first, stop

@@ -32,6 +32,7 @@ PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go
 SPREAD: Final = 64 << 10  # bytes from one inode to the next, on average, that are read with them
 LARGE: Final = 64 << 10  # bytes from which a checked value is kept
+NAME: Final = 256  # bytes of a name, mostly
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 KEEP: Final = 4  # values kept, for reads in small steps of large files
 INODES: Final = 64  # inodes of several extents kept
@@ -279,22 +280,31 @@ class Lookup:
             )
         return value[:size]
 
-    def contents(self, pointers: Int64, sizes: Int64) -> list[memoryview | None]:
-        """The contents of files of one entry each, int64[n] both, that are read at once.
+    def contents(self, positions: Int64, pointers: Int64, sizes: Int64) -> list[memoryview | None]:
+        """The contents of files of one entry each, int64[n] all, that are read at once: where their
+        inodes are, the entries, and the bytes of each file.
 
-        None where they lie far apart, or where one is written in another way or damaged: see
-        `content`. They are good until the next call.
+        None where they lie far apart, or where an inode or a content is written in another way or
+        damaged: see `read`. They are good until the next call.
         """
-        kv, low, high = self._store.kv, int(pointers.min()), int((pointers + sizes).max()) + ROUND
+        kv, inode = self._store.kv, self._store.inode_size
+        low, high = int(pointers.min()), int((pointers + sizes).max()) + ROUND
         near = high - low <= 2 * int(sizes.sum()) and kv.layout.standard and low > 0
         if not near or high - ROUND > kv.visible:
             return [None] * len(pointers)
+        high += inode + ROUND + NAME  # `put` writes an inode behind its content
         if high - low > len(self._region):
             self._region = memoryview(bytearray(high - low))
         got = kv.storage.read_into(self._region[: high - low], low)
+
+        def value(pos: int, size: int) -> memoryview | None:
+            within = low <= pos < low + got
+            return self._usual(self._region[pos - low : got], pos, size) if within else None
+
+        rows = zip(positions.tolist(), pointers.tolist(), sizes.tolist(), strict=True)
         return [
-            self._usual(self._region[pos - low : min(pos - low + size + ROUND, got)], pos, size)
-            for pos, size in zip(pointers.tolist(), sizes.tolist(), strict=True)
+            None if value(pos, inode) is None else value(pointer, size)
+            for pos, pointer, size in rows
         ]
 
     def _usual(self, data: memoryview, pos: int, size: int) -> memoryview | None:

@@ -396,7 +396,8 @@ class ShardFiles:
         """The contents of the files of these rows, see `Lookup.contents`."""
         self._need()
         self._touch(int(rows[:, SIZE].sum()))
-        return self._lookup.contents(rows[:, POINTER], rows[:, SIZE])
+        positions = rows[:, POS] & (1 << POSITION) - 1
+        return self._lookup.contents(positions, rows[:, POINTER], rows[:, SIZE])
 
     def _need(self) -> None:
         if self.error is not None:

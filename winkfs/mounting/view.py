@@ -24,7 +24,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
-from winkfs.container.rows import POINTER, SIZE
+from winkfs.container.rows import POINTER, POS, SIZE
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch
@@ -386,7 +386,7 @@ class ContainerView:
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """The contents of the files of these rows of the catalog, see `Lookup.contents`."""
         self.names.budget.reads(int(rows[:, SIZE].sum()))
-        return self.names.lookup.contents(rows[:, POINTER], rows[:, SIZE])
+        return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
     # --- attributes by path ---
 

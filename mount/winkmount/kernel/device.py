@@ -21,7 +21,6 @@ from winkmount.kernel import protocol as p
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SPIN: Final = 100e-6  # seconds
 _NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
 MNT_DETACH: Final = 2
@@ -114,12 +113,20 @@ class Server(Protocol):
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
         """A request that nobody awaits an answer to."""
 
+    def idle(self) -> bool:
+        """Whether no other thread waits until the kernel has taken something: that may need
+        answers to further requests."""
+
 
 class Connection:
-    """What the kernel asks on one device, until the mount is gone or a signal ends the server."""
+    """What the kernel asks on one device, until the mount is gone or a signal ends the server.
 
-    def __init__(self, device: int) -> None:
-        self.device = device
+    spin    seconds behind a request in which the device is asked for the next one before the thread
+            sleeps: to wake it takes as long
+    """
+
+    def __init__(self, device: int, spin: float) -> None:
+        self.device, self._spin = device, spin
         self._room = memoryview(bytearray(p.REQUEST))
         os.set_blocking(device, False)
 
@@ -185,26 +192,24 @@ class Connection:
         return uid, gid, pid
 
     def serve(self, server: Server, ending: int) -> None:
-        """Read requests and have them answered until the mount is gone, or `ending` can be read.
-
-        The device is asked again for SPIN before the thread sleeps: waking it takes as long.
-        """
+        """Read requests and have them answered until the mount is gone, or `ending` can be read."""
         poll, room, receive, clock = select.poll(), self._room, self._receive, time.perf_counter
         poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
+        spin = self._spin
         while (length := receive()) >= 0:
             if not length:
                 if clock() > until:
-                    if ending in dict(poll.poll()):
+                    if ending in dict(poll.poll()) and server.idle():
                         return
-                    until = clock() + SPIN
+                    until = clock() + spin
                 continue
             _, opcode, unique, node = unpack(room)
             if opcode in p.SILENT:
                 server.forget(opcode, node, room[head:length])
                 continue
-            until = clock() + SPIN if request(opcode, unique, node, room[head:length]) else 0.0
+            until = clock() + spin if request(opcode, unique, node, room[head:length]) else 0.0
 
 
 @contextmanager

@@ -8,21 +8,26 @@ import queue
 import stat
 import struct
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from winkmount.handles import DOTS, KNOWN_DIRS, NAME_MAX
+from winkmount.handles import DOTS, NAME_MAX
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection
 from winkmount.kernel.entries import NO_ENTRY, S_IFMT, Entries, Shown, attr_fields, sized
-from winkmount.operations import PLUS, Operations
+from winkmount.operations import Operations
 from winkmount.source import Healing, Nodes, Page, refuse
 
-HELD: Final = 1 << 18  # numbers that the kernel has, up to which it gets those of files listed
+HELD: Final = 1100  # bytes that the kernel keeps for a number: an inode, and a name
+SHARE: Final = 8  # of the memory that is free: one part of so many is for them
+LEAST: Final = 1 << 16  # numbers
+LOOK: Final = 1.0  # seconds until the next look at what is free
 
 log = logging.getLogger("winkmount")
 
@@ -134,7 +139,7 @@ class Ahead:
         self._streams: list[Stream] = []  # read last is first
         self._astray = 0  # reads in no order
         self._wanted = queue.SimpleQueue[tuple[Batch, Held] | None]()
-        self._busy = False
+        self.busy = False  # something is being pushed
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -146,22 +151,24 @@ class Ahead:
 
     def takes(self, held: Held) -> bool:
         """A file is read from its start -> whether the answer comes from here, in a while."""
-        if self._busy:
+        stream = self._stream(held[1])
+        if stream is None or self.busy:
             return False
-        batch = self._batch(held[1])
+        batch = stream.batch()
         if batch is None:
             return False
-        self._busy = True
+        self.busy = True
         self._wanted.put((batch, held))
         return True
 
-    def _batch(self, node: int) -> Batch | None:
+    def _stream(self, node: int) -> Stream | None:
+        """What a file continues; None: it begins one, or none."""
         for i, stream in enumerate(self._streams):
             if stream.meets(node):
                 self._astray = 0
                 if i:
                     self._streams.insert(0, self._streams.pop(i))
-                return stream.batch()
+                return stream
         self._astray += 1
         if self._astray > RARELY and self._astray % RARELY:
             return None
@@ -169,13 +176,10 @@ class Ahead:
         if found is None:
             return None
         # who has read a directory to its end goes on in the next one
-        ended = [stream for stream in self._streams if stream.done == stream.stop]
-        window = ended[0].window if ended else 0
-        gone = ended[0] if ended else None
-        self._streams = [one for one in self._streams if one is not gone][: STREAMS - 1]
-        stream = Stream(*found, window)
-        self._streams.insert(0, stream)
-        return stream.batch() if window else None
+        ended = next((one for one in self._streams if one.done == one.stop), None)
+        stream = Stream(*found, ended.window if ended else 0)
+        self._streams = [stream, *(one for one in self._streams if one is not ended)][:STREAMS]
+        return stream if ended else None
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
@@ -184,7 +188,7 @@ class Ahead:
                 self._push(batch)
             except Exception:  # whoever reads the file is told
                 log.debug("readahead", exc_info=True)
-            self._busy = False
+            self.busy = False
             try:
                 self._answer(held)
             except OSError as error:
@@ -198,7 +202,8 @@ class Direct:
     releasedir, and what it has listed once it does not ask for again as long as it has memory.
 
     It keeps an inode of 1 KB for each number that it was given until it forgets it, which it says:
-    where that becomes much, it gets none of files that are only listed.
+    where that becomes more than a part of the memory that is free, it gets none of files that are
+    only listed.
 
     operations  what is rare is answered by them
     """
@@ -212,8 +217,7 @@ class Direct:
         self._seconds = int(operations.caching.names)
         self._missing = p.ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
         self._held = 0  # numbers that the kernel was given and has not forgotten
-        self._given: dict[int, int] = {}  # numbers given of directories that are listed, from the
-        # second request on
+        self._most, self._due = 0, 0.0  # how many it may have; when that is looked at again
         self._answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
             p.LOOKUP: self._lookup,
             p.GETATTR: self._getattr,
@@ -232,6 +236,9 @@ class Direct:
 
     def close(self) -> None:
         self._ahead.end()
+
+    def idle(self) -> bool:
+        return not self._ahead.busy
 
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or have it answered."""
@@ -326,7 +333,6 @@ class Direct:
         offset, room = p.READ_IN.unpack_from(body)
         first = b""
         if offset < DOTS:
-            self._given.pop(node, None)
             first = b"".join(self._dots(node, plus)[offset:])
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
@@ -340,24 +346,21 @@ class Direct:
         if ends[stop] > most:
             stop = bisect_right(ends, most, start + 1, stop) - 1
         if not plus:
-            entries = found.plain
-        elif self._gives(node, offset, stop - start):
+            return first + found.plain[ends[start] : ends[stop]]
+        if self._gives(offset, stop - start):
             entries = found.plus
             self._held += stop - start
         else:
             entries = found.few
             self._held += found.directories[stop] - found.directories[start]
-        return first + b"".join(entries[start:stop])
+        return first + entries[ends[start] : ends[stop]]
 
-    def _gives(self, node: int, offset: int, count: int) -> bool:
-        """Whether the kernel gets the numbers of so many more files of a directory."""
-        if offset < DOTS or self._held >= HELD:
-            return self._held < HELD
-        given = self._given.pop(node, 0) + count
-        self._given[node] = given
-        if len(self._given) > KNOWN_DIRS:
-            del self._given[next(iter(self._given))]
-        return given <= PLUS
+    def _gives(self, offset: int, count: int) -> bool:
+        """Whether the kernel gets the numbers of so many more files."""
+        now = time.monotonic()
+        if offset < DOTS and now >= self._due:
+            self._most, self._due = _most(), now + LOOK
+        return self._held + count <= self._most
 
     def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
         head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
@@ -380,3 +383,10 @@ class Direct:
         offset, whence = p.LSEEK_IN.unpack_from(body)
         fields: Any = None  # nothing is opened
         return struct.pack("=q", self._operations.lseek(self._path(node), offset, whence, fields))
+
+
+def _most() -> int:
+    """How many numbers the kernel may have of files that are only listed."""
+    with Path("/proc/meminfo").open("rb") as file:
+        free = next((line for line in file if line.startswith(b"MemAvailable:")), b" 0")
+    return max(int(free.split()[1]) * 1024 // SHARE // HELD, LEAST)

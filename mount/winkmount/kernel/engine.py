@@ -97,6 +97,9 @@ class Engine:
 
     # the loop
 
+    def idle(self) -> bool:
+        return True
+
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or begin to."""
         if opcode in LATER:
@@ -390,13 +393,20 @@ def _times(what: int, mtime: int, nanos: int) -> tuple[int, int] | None:
 
 
 def serve(
-    operations: Operations, nodes: Nodes | None, point: str, options: dict[str, str | bool]
+    operations: Operations,
+    nodes: Nodes | None,
+    point: str,
+    options: dict[str, str | bool],
+    spin: float,
 ) -> None:
-    """Mount, and answer the kernel until the mount is gone or a signal comes. Raises Refused."""
+    """Mount, and answer the kernel until the mount is gone or a signal comes. Raises Refused.
+
+    spin    see `Connection`
+    """
     shown = Shown.take(options)
     device = mount(point, options)
     try:
-        connection = Connection(device)
+        connection = Connection(device, spin)
         wanted = WANTED | (p.AUTO_INVAL_DATA if operations.caching.names != FOREVER else 0)
         with signals() as ending:
             if connection.begin(wanted):

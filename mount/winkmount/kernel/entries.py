@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import stat
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from winkmount.handles import DOTS
 from winkmount.kernel import protocol as p
@@ -57,18 +59,23 @@ def attr_fields(attr: Attr, links: int = 1) -> tuple[int, ...]:
 
 
 class Entries:
-    """The entries of a page as the kernel reads them.
+    """The entries of a page as the kernel reads them, one behind the other.
 
     plus    with attributes, for READDIRPLUS
-    plain   without, for p.READDIR
+    plain   without, for READDIR
     few     as `plus`, but the kernel gets numbers and attributes of directories only
-    behind  bytes of `plus` up to the end of each; `bare`: of `plain`
-    kinds   of file; `directories`: how many of them come before each
+    behind  bytes of `plus` and of `few` up to the end of each; `bare`: of `plain`
+    directories     how many of them come before each
     """
 
     def __init__(self, page: Page, shown: Shown, seconds: int, nanos: int) -> None:
         """`seconds`, `nanos`: that the kernel may believe what it is told."""
-        rows, n = np.zeros(len(page.names), p.ENTRY), len(page.names)
+        n = len(page.names)
+        lengths = np.fromiter(map(len, page.names), np.int64, n)
+        room = int(lengths.max() + 7) // 8 * 8
+        form = np.dtype([("head", p.ENTRY), ("name", f"S{room}")])
+        whole = np.zeros(n, form)
+        rows = whole["head"]
         ids, mode, size, mtime_ns, uid, gid, ctime_ns = page.attrs.T
         known = size != UNREADABLE
         rows["node"] = np.where(known, page.nodes, 0)
@@ -83,30 +90,35 @@ class Entries:
         times = np.stack([mtime_ns, mtime_ns, changed], 1)
         rows["seconds"], rows["nanos"] = np.divmod(times, NANO)
         rows["offset"] = np.array(page.offsets, np.int64) + DOTS
-        lengths = np.fromiter(map(len, page.names), np.int64, n)
         rows["length"] = lengths
-        room = int(lengths.max() + 7) // 8 * 8
-        text = np.array(page.names, f"S{room}").view(np.uint8).reshape(n, room)
-        head = rows.view(np.uint8).reshape(n, p.ENTRY.itemsize)
-        raw, width = np.concatenate([head, text], 1).tobytes(), p.ENTRY.itemsize + room
-        sizes = p.ENTRY.itemsize + (lengths + 7) // 8 * 8
-        ends = (np.arange(n) * width + sizes).tolist()
-        self.plus = [raw[at:end] for at, end in zip(range(0, n * width, width), ends, strict=True)]
-        self.plain = [entry[p.ENTRY_OUT.size :] for entry in self.plus]
-        self.kinds: list[int] = rows["kind"].tolist()
-        self.directories = [0, *np.cumsum(rows["kind"] == stat.S_IFDIR >> 12).tolist()]
-        self._few: list[bytes] | None = None
-        self.behind = [0, *np.cumsum(sizes).tolist()]
-        self.bare = [0, *np.cumsum(sizes - p.ENTRY_OUT.size).tolist()]
+        whole["name"] = page.names
+        self._raw = whole.view(np.uint8).reshape(n, form.itemsize)
+        self._sizes = p.ENTRY.itemsize + (lengths + 7) // 8 * 8
+        self._dirs = rows["kind"] == stat.S_IFDIR >> 12
+        self.directories: list[int] = [0, *np.cumsum(self._dirs).tolist()]
+        self.behind: list[int] = [0, *np.cumsum(self._sizes).tolist()]
+        self.bare: list[int] = [0, *np.cumsum(self._sizes - p.ENTRY_OUT.size).tolist()]
 
-    @property
-    def few(self) -> list[bytes]:
-        if self._few is None:
-            self._few = [
-                entry if kind == stat.S_IFDIR >> 12 else NO_ENTRY + entry[p.ENTRY_OUT.size :]
-                for entry, kind in zip(self.plus, self.kinds, strict=True)
-            ]
-        return self._few
+    @cached_property
+    def plus(self) -> bytes:
+        return self._joined(self._raw)
+
+    @cached_property
+    def few(self) -> bytes:
+        raw = self._raw.copy()
+        raw[~self._dirs, : p.ENTRY_OUT.size] = 0
+        return self._joined(raw)
+
+    @cached_property
+    def plain(self) -> bytes:
+        return self._joined(self._raw[:, p.ENTRY_OUT.size :])
+
+    def _joined(self, raw: npt.NDArray[np.uint8]) -> bytes:
+        """Rows without the room behind shorter names."""
+        cut = self._raw.shape[1] - self._sizes
+        if cut.any():
+            raw = raw[np.arange(raw.shape[1]) < (raw.shape[1] - cut)[:, None]]
+        return raw.tobytes()
 
 
 def sized(value: bytes, body: memoryview) -> bytes:
