@@ -43,6 +43,7 @@ class Draft:
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
+    under     that inode, with all its extents; None: there is none
     owned     data and attribute entries of the old inode and those written since
     promised  bytes reserved for what is still to be written
     """
@@ -60,6 +61,7 @@ class Draft:
     old: int = 0
     old_size: int = 0
     old_lsize: int = 0
+    under: Inode | None = None
     owned: set[int] = field(default_factory=set)
     promised: int = 0
 
@@ -69,7 +71,7 @@ class Draft:
         return cls(
             key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
             cut(inode.extents, 0, inode.lsize), [], bytearray(), attrs, inode.attrs,
-            pos, inode.size, inode.lsize, set(inode.pointers),
+            pos, inode.size, inode.lsize, inode, set(inode.pointers),
         )  # fmt: skip
 
     @property
