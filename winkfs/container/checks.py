@@ -101,7 +101,9 @@ class Claims:
             self._problem(str(error))
             return
         owner = inode.fileid
-        self._odd += [(pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer > 0]
+        self._odd += [
+            (pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer > 0
+        ]
         if inode.attrs:
             self._odd.append((pos, *inode.attrs, owner))
             if not rows.deleted[row]:

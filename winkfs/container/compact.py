@@ -18,7 +18,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, among
+from winkformats.arrays import Int64, UInt8, among
 from winkformats.disk.storage import Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
@@ -28,7 +28,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
-from winkfs.container.inodescan import is_inode
+from winkfs.container.inodescan import chained, is_inode
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, MAX_VARIABLES, UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
@@ -121,19 +121,11 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
         raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
 
 
-def _chained(batch: Batch, kept: Int64) -> Bools:
-    """Which of these entries of a batch are inodes that build on others, bool[n]."""
-    found = is_inode(batch)[kept] & (batch.value_len[kept] >= HEAD.size)
-    nexti = batch.words(batch.value[kept[found]] + 8, 1, ">i8")[:, 0]
-    found[found] = nexti != 0
-    return found
-
-
 def _would_be(store: Store, progress: Progress | None) -> Compacted:
     size = 0
     for batch, kept in _kept_in(store, progress):
         size += int((batch.end[kept] - batch.at[kept]).sum())
-        for pos in batch.pos[kept[_chained(batch, kept)]].tolist() if batch.whole else ():
+        for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
             inode = store.inode_at(pos)[1]
             size += len(inode.encode(store.settings.form, store.settings.isz)) - inode.size
     return Compacted(store.kv.end, _superblock(store)["SBSIZE"] + size, store.index.count)
@@ -207,6 +199,7 @@ class _Compaction:
         # inodes that build on others, ascending, and where they are now
         self._chained: list[tuple[int, int]] = []
         self._grown = 0  # bytes that all inodes together are larger
+        self._known = True  # whether the old catalog says how the new inodes look
         self._lock: Lock | None = None
         self._columns_at = 0  # where the entry of the columns is now
 
@@ -241,7 +234,7 @@ class _Compaction:
                 with contextlib.suppress(_OddContainerError):
                     new = self._replace(move)
                     break
-            derived = _Derived.of(store, new, self._moved, self._moved_rows)
+            derived = _Derived.of(store, new, self._moved, self._moved_rows, known=self._known)
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -293,10 +286,10 @@ class _Compaction:
                 entry = batch.entry(0)
                 kv.append(entry.key, entry.value)
                 continue
-            chained = _chained(batch, chosen)
-            self._chained += [(pos, 0) for pos in batch.pos[chosen[chained]].tolist()]
-            if not chained.all():
-                chosen = chosen[~chained]
+            others = chained(batch)[chosen]
+            self._chained += [(pos, 0) for pos in batch.pos[chosen[others]].tolist()]
+            if not others.all():
+                chosen = chosen[~others]
                 kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
         self._chained = [(pos, self._move_chained(kv, pos)) for pos, _ in self._chained]
         old = self._store.kv.superblock.get(COLUMNS, 0)
@@ -318,6 +311,7 @@ class _Compaction:
         attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
         moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
         value = moved.encode(self._store.settings.form, inode.size)
+        self._known &= len(extents) > 1 or not inode.links
         self._grown += len(value) - inode.size
         return value
 
@@ -419,6 +413,8 @@ class _Derived:
         kv: KVSeq,
         moved: Callable[[Int64], Int64],
         moved_rows: Callable[[CatalogRows], CatalogRows],
+        *,
+        known: bool,
     ) -> Self:
         """Before the old container is closed."""
         found = None
@@ -433,7 +429,7 @@ class _Derived:
             packed = packed | {"PACKEND": kv.end}
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
             packed = {}
-        catalog = open_catalog(store, exactly=True)
+        catalog = open_catalog(store, exactly=True) if known else None
         return cls(found, catalog, moved_rows, packed)
 
     def write(self, base: str) -> None:

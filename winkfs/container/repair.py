@@ -24,9 +24,9 @@ from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
-from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
-from winkfs.container.ondisk.data import Settings
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, make_room
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -110,13 +110,18 @@ class _Repair:
                 raise Refusal(f"{error}: it can only be salvaged", self._base)
             self._ranges.append(error)
 
-        start = self._layout.aligned(self._block["SBSIZE"])
+        start, chains = self._layout.aligned(self._block["SBSIZE"]), False
         try:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 if self._guessed:
                     self._find_columns(batch)
+                    chains = chains or bool(chained(batch).any())
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
+        if self._guessed:
+            if not chains and self._block.pop(INCHAIN, None) is not None:
+                self._block["INCOMPAT"] &= ~CHAINS
+            make_room(self._block, ())
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
         if self._ranges or self._end < self._filesize:

@@ -23,7 +23,7 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk.data import Settings, new_superblock
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
 from winkfs.container.ondisk.inode import Inode, cut
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
@@ -144,6 +144,8 @@ def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[
         for ao in (False, True):
             block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
             block["CONTID"] = number
+            if not ao:  # plain inodes are the same with it
+                block |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
             yield block, source
     yield new_superblock(ao=False, timemp=60, classic=True, htalgo=None), "the classic layout"
 

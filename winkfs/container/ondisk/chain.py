@@ -120,7 +120,9 @@ def above(inode: Inode, under: Inode, pos: int) -> tuple[Inode, tuple[Link, ...]
     old = _array(cut(under.extents, 0, under.lsize))
     links = under.links or (Link(pos, under.size, old),)
     rows = changed(old, _array(inode.extents))
-    while links and links[0].size <= RATIO * (24 * len(rows) + BESIDE):
+    while links and (
+        links[0].size <= RATIO * (24 * len(rows) + BESIDE) or len(links) == LINKS
+    ):
         rows, links = laid_over(rows, links[0].extents), links[1:]
     if not links:
         return inode, ()
