@@ -487,7 +487,7 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
     for pos in sorted(others):
         try:
             fileid, named = entries_of(
-                pos, seen, data.entry_at, data.settings.form, kv.storage.name
+                pos, seen, data.entry_at, data.settings.form, kv.storage.name, data.note
             )
             heir = heirs.get(fileid)
             if fileid not in kept:

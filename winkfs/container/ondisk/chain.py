@@ -91,20 +91,29 @@ def _below(
 
 
 def entries_of(
-    pos: int, seen: set[int], entry_at: Callable[[int], KVEntry], form: InodeForm, file: str
+    pos: int,
+    seen: set[int],
+    entry_at: Callable[[int], KVEntry],
+    form: InodeForm,
+    file: str,
+    problem: Callable[[CorruptError], None],
 ) -> tuple[int, set[int]]:
     """-> the FILEID of an inode; positions of the entries that it and those below it name.
 
-    seen    positions of inodes below which are passed over; more come to it
-    raises  CorruptError
+    seen     positions of inodes that are passed over below it; more come to it
+    problem  is told what is damaged below it
+    raises   CorruptError, where it is damaged
     """
     inode = Inode.decode(entry_at(pos).value, form, file=file, offset=pos)
     found = set(inode.pointers)
-    for at, below in _below(inode, pos, entry_at, form, file):
-        if at in seen:
-            break
-        seen.add(at)
-        found.update(below.pointers)
+    try:
+        for at, below in _below(inode, pos, entry_at, form, file):
+            if at in seen:
+                break
+            seen.add(at)
+            found.update(below.pointers)
+    except CorruptError as error:
+        problem(error)
     seen.add(pos)
     return inode.fileid, found
 
