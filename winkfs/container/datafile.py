@@ -236,12 +236,13 @@ class DataFile:
         """
         kept = self._kept.get(pos)
         if kept is not None:
-            self.kv.show(pos)
+            if self.writable:  # see `forget_inode`
+                return *kept, False
             return *kept, bool(self.kv.layout.delflag) and self.kv.storage.read(pos, 1) == b"\1"
         form, file, entry = self.settings.form, self.kv.storage.name, self.entry_at(pos)
         stored = Inode.decode(entry.value, form, file=file, offset=pos)
         inode = whole(stored, pos, self.entry_at, form, file)
-        if isinstance(inode.extents, ExtentArray):
+        if isinstance(inode.extents, ExtentArray) and not entry.deleted:
             self.keep_inode(pos, entry.key, inode)
         return entry.key, inode, entry.deleted
 
@@ -256,6 +257,10 @@ class DataFile:
         if len(self._kept) >= KEEP:
             del self._kept[next(iter(self._kept))]
         self._kept[pos] = key, inode
+
+    def forget_inode(self, pos: int) -> None:
+        """It is going to be marked deleted."""
+        self._kept.pop(pos, None)
 
     def forget_inodes(self) -> None:
         """Other entries may come to stand where some are."""

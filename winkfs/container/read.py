@@ -168,6 +168,7 @@ class Files:
         store = self._store
         store.itotsz -= size
         store.dtotsz -= lsize
+        store.forget_inode(pos)
         if pos and (delete or not store.settings.havedups):
             store.doomed.append(pos)
             self._kv.aentries -= 1

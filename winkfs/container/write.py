@@ -25,6 +25,7 @@ from winkfs.container.ondisk.inode import (
     ExtentArray,
     FileType,
     Inode,
+    Link,
     check_attrs,
     check_directory,
     check_length,
@@ -599,8 +600,8 @@ class Changes:
         """Bytes that writing to a file takes at most beside what is written."""
         draft = self.drafts.get(key)
         if draft is None:
-            pos, inode = self.files.inode(key)
-            draft = Draft.of(key, inode, pos, None)
+            _, inode = self.files.inode(key)
+            draft = Draft(key, 0, 0, 0, base=inode.extents)
         return self._writer.cost(draft, 0)
 
     # --- inodes ---
@@ -609,9 +610,9 @@ class Changes:
         """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
-        stored, links = inode, ()
+        stored, links = inode, tuple[Link, ...]()
         if len(inode.extents) > LEAST and draft.under and store.need_chains():
-            stored, links = above(inode, draft.under, draft.old)
+            stored, links = above(inode, draft.under, draft.old, draft.changed)
         value = stored.encode(store.settings.form, store.settings.isz)
         if not (store.settings.ao and draft.old):
             pos = kv.append(draft.key, value)
@@ -749,5 +750,6 @@ class Changes:
                 continue
             draft.old, inode = found
             draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
+            draft.over = None
             draft.owned.update(inode.pointers)
             self._waiting += draft.promised

@@ -5,9 +5,9 @@ of a large file costs what has changed. With INCHAIN and PAIROFF.
              same FILEID, whatever its name and its delflag; it may have a NEXTI, too
     triple   (-1, 0, n): n bytes as the content of the inode below has them, at the same offset
 
-The chain ends at an inode with NEXTI 0, which has all of its extents. Of an inode below only FILEID,
-LSIZE, NEXTI and triples count. It has at most LINKS inodes; a writer makes each one less than half
-as large as the one below it, so there are a dozen.
+The chain ends at an inode with NEXTI 0, which has all of its extents. Of an inode below only
+FILEID, LSIZE, NEXTI and triples count. It has at most LINKS inodes; a writer makes each one less
+than half as large as the one below it, so there are a dozen.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def whole(
     """
     if not inode.nexti:
         return inode
-    extents = _array(inode.extents)
+    extents = as_array(inode.extents)
     links = [link_of(pos, inode.size, inode)]
     try:
         for at, found in _below(inode, pos, entry_at, form, file):
             links.append(link_of(at, found.size, found))
             low = links[-1].extents
-            if _reach(extents) > (int(low.ends[-1]) if len(low) else 0):
+            if _reach(extents) > sum_of(low):
                 raise CorruptError("NEXTI: it has fewer bytes", file=file, offset=at)
             extents = laid_over(extents, low)
     except CorruptError as error:
@@ -118,20 +118,21 @@ def entries_of(
     return inode.fileid, found
 
 
-def above(inode: Inode, under: Inode, pos: int) -> tuple[Inode, tuple[Link, ...]]:
+def above(
+    inode: Inode, under: Inode, pos: int, rows: ExtentArray | None = None
+) -> tuple[Inode, tuple[Link, ...]]:
     """The inode to write for one that takes the place of another.
 
     inode   with all its extents
     under   the one that it replaces, at `pos`, with all its extents
+    rows    of the first one, BELOW where they are those of the other; None: it is looked
     ->      it, or one that builds on inodes of `under`; and these, from the newest on
     cost    each extent is written again as often as those below it double: log2 of their number
     """
-    old = _array(cut(under.extents, 0, under.lsize))
+    old = as_array(cut(under.extents, 0, under.lsize))
     links = under.links or (Link(pos, under.size, old),)
-    rows = changed(old, _array(inode.extents))
-    while links and (
-        links[0].size <= RATIO * (24 * len(rows) + BESIDE) or len(links) == LINKS
-    ):
+    rows = changed(old, as_array(inode.extents)) if rows is None else rows
+    while links and (links[0].size <= RATIO * (24 * len(rows) + BESIDE) or len(links) == LINKS):
         rows, links = laid_over(rows, links[0].extents), links[1:]
     if not links:
         return inode, ()
@@ -154,27 +155,70 @@ def changed(old: ExtentArray, new: ExtentArray) -> ExtentArray:
 
 
 def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
-    """The extents of `upper`, and where these are BELOW those of `lower`, which reach as far."""
+    """The extents of `upper`, and where these are BELOW those of `lower`, which reach as far.
+
+    cost    a copy of the rows, and m log n for m rows of `upper`
+    """
+    if (upper.rows[:, 2] == 0).any():
+        upper = ExtentArray(upper.rows[upper.rows[:, 2] > 0])
     if not len(upper):
         return upper
-    below, reach = upper.rows[:, 0] == BELOW, _reach(upper)
-    edges = np.concatenate([[0], upper.ends, lower.ends[lower.ends < reach]])
-    edges.sort(kind="stable")  # of two sorted parts
-    edges = edges[np.concatenate([[True], np.diff(edges) != 0])]
-    starts, sizes = edges[:-1], np.diff(edges)
-    rows, gap = _pieces(upper, starts), below[np.searchsorted(upper.ends, starts, "right")]
-    rows[gap] = _pieces(lower, starts[gap])
-    rows[:, 2] = sizes
+    below = upper.rows[:, 0] == BELOW
+    stop = upper.ends[below]
+    start = stop - upper.rows[below, 2]
+    first, last = (
+        np.searchsorted(lower.ends, start, "right"), np.searchsorted(lower.ends, stop, "left"),
+    )  # fmt: skip
+    count = np.ones(len(upper), np.int64)  # of rows in the place of each
+    count[below] = n = last - first + 1
+    at = np.cumsum(count) - count
+    rows = np.empty((int(at[-1] + count[-1]), 3), np.int64)
+    rows[at[~below]] = upper.rows[~below]
+    at = at[below]
+    each, before = np.arange(n.sum()), np.cumsum(n) - n
+    rows[np.repeat(at - before, n) + each] = lower.rows[np.repeat(first - before, n) + each]
+    head = start - (lower.ends[first] - lower.rows[first, 2])
+    rows[at, 1] += np.where(rows[at, 0] > 0, head, 0)
+    rows[at, 2] -= head
+    rows[at + n - 1, 2] -= lower.ends[last] - stop
+    return ExtentArray(joined_rows(rows))
+
+
+def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
+    """The extents of a file after overwrites, see `layer`. `base`: the extents before."""
+    old = as_array(base)
+    return laid_over(layer(sum_of(old), patches), old)
+
+
+def layer(size: int, patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
+    """Overwrites of a file of `size` bytes, and BELOW between them.
+
+    patches  (offset in the file, extent) in the order they were written; later ones win. Nothing is
+             written behind the end but from the end on
+    """
+    at = np.array([offset for offset, _ in patches], np.int64)
+    new = ExtentArray.of(extent for _, extent in patches).rows
+    upto = at + new[:, 2]
+    # every piece between two neighbouring edges comes from one extent
+    edges = np.unique(np.concatenate([[0, size], at, upto]))
+    starts = edges[:-1]
+    owner = _owners(starts, at, upto)
+    kept = owner < 0
+    rows = new[owner]
+    rows[:, 1] += starts - at[owner]
+    rows[kept, 0] = BELOW
+    rows[:, 2] = np.diff(edges)
     rows[rows[:, 0] <= 0, 1] = 0
     return ExtentArray(joined_rows(rows))
 
 
-def _pieces(extents: ExtentArray, starts: Int64) -> Int64:
-    """(pointer, skip, ..) of what is at each of these offsets of the file, int64[n, 3]."""
-    at = np.searchsorted(extents.ends, starts, "right")
-    rows = extents.rows[at]
-    rows[:, 1] += starts - (extents.ends[at] - rows[:, 2])
-    return rows
+def _owners(starts: Int64, at: Int64, upto: Int64) -> Int64:
+    """Which patch owns the piece at each of `starts`: its index, -1 for none. int64[n]."""
+    owner = np.full(len(starts), -1, np.int64)
+    first, last = np.searchsorted(starts, at), np.searchsorted(starts, upto)
+    for i, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        owner[a:b] = i  # in the order they were written: the last one stays
+    return owner
 
 
 def _reach(extents: ExtentArray) -> int:
@@ -183,10 +227,18 @@ def _reach(extents: ExtentArray) -> int:
     return int(extents.ends[below[-1]]) if len(below) else 0
 
 
-def _array(extents: Sequence[Extent]) -> ExtentArray:
+def as_array(extents: Sequence[Extent]) -> ExtentArray:
+    """The same as columns."""
     return extents if isinstance(extents, ExtentArray) else ExtentArray.of(extents)
+
+
+def sum_of(extents: Sequence[Extent]) -> int:
+    """Bytes of all of them."""
+    if isinstance(extents, ExtentArray):
+        return int(extents.ends[-1]) if len(extents) else 0
+    return sum(extent.size for extent in extents)
 
 
 def link_of(pos: int, size: int, inode: Inode) -> Link:
     """An inode of a chain, as it is stored at `pos`. `size`: bytes of its value."""
-    return Link(pos, size, _array(cut(inode.extents, 0, inode.lsize)))
+    return Link(pos, size, as_array(cut(inode.extents, 0, inode.lsize)))

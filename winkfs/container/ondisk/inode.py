@@ -76,11 +76,12 @@ BELOW: Final = -1
 class ExtentArray(Sequence[Extent]):
     """Extents in file order, immutable. `rows`: int64[n, 3], (pointer, skip, size)."""
 
-    __slots__ = ("_ends", "rows")
+    __slots__ = ("_ends", "_pointers", "rows")
 
     def __init__(self, rows: Int64) -> None:
         self.rows = rows
         self._ends: Int64 | None = None
+        self._pointers: Int64 | None = None
 
     @classmethod
     def of(cls, extents: Iterable[Extent]) -> Self:
@@ -97,15 +98,18 @@ class ExtentArray(Sequence[Extent]):
     @property
     def pointers(self) -> Int64:
         """kv_pointers of the entries they lie in, ascending, each once; holes have none."""
-        found = np.sort(self.rows[:, 0])
-        pointers: Int64 = found[(found > 0) & (np.diff(found, prepend=0) != 0)]
-        return pointers
+        if self._pointers is None:
+            found = np.sort(self.rows[:, 0])
+            self._pointers = found[(found > 0) & (np.diff(found, prepend=0) != 0)]
+        return self._pointers
 
     def part(self, start: int, stop: int) -> Self:
         """The part that holds the bytes [start, stop) of the file."""
         ends = self.ends
         if not len(ends) or start >= stop or start >= ends[-1]:
             return type(self)(self.rows[:0])
+        if start <= 0 and stop == ends[-1]:
+            return self
         first = int(np.searchsorted(ends, start, "right"))
         last = int(np.searchsorted(ends, stop, "left"))
         rows = self.rows[first : last + 1].copy()
@@ -213,52 +217,14 @@ def assemble_into(
     return at
 
 
-def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
-    """The extents of a file after overwrites.
-
-    base     the extents before; nothing is written behind their end but from the end on
-    patches  (offset in the file, extent) in the order they were written; later ones win
-    cost     n log n in extents and patches; a patch also sets each piece that it covers
-    """
-    old = base if isinstance(base, ExtentArray) else ExtentArray.of(base)
-    at = np.array([offset for offset, _ in patches], np.int64)
-    new = ExtentArray.of(extent for _, extent in patches).rows
-    upto = at + new[:, 2]
-    # every piece between two neighbouring edges comes from one extent
-    size = max(int(old.ends[-1]) if len(old) else 0, int(upto.max()))
-    edges = np.concatenate([[0, size], old.ends, at, upto])
-    edges.sort(kind="stable")  # half of it is in order already; np.unique takes three times as long
-    edges = edges[np.concatenate([[True], np.diff(edges) != 0])]
-    starts, sizes = edges[:-1], np.diff(edges)
-    owner = _owners(starts, at, upto)
-    rows = np.empty((len(starts), 3), np.int64)
-    kept = owner < 0
-    source = np.searchsorted(old.ends, starts[kept], "right")
-    begins = old.ends - old.rows[:, 2]
-    rows[kept, 0] = old.rows[source, 0]
-    rows[kept, 1] = old.rows[source, 1] + starts[kept] - begins[source]
-    rows[~kept, 0] = new[owner[~kept], 0]
-    rows[~kept, 1] = new[owner[~kept], 1] + starts[~kept] - at[owner[~kept]]
-    rows[:, 2] = sizes
-    rows[rows[:, 0] <= 0, 1] = 0
-    return ExtentArray(joined_rows(rows))
-
-
-def _owners(starts: Int64, at: Int64, upto: Int64) -> Int64:
-    """Which patch owns the piece at each of `starts`: its index, -1 for none. int64[n]."""
-    owner = np.full(len(starts), -1, np.int64)
-    first, last = np.searchsorted(starts, at), np.searchsorted(starts, upto)
-    for i, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        owner[a:b] = i  # in the order they were written: the last one stays
-    return owner
-
-
 def joined_rows(rows: Int64) -> Int64:
     """Neighbours that go on in the same entry, or are both holes, become one. int64[n, 3]"""
     pointer, skip, size = rows.T
     goes_on = (pointer[1:] == pointer[:-1]) & (
         (pointer[1:] <= 0) | (skip[1:] == skip[:-1] + size[:-1])
     )
+    if not goes_on.any():
+        return rows
     heads = np.flatnonzero(np.concatenate([[True], ~goes_on]))
     found = rows[heads]
     found[:, 2] = np.add.reduceat(size, heads)
