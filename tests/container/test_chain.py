@@ -33,6 +33,8 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
+from winkfs.mounting.container import ContainerSource
+from winkmount.handles import OpenFiles
 
 BLOCK = 4096
 FORM = InodeForm(pairoff=True, ckalgo=2, chains=True)
@@ -289,6 +291,50 @@ def test_a_writer_that_was_killed_leaves_delflags_to_the_next(tmp_path: Path) ->
     assert read(tmp_path / "killed") == model
     assert winkfs.verify(tmp_path / "killed").problems == []
     check(tmp_path / "killed", missing_ok=True)
+
+
+def test_spark_reads_it(tmp_path: Path) -> None:
+    """The reader of its partitions, without Spark."""
+    pytest.importorskip("pyarrow")
+    from winkfs.spark.reading.rows import Contents
+
+    base = tmp_path / "c"
+    model = overwritten(base)
+    with winkfs.open(base) as c:
+        store = c.engine.store
+        pos = np.array([store.index.lookup(b"file/I0")])
+        contents = Contents(store, store.kv.start, store.kv.end)
+        values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
+        assert (values.to_pylist(), errors) == ([model], {})
+        contents.close()
+    flip(base, middle(base))
+    with winkfs.open(base) as c:
+        contents = Contents(c.engine.store, 8192, c.engine.store.kv.end)
+        values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
+        assert values.to_pylist() == [None]
+        assert "bad entry" in errors[0] or "checksum" in errors[0]
+        contents.close()
+
+
+def test_a_mount_gathers_overwrites_and_syncs_them(tmp_path: Path) -> None:
+    base, dice = tmp_path / "c", random.Random(5)
+    model = overwritten(base, syncs=3)
+    source = ContainerSource(winkfs.open(base, "a"))
+    id = source.lookup(source.root, b"file").id
+    file = OpenFiles(source).add(id)
+    for _ in range(30):
+        for _ in range(10):
+            at, data = dice.randrange(400) * BLOCK, dice.randbytes(BLOCK)
+            file.write(at, data)
+            model[at : at + BLOCK] = data
+        file.pass_on()
+        source.fsync(id)
+        at = dice.randrange(len(model))
+        assert file.read(at, 9000) == model[at : at + 9000]
+    source.close()
+    assert read(base) == model
+    assert links_of(base)
+    assert winkfs.verify(base).problems == []
 
 
 # --- compact, reindex ---
