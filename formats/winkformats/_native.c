@@ -7,8 +7,10 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "_xxh3.h"
 
@@ -18,7 +20,6 @@
 #define PASSED 4096  /* cells that a search passes here */
 #define ALIKE 64     /* cells that the search for one file passes */
 #define AHEAD 16     /* rows whose bytes are brought into the cache before they are needed */
-#define BEFORE 1152  /* bytes before an inode that are brought in with it */
 #define LINE 64      /* bytes of a cache line, and */
 #define LINES 24     /* of an entry, that are brought in at most */
 
@@ -386,7 +387,8 @@ static PyObject *contents(PyObject *module, PyObject *args)
 
 typedef struct {
     Py_buffer data, table;
-    PyObject *overlay, *doubts, *data_size, *table_size; /* table_size None: a copy in memory */
+    PyObject *overlay, *doubts;
+    int files[2]; /* our own descriptors of what is mapped; -1: of what is in memory */
     File file;
     Cells cells;
     int64_t table_end, filesize_at; /* filesize_at < 0: nobody else writes */
@@ -400,18 +402,17 @@ static void reader_free(PyObject *capsule)
     PyBuffer_Release(&r->table);
     Py_XDECREF(r->overlay);
     Py_XDECREF(r->doubts);
-    Py_XDECREF(r->data_size);
-    Py_XDECREF(r->table_size);
+    for (int i = 0; i < 2; i++)
+        if (r->files[i] >= 0)
+            close(r->files[i]);
     PyMem_Free(r);
 }
 
-/* Whether a file has at least so many bytes still: to look behind its end would end the process. */
-static bool still_has(PyObject *size, int64_t bytes)
+/* Whether a file has at least so many bytes still: to look behind its end would end the process.
+ * Nobody goes by the place of the descriptor, and to set it takes half the time of fstat. */
+static inline bool still_has(int file, int64_t bytes)
 {
-    PyObject *now = PyObject_CallNoArgs(size);
-    int64_t known = now ? PyLong_AsLongLong(now) : -1;
-    Py_XDECREF(now);
-    return known >= bytes;
+    return file < 0 || lseek(file, 0, SEEK_END) >= bytes;
 }
 
 static int64_t position(const Cells *c, uint64_t s)
@@ -427,18 +428,42 @@ static int64_t position(const Cells *c, uint64_t s)
     return 0;
 }
 
-/* read(key, most) -> the content of a plain file of at most `most` bytes; None: the ordinary way
- * decides. */
+/* The key of a name, str, in `room`; of bytes, which are a key, these. -> its bytes, -1: neither. */
+static Py_ssize_t key_of(PyObject *given, char *room, Bytes *key)
+{
+    Py_ssize_t n;
+    if (PyBytes_Check(given)) {
+        *key = (Bytes)PyBytes_AS_STRING(given);
+        return PyBytes_GET_SIZE(given);
+    }
+    const char *name = PyUnicode_Check(given) ? PyUnicode_AsUTF8AndSize(given, &n) : NULL;
+    if (!name || n > PLAIN - 3) {
+        PyErr_Clear(); /* of bytes that are no UTF-8 */
+        return -1;
+    }
+    memcpy(room, name, (size_t)n);
+    memcpy(room + n, "/I0", 3);
+    *key = (Bytes)room;
+    return n + 3;
+}
+
+/* read(name or key, most) -> the content of a plain file of at most `most` bytes; None: the
+ * ordinary way decides. */
 static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 {
+    char room[PLAIN];
+    Bytes key;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    if (!r || count < 1 || count > 2 || !PyBytes_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "read(key, most)");
+    if (!r || count < 1 || count > 2) {
+        PyErr_SetString(PyExc_TypeError, "read(name or key, most)");
         return NULL;
     }
     int64_t most = count == 2 ? PyLong_AsLongLong(args[1]) : INT64_MAX, pointer, size, pos = -1;
     if (most == -1 && PyErr_Occurred())
         return NULL;
+    Py_ssize_t key_len = key_of(args[0], room, &key);
+    if (key_len < 0)
+        Py_RETURN_NONE;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->doubts); i++) {
         Py_ssize_t some = PyObject_Size(PyTuple_GET_ITEM(r->doubts, i));
         if (some < 0)
@@ -446,9 +471,8 @@ static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_
         if (some)
             Py_RETURN_NONE;
     }
-    if (!still_has(r->data_size, r->data.len)
-        || (r->table_size != Py_None && !still_has(r->table_size, r->table_end)))
-        goto none;
+    if (!still_has(r->files[0], r->data.len) || !still_has(r->files[1], r->table_end))
+        Py_RETURN_NONE;
     if (r->filesize_at >= 0) {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -457,52 +481,48 @@ static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_
             Py_RETURN_NONE;
     }
     if (PyDict_GET_SIZE(r->overlay)) {
-        PyObject *known = PyDict_GetItemWithError(r->overlay, args[0]);
+        PyObject *own = PyBytes_FromStringAndSize((const char *)key, key_len);
+        PyObject *known = own ? PyDict_GetItemWithError(r->overlay, own) : NULL;
         if (known)
             pos = PyLong_AsLongLong(known);
+        Py_XDECREF(own);
         if (PyErr_Occurred())
             return NULL;
     }
-    Bytes key = (Bytes)PyBytes_AS_STRING(args[0]);
-    int64_t key_len = PyBytes_GET_SIZE(args[0]);
     if (pos < 0)
         pos = position(&r->cells, xxh3(key, (size_t)key_len, 0));
-    bring(r->file.data, r->file.limit, pos, r->file.isz + LINE);
-    bring(r->file.data, r->file.limit, pos - BEFORE, BEFORE); /* mostly there is the content */
     if (plain_inode(&r->file, pos, key, key_len, &pointer, &size) && size <= most) {
         PyObject *found = content(&r->file, pointer, size);
-        if (found)
+        if (found || PyErr_Occurred())
             return found;
     }
-none:
-    if (PyErr_Occurred())
-        return NULL;
     Py_RETURN_NONE;
 }
 
 static PyMethodDef reader_def = {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
-                                 "read(key, most) -> content, or None"};
+                                 "read(name or key, most) -> content, or None"};
 
 /* reader(data, limit, isz, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, overlay, doubts,
- *        data_size, table_size, filesize_at, filesize, due) -> a function: see `reader_read` */
+ *        data_fd, table_fd, filesize_at, filesize, due) -> a function: see `reader_read`. The
+ * descriptors are duplicated; -1: there is none to look at. */
 static PyObject *reader(PyObject *module, PyObject *args)
 {
     long long limit, isz, first, count, free_mark, deleted, filesize_at;
-    int pairoff;
+    int pairoff, fds[2];
     unsigned long long contid, filesize, due;
     Reader *r = PyMem_Calloc(1, sizeof *r);
     if (!r)
         return PyErr_NoMemory();
-    PyObject *overlay, *doubts, *data_size, *table_size, *found = NULL;
+    r->files[0] = r->files[1] = -1;
+    PyObject *overlay, *doubts, *found = NULL;
     PyObject *capsule = PyCapsule_New(r, "reader", reader_free);
     if (!capsule) {
         PyMem_Free(r);
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "y*LLpKy*LLLLO!O!OOLKK", &r->data, &limit, &isz, &pairoff, &contid,
+    if (!PyArg_ParseTuple(args, "y*LLpKy*LLLLO!O!iiLKK", &r->data, &limit, &isz, &pairoff, &contid,
                           &r->table, &first, &count, &free_mark, &deleted, &PyDict_Type, &overlay,
-                          &PyTuple_Type, &doubts, &data_size, &table_size, &filesize_at, &filesize,
-                          &due)
+                          &PyTuple_Type, &doubts, fds, fds + 1, &filesize_at, &filesize, &due)
         || !file_of(&r->file, &r->data, limit, isz, pairoff, contid))
         goto end;
     if (first < 0 || first > r->table.len || count < 1 || count > (r->table.len - first) / 16
@@ -510,10 +530,13 @@ static PyObject *reader(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "no such table");
         goto end;
     }
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0 && (r->files[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0) {
+            PyErr_SetFromErrno(PyExc_OSError);
+            goto end;
+        }
     r->overlay = Py_NewRef(overlay);
     r->doubts = Py_NewRef(doubts);
-    r->data_size = Py_NewRef(data_size);
-    r->table_size = Py_NewRef(table_size);
     r->cells = (Cells){(Bytes)r->table.buf + first, count, free_mark, deleted};
     r->table_end = first + 16 * count;
     r->filesize_at = filesize_at;
@@ -526,6 +549,79 @@ end:
 }
 
 /* --- many files, written --- */
+
+/* A pair of name and content in a list, NULL: another thing stands there. */
+static PyObject *pair_at(PyObject *files, Py_ssize_t i)
+{
+    PyObject *pair = PyList_GET_ITEM(files, i);
+    return PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2
+            && PyBytes_CheckExact(PyTuple_GET_ITEM(pair, 1))
+        ? pair : NULL;
+}
+
+/* size_of(files, start) -> bytes of the contents of files[start:], -1: not all are pairs with bytes.
+ * The files lie anywhere in memory, and are mostly looked at for the first time. */
+static PyObject *size_of(PyObject *module, PyObject *args)
+{
+    PyObject *files, *pair;
+    Py_ssize_t start, total = 0;
+    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &files, &start))
+        return NULL;
+    Py_ssize_t n = PyList_GET_SIZE(files);
+    for (Py_ssize_t i = start < 0 ? 0 : start; i < n; i++) {
+        if (i + 2 * AHEAD < n)
+            __builtin_prefetch(PyList_GET_ITEM(files, i + 2 * AHEAD));
+        if (i + AHEAD < n && (pair = PyList_GET_ITEM(files, i + AHEAD))
+            && PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2) {
+            __builtin_prefetch(PyTuple_GET_ITEM(pair, 0));
+            __builtin_prefetch(PyTuple_GET_ITEM(pair, 1));
+        }
+        if (!(pair = pair_at(files, i)))
+            return PyLong_FromLong(-1);
+        total += PyBytes_GET_SIZE(PyTuple_GET_ITEM(pair, 1));
+    }
+    return PyLong_FromSsize_t(total);
+}
+
+/* pairs(files, key_lengths, lengths) -> (keys of their inodes, contents), and the bytes of each in
+ * int64[n]; None: not all are pairs of str or bytes, without NUL, and bytes. */
+static PyObject *pairs(PyObject *module, PyObject *args)
+{
+    PyObject *files, *keys = NULL, *contents = NULL;
+    Py_buffer b[2] = {0};
+    bool plain = PyArg_ParseTuple(args, "O!w*w*", &PyList_Type, &files, b, b + 1);
+    Py_ssize_t n = plain ? PyList_GET_SIZE(files) : 0;
+    plain = plain && !lengths_differ(b[0].len, n) && !lengths_differ(b[1].len, n)
+        && (keys = PyList_New(n)) && (contents = PyList_New(n));
+    for (Py_ssize_t i = 0; plain && i < n; i++) {
+        PyObject *pair = pair_at(files, i), *name = pair ? PyTuple_GET_ITEM(pair, 0) : NULL, *key;
+        const char *text = NULL;
+        Py_ssize_t size = 0;
+        if (name && PyBytes_CheckExact(name)) {
+            text = PyBytes_AS_STRING(name);
+            size = PyBytes_GET_SIZE(name);
+        } else if (name && PyUnicode_CheckExact(name) && !(text = PyUnicode_AsUTF8AndSize(name, &size)))
+            PyErr_Clear(); /* of bytes that are no UTF-8 */
+        plain = text && !memchr(text, 0, (size_t)size)
+            && (key = PyBytes_FromStringAndSize(NULL, size + 3));
+        if (!plain)
+            break;
+        memcpy(PyBytes_AS_STRING(key), text, (size_t)size);
+        memcpy(PyBytes_AS_STRING(key) + size, "/I0", 3);
+        PyList_SET_ITEM(keys, i, key);
+        PyList_SET_ITEM(contents, i, Py_NewRef(PyTuple_GET_ITEM(pair, 1)));
+        ((int64_t *)b[0].buf)[i] = size + 3;
+        ((int64_t *)b[1].buf)[i] = PyBytes_GET_SIZE(PyTuple_GET_ITEM(pair, 1));
+    }
+    release(b, 2);
+    if (plain)
+        return Py_BuildValue("(NN)", keys, contents);
+    Py_XDECREF(keys);
+    Py_XDECREF(contents);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
 
 typedef struct {
     Bytes at;
@@ -718,6 +814,8 @@ static PyMethodDef functions[] = {
     {"inodes", inodes, METH_VARARGS, "where the contents of plain files are"},
     {"contents", contents, METH_VARARGS, "contents of plain files"},
     {"reader", reader, METH_VARARGS, "a reader of single plain files"},
+    {"size_of", size_of, METH_VARARGS, "bytes of the contents of files"},
+    {"pairs", pairs, METH_VARARGS, "keys and contents of files"},
     {"encode", encode, METH_VARARGS, "the entries of many files"},
     {NULL, NULL, 0, NULL},
 };

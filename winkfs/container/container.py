@@ -215,11 +215,8 @@ class Container(Reader):
         fast = self._engine.fast
         whole = size < 0 and offset == 0
         if fast is not None and offset >= 0:
-            try:
-                key = (name + INODE_TEXT).encode()  # type: ignore[operator,union-attr]
-            except (TypeError, UnicodeEncodeError):
-                key = to_bytes(name) + INODE
-            found = fast(key) if whole else fast(key, LARGE)
+            asked = name if type(name) is str else to_bytes(name) + INODE
+            found = fast(asked) if whole else fast(asked, LARGE)
             if found is not None:
                 return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._engine.lock:

@@ -27,6 +27,7 @@ import xxhash
 
 from winkformats import native
 from winkformats.arrays import Int64, column, rows_at
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
@@ -53,7 +54,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
-    from winkformats.disk.storage import Lookups
+    from winkformats.disk.storage import Lookups, Storage
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
@@ -276,9 +277,10 @@ class Files:
 
 
 class Read(Protocol):
-    """Reads a whole file of at most `most` bytes by its key; None: the ordinary way decides."""
+    """Reads a whole file of at most `most` bytes by its name, str, or its key, bytes; None: the
+    ordinary way decides."""
 
-    def __call__(self, key: bytes, most: int = ...) -> bytes | None: ...
+    def __call__(self, key: str | bytes, most: int = ...) -> bytes | None: ...
 
 
 def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
@@ -337,16 +339,18 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     base.looks.advise()
     table = base.looks.view
     cells, index_size = (table, _sizer(table)) if copy is None else (copy, None)
-    if _is_compiled(store):
+    files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
+    if _is_compiled(store) and None not in files:
         return native.code.reader(  # type: ignore[no-any-return]
             view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel, overlay,
-            (stale, drafts, bulk), data_size, index_size, -1 if writable else at, size_then,
-            int(due * 1e9),
+            (stale, drafts, bulk), *files, -1 if writable else at, size_then, int(due * 1e9),
         )  # fmt: skip
 
-    def read(key: bytes, most: int = INT64) -> bytes | None:
+    def read(key: str | bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
             return None
+        if not isinstance(key, bytes):
+            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
         if data_size() < mapped or (index_size is not None and index_size() < last):
             return None
         if not writable and (size_now[0] != size_then or clock() > due):
@@ -416,7 +420,9 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
                 return int(pos)
         return 0
 
-    def read(key: bytes, most: int = INT64) -> bytes | None:
+    def read(key: str | bytes, most: int = INT64) -> bytes | None:
+        if not isinstance(key, bytes):
+            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
         looks.reads -= 1
         if stale or size_now[0] != size_then or looks.reads < 0 or clock() > due:
             return None
@@ -458,6 +464,13 @@ def _is_compiled(store: Store) -> bool:
     """Whether plain files of a standard layout are read by the compiled path."""
     usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
     return native.code is not None and usual_size
+
+
+def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int | None:
+    """By which to see how long a file is that is mapped; -1: the view is none that can be cut."""
+    if not isinstance(view, mmap.mmap):
+        return -1
+    return storage.fd if isinstance(storage, FileStorage) else None
 
 
 def _form(store: Store) -> tuple[int, bool, int]:

@@ -463,6 +463,7 @@ class BulkPut:
         self._store, self._changes = store, changes
         store.catalog.follow_bulk()
         self._fast = can_append(store)
+        self._longest = min(NAME_LIMIT, store.kv.layout.key.limit - 3)  # bytes of a name
         # Without delflags a name that exists must be refused at once.
         self._put = changes.put_bulk if store.kv.layout.delflag else changes.put
         self._rows = FIRST
@@ -522,6 +523,9 @@ class BulkPut:
             batch.extend(islice(source, min(STEP, self._rows - start)))
             if len(batch) == start:
                 return
+            if native.code is not None and (known := native.code.size_of(batch, start)) >= 0:
+                size += known
+                continue
             try:
                 size += sum(map(len, map(CONTENT, batch[start:])))
             except (TypeError, IndexError):  # no bytes: the columns will say so
@@ -544,6 +548,8 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
+        if native.code is not None and (made := self._pairs(batch)) is not None:
+            return made
         try:
             lengths = set(map(len, batch))
         except TypeError:
@@ -564,6 +570,16 @@ class BulkPut:
             )
         plain = (FileType.FILE,) * len(batch)
         return self._columns(names, _contents(data), ns, plain, attrs)
+
+    def _pairs(self, batch: list[tuple[Any, ...]]) -> Columns | None:
+        """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
+        n = len(batch)
+        sizes = np.empty((2, n), np.int64)
+        found = native.code.pairs(batch, sizes[0], sizes[1])
+        if found is None or not 4 <= int(sizes[0].min()) <= int(sizes[0].max()) <= self._longest + 3:
+            return None
+        none, plain = (None,) * n, (FileType.FILE,) * n
+        return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
 
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
@@ -596,9 +612,8 @@ class BulkPut:
         key_lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         if len(keys) != n or int(key_lengths.min()) < 4:
             raise ValueError("a name must not be empty or have NUL in it")
-        longest = min(NAME_LIMIT, self._store.kv.layout.key.limit - 3)
-        if int(key_lengths.max()) > longest + 3:
-            raise NameTooLong(f"a name may have {longest} bytes", self._store.base)
+        if int(key_lengths.max()) > self._longest + 3:
+            raise NameTooLong(f"a name may have {self._longest} bytes", self._store.base)
         lengths = np.fromiter(map(len, data), np.int64, n)
         return Columns(keys, key_lengths, data, lengths, ns, ftypes, attrs)
 
