@@ -103,7 +103,7 @@ static PyObject *hash_each(PyObject *module, PyObject *args)
         else if (PyBytes_CheckExact(item))
             ((uint64_t *)PyByteArray_AS_STRING(found))[n++] =
                 xxh3((Bytes)PyBytes_AS_STRING(item), (size_t)PyBytes_GET_SIZE(item), seed);
-        else if (!PyArg_Parse(item, "s*", &one)) /* of a str its UTF-8 */
+        else if (PyObject_GetBuffer(item, &one, PyBUF_SIMPLE) < 0)
             Py_CLEAR(found);
         else {
             ((uint64_t *)PyByteArray_AS_STRING(found))[n++] = xxh3(one.buf, (size_t)one.len, seed);

@@ -41,7 +41,6 @@ from winkfs.container.writemany import BulkPut, Row, as_content
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (
     INODE,
-    INODE_TEXT,
     Name,
     base_of,
     literal_prefix,

@@ -376,7 +376,7 @@ def _inodes(
 
 
 def _seal(chunk: bytearray, at: Int64, ends: Int64, places: Int64, layout: Layout) -> None:
-    """Fill in the checksums of the entries at [at, ends) of a chunk, which are to be at `places`."""
+    """Fill in the checksums of the entries at [at, ends) of a chunk, `places` in the file."""
     sums = layout.sums_at(places, memoryview(chunk), at + 1, ends - 4)
     raw = np.frombuffer(chunk, np.uint8)
     raw[(ends - 4)[:, None] + np.arange(4)] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
@@ -548,8 +548,8 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
-        if native.code is not None and (made := self._pairs(batch)) is not None:
-            return made
+        if native.code is not None and (pairs := self._pairs(batch)) is not None:
+            return pairs
         try:
             lengths = set(map(len, batch))
         except TypeError:
@@ -576,7 +576,8 @@ class BulkPut:
         n = len(batch)
         sizes = np.empty((2, n), np.int64)
         found = native.code.pairs(batch, sizes[0], sizes[1])
-        if found is None or not 4 <= int(sizes[0].min()) <= int(sizes[0].max()) <= self._longest + 3:
+        least, most = int(sizes[0].min()), int(sizes[0].max())
+        if found is None or least < 4 or most > self._longest + 3:
             return None
         none, plain = (None,) * n, (FileType.FILE,) * n
         return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
