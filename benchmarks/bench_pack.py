@@ -96,9 +96,10 @@ def measure(
         ours, theirs = (found[case]["all"] for case in (path, "tar"))
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         figure = statistics.median(ratios)
-        said = [cache, *([] if name == "HTML" else [name]), *([] if path == "compiled" else [path])]
+        said = [cache, "" if name == "HTML" else name, "" if path == "compiled" else path]
+        rate = f"{size / statistics.median(ours):,.0f}"
         report.row(
-            ", ".join(said), seconds(ours), seconds(theirs), f"{size / statistics.median(ours):,.0f}",
+            ", ".join(filter(None, said)), seconds(ours), seconds(theirs), rate,
             f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})",
             report.verdict(GOALS[path], figure),
             " / ".join(f"{statistics.median(found[case]['cpu']):.2f}" for case in (path, "tar")),
