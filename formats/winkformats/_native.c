@@ -763,6 +763,10 @@ static PyObject *encode(PyObject *module, PyObject *args)
                           b + 3, &keys, &data, &attrs))
         goto end;
     Py_ssize_t n = b[1].len / 8, each = attrs == Py_None ? 2 : 3;
+    if (isz < 0 || isz > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "files do not end where they should");
+        goto end;
+    }
     if (lengths_differ(b[0].len, each * n) || lengths_differ(b[1].len, n)
         || lengths_differ(b[2].len, n) || lengths_differ(b[3].len, n)
         || !column_of(&batch.keys, keys, n) || !column_of(&batch.data, data, n)
@@ -770,6 +774,12 @@ static PyObject *encode(PyObject *module, PyObject *args)
         goto end;
     const int64_t *ends = b[0].buf;
     int64_t total = n ? ends[each * n - 1] : 0, before = 0;
+    int64_t most = n * (64 + 2 * isz); /* bytes of all entries */
+    for (Py_ssize_t i = 0; i < n; i++)
+        most += batch.keys.texts[i].size + batch.data.texts[i].size
+            + (each == 3 ? batch.attrs.texts[i].size : 0);
+    if (total > most)
+        total = -1;
     for (Py_ssize_t i = 0; i < each * n; i++) {
         if (ends[i] < before || ends[i] > total)
             total = -1;
@@ -777,7 +787,7 @@ static PyObject *encode(PyObject *module, PyObject *args)
     }
     if (total < 0 || !(chunk = PyByteArray_FromStringAndSize(NULL, total))) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "ends that do not ascend");
+            PyErr_SetString(PyExc_ValueError, "files do not end where they should");
         goto end;
     }
     batch.chunk = (uint8_t *)PyByteArray_AS_STRING(chunk);
@@ -795,7 +805,7 @@ static PyObject *encode(PyObject *module, PyObject *args)
     good = encode_all(&batch);
     Py_END_ALLOW_THREADS
     if (!good) {
-        PyErr_SetString(PyExc_ValueError, "files that do not end where they should");
+        PyErr_SetString(PyExc_ValueError, "files do not end where they should");
         Py_CLEAR(chunk);
     }
 end:

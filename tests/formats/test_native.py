@@ -197,7 +197,7 @@ def test_entries_are_written_nowhere_but_where_they_end():
     good = np.array([17, 160], np.int64)
     assert len(code.encode(0, 128, True, 5, good, one, one, one, [b"k/I0"], [b"12"], None)) == 160
     for ends in ([16, 160], [17, 161], [17, 16], [-1, 160], [1 << 62, 160], [17, 1 << 62]):
-        with pytest.raises((ValueError, MemoryError)):
+        with pytest.raises(ValueError, match="end where"):
             code.encode(0, 128, True, 5, np.array(ends), one, one, one, [b"k/I0"], [b"12"], None)
     for isz in (0, 79, 1 << 40, -1):
         with pytest.raises(ValueError, match="end where"):
