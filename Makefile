@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
-NATIVE := setup.py formats/winkformats/_native.c formats/winkformats/_xxh3.h
+NATIVE := setup.py $(wildcard formats/winkformats/*.[ch])
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.

@@ -6,8 +6,8 @@ setup(
     ext_modules=[
         Extension(
             "winkformats._native",
-            ["formats/winkformats/_native.c"],
-            depends=["formats/winkformats/_xxh3.h"],
+            [f"formats/winkformats/{name}.c" for name in ("_native", "_get", "_put")],
+            depends=[f"formats/winkformats/{name}.h" for name in ("_native", "_xxh3")],
             extra_compile_args=["-O3"],
             optional=True,
         )
