@@ -355,7 +355,7 @@ class _Compaction:
         raw[where[:, None] + np.arange(8)] = _bytes(pointers, ">i8")
         with memoryview(out) as view:
             bodies = (view[a:b] for a, b in zip((values + 8).tolist(), ends.tolist(), strict=True))
-            sums = xxh3_many(bodies, [0] * len(values))
+            sums = xxh3_many(bodies)
         raw[values[:, None] + np.arange(8)] = _bytes(sums, ">u8")
 
     # --- one by one ---
