@@ -79,10 +79,11 @@ class Draft:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a new file without attributes, all of whose content is in the tail."""
+        """Whether it is a new file of which nothing is written, all of whose content is in the
+        tail, with mode, owner and time of its last change at most."""
         return (
             not (self.old or self.owned or self.body or self.patches)
-            and self.attrs is None
+            and (self.attrs is None or not self.attrs.xattrs)
             and 0 < len(self.tail) <= CHUNK
         )
 
@@ -135,7 +136,7 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        named = len(draft.attrs.encode()) if draft.attrs and not draft.attrs_at else 0
+        named = draft.attrs.size if draft.attrs and not draft.attrs_at else 0
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:

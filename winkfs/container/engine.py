@@ -20,6 +20,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
 from winkfs.container.catalog import Query, all_rows, settled
+from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -104,6 +105,15 @@ class Engine:
             self.need_writable()
             fileid: int = self.run(self.changes.begin, key, None, ftype, attrs)
             return fileid
+
+    def amend(
+        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> Draft:
+        """Change mode, owner and mtime of a file at once -> its draft. See `Changes.amend`."""
+        with self.lock:
+            self.need_writable()
+            draft: Draft = self.run(self.changes.amend, key, mode, uid, gid, ns, ctime_ns)
+            return draft
 
     def put_file(
         self,

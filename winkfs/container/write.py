@@ -410,6 +410,29 @@ class Changes:
         if settings.attrs and settings.nanoseconds:
             with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
 
+    def amend(
+        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> Draft:
+        """Change mode, owner and mtime of a file at once, where the container keeps all of them.
+
+        mode, ns    None: they stay; uid, gid: -1
+        ctime_ns    when that was
+        raises      Refusal, NoSuchFile, OSError
+        """
+        draft, owner = self._draft(key, "changing a file"), self._content.owner
+        had = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+        mode = had.mode if mode is None else mode
+        uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
+        if ns is None and mode == had.mode and uid == had.uid and gid == had.gid:
+            return draft
+        self._promise(draft, NOTED + had.size)
+        mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
+        latest = max(ctime_ns, had.ctime_ns or ctime_ns)
+        attrs = Attrs(mode, uid, gid, had.xattrs, None if latest == mtime else latest)
+        with_mode(draft, check_attrs(attrs), owner)
+        draft.mtime = mtime
+        return draft
+
     def set_attrs(
         self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True
     ) -> None:

@@ -20,7 +20,7 @@ from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes
+from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Nodes
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -28,6 +28,7 @@ WANTED: Final = (
 )  # fmt: skip
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
+NO_CHANGE: Final = Amendment()
 Reply = bytes
 
 log = logging.getLogger("winkmount")
@@ -219,17 +220,26 @@ class Engine:
         what, fh, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
         operations, path = self.operations, _node(node)
         info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
-        if what & p.SET_MODE:
-            operations.chmod(path, mode, info)
-        if what & (p.SET_UID | p.SET_GID):
-            owner = uid if what & p.SET_UID else -1, gid if what & p.SET_GID else -1
-            operations.chown(path, *owner)
+        change = Amendment(
+            stat.S_IMODE(mode) if what & p.SET_MODE else None,
+            uid if what & p.SET_UID else -1,
+            gid if what & p.SET_GID else -1,
+            mtime * NANO + nanos if what & p.SET_MTIME else None,
+            what & p.SET_MTIME_NOW != 0,
+        )
+        if not what & (p.SET_SIZE | p.KILLS):
+            if change != NO_CHANGE:
+                return self._attr(node, operations.amend(path, change, info))
+            return self._attr(node, operations.lookup(path, info)[0])
+        before = change._replace(mtime_ns=None, is_now=False)
+        if before != NO_CHANGE:
+            operations.amend(path, before, info)
         if what & p.SET_SIZE:
             operations.truncate(path, size, info)
         if what & p.KILLS:
             self._kill(path, info)
-        if what & (p.SET_MTIME | p.SET_ATIME):
-            operations.utimens(path, _times(what, mtime, nanos))
+        if what & p.SET_MTIME:
+            operations.amend(path, change._replace(mode=None, uid=-1, gid=-1), info)
         return self._attr(node, operations.lookup(path, info)[0])
 
     def _kill(self, path: str, info: Info | None) -> None:
@@ -382,14 +392,6 @@ def _time(seconds: float) -> tuple[int, int]:
     """-> seconds and nanoseconds."""
     whole = int(seconds)
     return whole, int((seconds - whole) * NANO)
-
-
-def _times(what: int, mtime: int, nanos: int) -> tuple[int, int] | None:
-    """As `Operations.utimens` has them."""
-    omit, now = (1 << 30) - 2, (1 << 30) - 1
-    if not what & p.SET_MTIME:
-        return omit, omit
-    return omit, now if what & p.SET_MTIME_NOW else mtime * NANO + nanos
 
 
 def serve(
