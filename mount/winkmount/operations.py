@@ -292,8 +292,13 @@ class Operations:
         self._open(attr, fi, write=write, truncate=truncate)
         return 0
 
-    @change
     def create(self, path: str, mode: int, fi: FileInfo) -> int:
+        self._made = self.make(path, mode, fi)
+        return 0
+
+    @change
+    def make(self, path: str, mode: int, fi: FileInfo) -> Attr:
+        """The same as `create` -> the attributes of what is open now."""
         parent, name = self.paths.split(path)
         truncate = False
         try:
@@ -303,11 +308,9 @@ class Operations:
                 raise
             attr = self.paths.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
-        else:
-            self._made = attr
         write = fi.flags & os.O_ACCMODE != os.O_RDONLY
         self._open(attr, fi, write=write, truncate=truncate)
-        return 0
+        return self.paths.attr(path) if truncate else attr
 
     def _open(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(attr.id, write=write, truncate=truncate)

@@ -14,6 +14,7 @@ from typing import Final
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
+    DEFAULT_MODES,
     FEW,
     Attrs,
     Extent,
@@ -310,9 +311,12 @@ def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
     owner   (uid, gid) of the container
     """
     ftype = draft.ftype
-    if ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755):
+    if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
         ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    if attrs == Attrs(default_mode(ftype), *owner):
+    if (
+        attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
+        and attrs.ctime_ns is None and not attrs.xattrs
+    ):  # fmt: skip
         draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
     elif draft.attrs != attrs:
         draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None

@@ -27,6 +27,7 @@ from winkfs.container.ondisk.inode import (
     FileType,
     check_directory,
     check_ftype,
+    check_length,
 )
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
@@ -114,6 +115,14 @@ class Engine:
             self.need_writable()
             draft: Draft = self.run(self.changes.amend, key, mode, uid, gid, ns, ctime_ns)
             return draft
+
+    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int) -> None:
+        """See `Container.write_many`. Of an inode key and bytes, which are not looked at again."""
+        for offset, data in pieces:
+            check_length(offset + len(data), key)
+        with self.lock:
+            self.need_writable()
+            self.run(self.changes.write_many, key, pieces, ns)
 
     def put_file(
         self,

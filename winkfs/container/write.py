@@ -367,6 +367,11 @@ class Changes:
         self._forbid_ao("overwriting", key)
         size = sum(len(data) for _, data in pieces)
         draft = self._draft(key, "changing a file", size)
+        if len(pieces) == 1 and pieces[0][0] == draft.lsize and size < self._writer.chunk:
+            self._promise(draft, size)  # at the end, as of each new file
+            self._writer.append(draft, pieces[0][1])
+            self._touch(draft, size, ns)
+            return
         gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
         self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
         self._writer.write_many(draft, pieces)
@@ -474,11 +479,14 @@ class Changes:
             return
         self._kv.reserve(self._waiting + 64 + len(key))
         if draft is None:
-            draft = Draft.of(key, *self.files.inode(key)[::-1], None)
+            pos, inode = self.files.inode(key)
+            gone = pos, inode.size, inode.lsize, set(inode.pointers)
+        else:
+            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
-        self.files.doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
-        self._store.index.assign(key, 0)
+        self.files.doom(*gone, delete=True)
+        self._store.index.assign(key, 0, old=gone[0])
 
     def entomb(self, keys: Sequence[bytes]) -> int:
         """Append tombstones of keys that nothing here has -> position of the first."""

@@ -495,7 +495,7 @@ class ContainerSource:
             return
         path = self.places[id]
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
-        self._container.write_many(path, pieces, mtime_ns=mtime_ns)
+        self.names.engine.write_many(path + INODE, pieces, mtime_ns)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)

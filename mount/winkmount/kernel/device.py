@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from winkmount.kernel import protocol as p
+from winkmount.kernel.pace import Pace
 
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
+SMALL: Final = 4096  # bytes of an answer that are copied behind its head: half the time of a writev
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
@@ -165,8 +167,12 @@ class Connection:
             raise
 
     def reply(self, unique: int, code: int, data: bytes) -> None:
+        head = p.OUT.pack(p.OUT.size + len(data), -code, unique)
         try:
-            os.writev(self.device, (p.OUT.pack(p.OUT.size + len(data), -code, unique), data))
+            if len(data) <= SMALL:
+                os.write(self.device, head + data)
+            else:
+                os.writev(self.device, (head, data))
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # nobody waits any more
                 raise
@@ -197,19 +203,21 @@ class Connection:
         poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
-        spin = self._spin
+        pace = Pace(self._spin)
         while (length := receive()) >= 0:
             if not length:
                 if clock() > until:
+                    if until:
+                        pace.in_vain()
+                        until = 0.0
                     if ending in dict(poll.poll()) and server.idle():
                         return
-                    until = clock() + spin
                 continue
             _, opcode, unique, node = unpack(room)
             if opcode in p.SILENT:
                 server.forget(opcode, node, room[head:length])
                 continue
-            until = clock() + spin if request(opcode, unique, node, room[head:length]) else 0.0
+            until = pace.until() if request(opcode, unique, node, room[head:length]) else 0.0
 
 
 @contextmanager

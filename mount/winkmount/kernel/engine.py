@@ -8,7 +8,6 @@ import logging
 import stat
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from winkmount.kernel.device import Connection, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
+from winkmount.kernel.waiting import Waiting
 from winkmount.operations import Operations
 from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Nodes
 
@@ -56,7 +56,7 @@ class Engine:
         caching = operations.caching
         self._names, self._missing = _time(caching.names), _time(caching.missing)
         self._open_flags = p.NOFLUSH * operations.source.gather
-        self._later = ThreadPoolExecutor(1, "winkmount-sync")
+        self._waiting = Waiting(self.answer, connection.reply)
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -91,7 +91,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        self._later.shutdown()
+        self._waiting.close()
 
     def start(self) -> None:
         pass
@@ -104,17 +104,11 @@ class Engine:
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or begin to."""
         if opcode in LATER:
-            self._later.submit(self._answer_later, opcode, unique, node, bytes(body))
+            self._waiting.put(opcode, unique, node, body, self._connection.caller()[2])
             return False
         code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
         return True
-
-    def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
-        try:
-            self._connection.reply(unique, *self.answer(opcode, node, memoryview(body)))
-        except OSError as error:
-            log.error("fsync: %s", error)
 
     def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, Reply]:
         """-> an errno or 0, and what is to be said."""
@@ -132,7 +126,10 @@ class Engine:
         return errno.EIO, b""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """The kernel does not hold some numbers any more."""
+        """The kernel does not hold some numbers any more, or a signal came to who waits."""
+        if opcode == p.INTERRUPT:
+            self._waiting.interrupt(p.LONG.unpack_from(body)[0])
+            return
         with self.operations.mutex:
             if opcode == p.FORGET:
                 self.nodes.forget(node, p.LONG.unpack_from(body)[0])
@@ -279,11 +276,11 @@ class Engine:
     def _create(self, node: int, body: memoryview) -> Reply:
         flags, mode, how = p.CREATE_IN.unpack_from(body)
         name, info = bytes(body[p.CREATE_IN.size : -1]), Info(flags=flags)
-        self.operations.create(_path(node, name), mode, info)
-        if how & p.KILL_AT_OPEN:
+        attr = self.operations.make(_path(node, name), mode, info)
+        if how & p.KILL_AT_OPEN and attr.mode & (stat.S_ISUID | stat.S_ISGID):
             self._kill(_path(node, name), info)
-        attr, links = self.operations.lookup(_path(node, name), info)
-        return self._entry(node, name, attr, links) + self._opened(info)
+            attr, _ = self.operations.lookup(_path(node, name), info)
+        return self._entry(node, name, attr) + self._opened(info)
 
     def _read(self, node: int, body: memoryview) -> Reply:
         (fh,), (offset, size) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)

@@ -55,6 +55,7 @@ CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
 CTIME_VALUE: Final = struct.Struct(">q")
 JUST_CTIME: Final = struct.pack(">H19sI", len(CTIME), CTIME, CTIME_VALUE.size)
 """What stands between owner and time in attributes that have nothing else."""
+NAMED_CTIME: Final = len(JUST_CTIME) + CTIME_VALUE.size
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 PERMISSIONS: Final = 0o7777
 UINT32: Final = (1 << 32) - 1
@@ -304,9 +305,10 @@ class Attrs:
     @property
     def size(self) -> int:
         """Bytes that they take, encoded."""
-        ctime = 0 if self.ctime_ns is None else len(JUST_CTIME) + CTIME_VALUE.size
-        named = sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
-        return ATTRS.size + ctime + named
+        own = ATTRS.size if self.ctime_ns is None else ATTRS.size + NAMED_CTIME
+        if not self.xattrs:
+            return own
+        return own + sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
 
     def encode(self) -> bytes:
         if not self.xattrs:
