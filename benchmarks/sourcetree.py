@@ -17,6 +17,7 @@ FOLDERS: Final = (
     sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "/usr/include", "/usr/share/doc",
     "/usr/lib/python3", "/usr/share/perl", "/usr/share/zoneinfo",
 )  # fmt: skip
+TOP: Final = "tree"
 MOST: Final = 256 << 10  # bytes of a file: no libraries or archives
 COMPILED: Final = (".pyc", ".so", ".a", ".o", ".jar", ".gz")
 
@@ -55,7 +56,7 @@ def _endless() -> Iterator[tuple[Path, str]]:
     """Directories and files, each with its name in the tree, a directory before what is in it."""
     for copy in itertools.count():
         for folder in FOLDERS:
-            top = f"tree/copy{copy:02d}{folder}"
+            top = f"{TOP}/copy{copy:02d}{folder}"
             for parent, folders, names in os.walk(folder):
                 folders[:] = sorted(set(folders) - {"__pycache__"})
                 if not (folders or names):

@@ -373,7 +373,7 @@ class Placed(NamedTuple):
 
 
 def special_rows(put: Placed, attrs: Sequence[bytes], unit: int, *, typed: bool) -> Rows:
-    """Rows of files put in bulk with these attributes: extended ones, or the time of the last change.
+    """Rows of files put in bulk with these attributes: extended ones, or the time of a change.
 
     unit    nanoseconds of their mtimes
     typed   there are columns of the user

@@ -428,8 +428,6 @@ class Changes:
         had = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
         mode = had.mode if mode is None else mode
         uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
-        if ns is None and mode == had.mode and uid == had.uid and gid == had.gid:
-            return draft
         self._promise(draft, NOTED + had.size)
         mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
         latest = max(ctime_ns, had.ctime_ns or ctime_ns)
@@ -437,6 +435,15 @@ class Changes:
         with_mode(draft, check_attrs(attrs), owner)
         draft.mtime = mtime
         return draft
+
+    def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
+        """Whether a draft has this mode and owner already; None and -1: whichever they are."""
+        had, (own_uid, own_gid) = draft.attrs, self._content.owner
+        return (
+            mode in (None, DEFAULT_MODES[draft.ftype & 255] if had is None else had.mode)
+            and uid in (-1, own_uid if had is None else had.uid)
+            and gid in (-1, own_gid if had is None else had.gid)
+        )
 
     def set_attrs(
         self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True

@@ -455,6 +455,9 @@ class ContainerSource:
         mode, uid, gid, mtime_ns, is_now = change
         if mtime_ns is not None or is_now:
             mtime_ns = nearest_ns(now_ns if is_now or mtime_ns is None else mtime_ns)
+        elif names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
+            self.view.note_change(id, now_ns)
+            return self.view.drafted(draft)
         draft = names.engine.amend(draft.key, mode, uid, gid, mtime_ns, now_ns)
         self._changed_entry(path)
         self.view.note_change(id, now_ns)

@@ -28,7 +28,6 @@ WANTED: Final = (
 )  # fmt: skip
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
-NO_CHANGE: Final = Amendment()
 Reply = bytes
 
 log = logging.getLogger("winkmount")
@@ -218,19 +217,16 @@ class Engine:
         operations, path = self.operations, _node(node)
         info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
         change = Amendment(
-            stat.S_IMODE(mode) if what & p.SET_MODE else None,
+            mode & 0o7777 if what & p.SET_MODE else None,
             uid if what & p.SET_UID else -1,
             gid if what & p.SET_GID else -1,
             mtime * NANO + nanos if what & p.SET_MTIME else None,
             what & p.SET_MTIME_NOW != 0,
         )
-        if not what & (p.SET_SIZE | p.KILLS):
-            if change != NO_CHANGE:
-                return self._attr(node, operations.amend(path, change, info))
-            return self._attr(node, operations.lookup(path, info)[0])
-        before = change._replace(mtime_ns=None, is_now=False)
-        if before != NO_CHANGE:
-            operations.amend(path, before, info)
+        if what & p.SET_ANY and not what & (p.SET_SIZE | p.KILLS):
+            return self._attr(node, operations.amend(path, change, info))
+        if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
+            operations.amend(path, change._replace(mtime_ns=None, is_now=False), info)
         if what & p.SET_SIZE:
             operations.truncate(path, size, info)
         if what & p.KILLS:
