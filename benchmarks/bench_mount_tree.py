@@ -2,7 +2,7 @@
 
 `tar xf` of 78,000 files in the directories that sources have, `find -size`, which asks for the
 attributes of each, and `rm -rf`; the tar file is in the page cache. Beside a directory on ext4,
-where the kernel does all, and bindfs on such a directory.
+where the kernel does all.
 
 None of the commands waits for the disk: the time until all is durable comes behind `tar xf`, by
 fsync of the directory here, which is the whole container, and by syncfs there.
@@ -21,13 +21,12 @@ from typing import Final
 
 import sourcetree
 from common import Case, Phases, Watch, interleaved, options, scratch, warm
-from filesystems import Rival, bindfs, directory, present, versions, winkfs_mount
+from filesystems import Rival, directory, versions, winkfs_mount
 from report import SERVER, Goal, Report, rates, seconds, server
 
 import winkfs
 
 OURS: Final = "winkfs mount"
-BINDFS: Final = "bindfs"
 EXT4: Final = "ext4 directory"
 COLUMNS: Final = (
     "file system", "tar xf, files/s (range)", "until durable, s", "find -size, files/s",
@@ -61,17 +60,16 @@ def main() -> None:
     report.goals(OURS, speed, GOALS)
     report.note(f"The tree: {made_of}.")
     report.note("CPU and RssAnon: after rm -rf. A mount may take five times as long as ext4.")
-    report.note(f"Versions: {versions(tar='--version', bindfs='--version')}.")
+    report.note(f"Versions: {versions(tar='--version')}.")
     report.finish()
 
 
 def cases(place: Path, tar: Path, count: int) -> dict[str, Case]:
     point, below, base = place / "mnt", place / "below", place / "container"
-    rivals = present({
-        OURS: ("", partial(winkfs_mount, base, point)),
-        BINDFS: ("bindfs", partial(bindfs, below, point)),
-        EXT4: ("", partial(directory, below)),
-    })  # fmt: skip
+    rivals: dict[str, Rival] = {
+        OURS: partial(winkfs_mount, base, point),
+        EXT4: partial(directory, below),
+    }
     return {
         name: partial(round_of, place, name, rival, tar, count) for name, rival in rivals.items()
     }
@@ -85,7 +83,7 @@ def round_of(place: Path, name: str, rival: Rival, tar: Path, count: int) -> Pha
         watch = Watch()
         subprocess.run(["tar", "xf", tar, "-C", root], check=True)
         watch.lap("untar")
-        make_durable(root, whole=mounted.server != 0 and name == OURS)
+        make_durable(root, whole=name == OURS)
         watch.lap("durable")
         subprocess.run(["find", root, "-size", "+100000k"], check=True)
         watch.lap("find")

@@ -444,13 +444,11 @@ class ContainerSource:
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
         """See `Amending`. Programs that unpack archives do this to each file they have made."""
-        names = self.names
-        path = self.places[id]
-        draft = names.drafts.get(path + INODE)
-        if (
-            draft is None or draft.fileid != id or draft.ftype == FileType.DIR or id in self._spools
-            or not self._keeps_times or names.engine.troubles != names.troubles
-        ):  # fmt: skip
+        names, draft = self.names, None
+        if id not in self._spools and self._keeps_times and names.engine.troubles == names.troubles:
+            path = self.places[id]
+            draft = names.drafts.get(path + INODE)
+        if draft is None or draft.fileid != id or draft.ftype == FileType.DIR:
             return amend_singly(self, id, change, now_ns)
         mode, uid, gid, mtime_ns, is_now = change
         if mtime_ns is not None or is_now:
