@@ -10,7 +10,7 @@ REST: Final = 16  # requests without a wait after the first look that finds too 
 MOST_REST: Final = 512  # after many such looks
 
 
-class Pace:
+class Spinning:
     """When to go on asking. Where half of the waits are in vain it sleeps at once for a while, each
     time for twice as long: whoever asks has other things to do, or others want the processors, and
     then a wait takes them from who would ask.
