@@ -1,6 +1,5 @@
 """What stands around the operations: the lock, error mapping, the read-only check, and syncs.
 
-AwakeLock                    the lock of a mount that must answer fast
 operation, change, waiting   decorators of the callbacks
 Durability                   how what was written becomes durable while others are served
 """
@@ -13,18 +12,10 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
-from types import TracebackType
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from winkmount.handles import Hidden, Paths
 from winkmount.source import Healing, Source, Steps, Stepwise, error_of, next_step, refuse
-
-LATENCY_DEVICE: Final = (
-    "/dev/cpu_dma_latency"  # open: no processor sleeps deeper than was written into it
-)
-NO_SLEEP: Final = bytes(4)  # an int32: microseconds
-LINGER: Final = 0.1  # seconds without a request after which they may sleep again
 
 log = logging.getLogger("winkmount")
 
@@ -32,50 +23,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AwakeLock:
-    """A lock that keeps the processors awake while requests come, since every request takes it.
-
-    A request that meets sleeping processors costs two wake-ups: the server's and the caller's. It
-    concerns the whole machine: all its processors stay in their shallowest idle state from the
-    first request of a burst until LINGER after the last.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._busy = threading.Event()
-        self._asked = False
-        threading.Thread(target=self._hold, daemon=True).start()
-
-    def __enter__(self) -> bool:
-        self._asked = True
-        if not self._busy.is_set():
-            self._busy.set()
-        return self._lock.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
-
-    def _hold(self) -> None:
-        pause = threading.Event()
-        while self._busy.wait():
-            with Path(LATENCY_DEVICE).open("wb", buffering=0) as device:
-                device.write(NO_SLEEP)
-                while self._asked:
-                    self._asked = False
-                    pause.wait(LINGER)
-            self._busy.clear()
-
-
 class Guarded(Protocol):
     """What an object with operations has to have: see `Operations`."""
 
     source: Source
-    mutex: threading.RLock | AwakeLock
+    mutex: threading.RLock
     changed: threading.Event
     version: int
     paths: Paths

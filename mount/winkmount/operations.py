@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from winkmount.guard import AwakeLock, Durability, change, operation, waiting
+from winkmount.guard import Durability, change, operation, waiting
 from winkmount.handles import (
     KNOWN_DIRS,
     NAME_MAX,
@@ -87,7 +87,6 @@ class Operations:
         name: str,
         on_start: Callable[[], None] | None = None,
         caching: Caching = Caching(),  # noqa: B008 # it is frozen
-        mutex: AwakeLock | None = None,
         paths: type[Paths] | None = None,
     ) -> None:
         """`name`: the kind of mount; `user.NAME.pid` of the root is the server's process id.
@@ -96,7 +95,7 @@ class Operations:
         self.paths = (paths or Paths)(source)
         self.opened, self.hidden = self.paths.opened, self.paths.hidden
         # not `lock`: libfuse has an operation of that name
-        self.mutex: threading.RLock | AwakeLock = mutex or threading.RLock()
+        self.mutex = threading.RLock()
         self.durable = Durability(source, self.mutex)
         self.changed = self.durable.changed
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)

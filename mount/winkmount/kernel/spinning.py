@@ -25,11 +25,13 @@ class Spinning:
 
     def until(self) -> float:
         """Until when to ask, by `time.perf_counter`, now that a request is answered; 0.0: not."""
-        if self._left or not self._seconds:
-            self._left -= self._left > 0
-            return 0.0
         if self._waits == TRIES:
             self._look()
+        if self._left:
+            self._left -= 1
+            return 0.0
+        if not self._seconds:
+            return 0.0
         self._waits += 1
         return time.perf_counter() + self._seconds
 
