@@ -9,7 +9,7 @@ import pytest
 from mounting import base as base
 from mounting import mounted, server_of
 
-from winkmount.kernel.spinning import MOST_REST, REST, TRIES, Spinning
+from winkmount.kernel.device import MOST_REST, REST, TRIES, Spinning
 
 
 def waits(spinning: Spinning, requests: int, *, in_vain: bool) -> int:

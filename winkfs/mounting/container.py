@@ -143,7 +143,8 @@ class ContainerSource:
 
     def _touch(self, path: bytes) -> None:
         """A name came or went: the directory it is in is as new as that."""
-        self._changed()
+        if not self._dirty_since:
+            self._changed()
         above = path.rpartition(b"/")[0]
         self._mtimes[above] = time.time_ns()
         self._touched.add(above)
@@ -155,7 +156,8 @@ class ContainerSource:
 
     def _changed_entry(self, path: bytes) -> None:
         """A name has another inode."""
-        self._changed()
+        if not self._dirty_since:
+            self._changed()
         self.names.tree.change(path)
 
     def _change(

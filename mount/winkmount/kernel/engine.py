@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from winkmount.guard import Waiting
 from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
-from winkmount.kernel.waiting import Waiting
 from winkmount.operations import Operations
 from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Nodes
 
