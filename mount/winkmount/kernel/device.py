@@ -20,7 +20,6 @@ from winkmount.kernel import protocol as p
 
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
-SMALL: Final = 4096  # bytes of an answer that are copied behind its head: half the time of a writev
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
@@ -222,12 +221,8 @@ class Connection:
             raise
 
     def reply(self, unique: int, code: int, data: bytes) -> None:
-        head = p.OUT.pack(p.OUT.size + len(data), -code, unique)
         try:
-            if len(data) <= SMALL:
-                os.write(self.device, head + data)
-            else:
-                os.writev(self.device, (head, data))
+            os.writev(self.device, (p.OUT.pack(p.OUT.size + len(data), -code, unique), data))
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):  # nobody waits any more
                 raise
