@@ -56,7 +56,7 @@ def main() -> None:
     report = Report(asked, "pack", "How long does it take to pack a tree, durable?", COLUMNS)
     trees = {
         "HTML": htmltree.make(asked.place, asked.size(20_000, 500)),
-        "sources": sourcetree.make(asked.place, asked.size(78_000, 1_000)),
+        "sources": sourcetree.tree(asked.place, asked.size(78_000, 1_000)),
     }
     for name, (tree, made_of) in trees.items():
         files = sorted(path for path in tree.rglob("*") if path.is_file())

@@ -25,7 +25,6 @@ from typing import Final
 
 import winkfs
 from winkformats import native
-from winkmount.guard import LATENCY_DEVICE, NO_SLEEP
 
 Phases = dict[str, float]  # name of a part of a run -> seconds
 Case = Callable[[], Phases]
@@ -91,14 +90,9 @@ def options(
     )
 
 
-def sleeps(asked: Options) -> bool:
-    """Whether processors may sleep during the runs, and `-o low_latency` can keep them awake."""
-    return not asked.awake and os.access(LATENCY_DEVICE, os.W_OK)
-
-
 def _keep_awake() -> None:
     """Until this process ends: so a request to a server does not cost two wake-ups."""
-    os.write(os.open(LATENCY_DEVICE, os.O_WRONLY), NO_SLEEP)
+    os.write(os.open("/dev/cpu_dma_latency", os.O_WRONLY), bytes(4))  # an int32: microseconds
 
 
 @contextlib.contextmanager

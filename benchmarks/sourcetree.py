@@ -1,51 +1,86 @@
-"""A tree of small files like those of a system's sources, made once of what this machine has: the
-libraries of Python, documentation, headers. Copies of them fill it up to the count asked for."""
+"""A source tree, and a tar file of it: the sources and texts of this machine, in the directories they have.
+
+Where the machine has fewer, all of them come again in another top directory.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sysconfig
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 FOLDERS: Final = (
-    sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "/usr/lib/python3",
-    "/usr/share/doc", "/usr/include", "/usr/share/man", "/usr/share/zoneinfo", "/usr/share/perl",
+    sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "/usr/include", "/usr/share/doc",
+    "/usr/lib/python3", "/usr/share/perl", "/usr/share/zoneinfo",
 )  # fmt: skip
-LARGEST: Final = 256 << 10  # bytes: sources have no larger ones
+TOP: Final = "tree"
+MOST: Final = 256 << 10  # bytes of a file: no libraries or archives
+COMPILED: Final = (".pyc", ".so", ".a", ".o", ".jar", ".gz")
 
 
 def make(place: Path, count: int) -> tuple[Path, str]:
-    """A tree of `count` files below `place`, and what it is made of. It is made only once."""
-    tree, told = place / f"sources-{count}", place / f"sources-{count}.txt"
+    """The tar file, with `count` files, and what it is made of. It is made only once."""
+    tar, told = place / f"sources-{count}.tar", place / f"sources-{count}.txt"
     if not told.exists():
-        shutil.rmtree(tree, ignore_errors=True)
-        told.write_text(_fill(tree, count))
-    return tree, told.read_text()
+        told.write_text(_fill(tar, count))
+    return tar, told.read_text()
 
 
-def _fill(tree: Path, count: int) -> str:
-    found = list(dict.fromkeys(_sources()))
-    total = 0
-    for i in range(count):
-        source = found[i % len(found)]
-        path = tree / f"copy{i // len(found)}" / source.relative_to("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
-        total += path.stat().st_size
+def tree(place: Path, count: int) -> tuple[Path, str]:
+    """The files of that tar file, in a directory. They are made only once."""
+    tar, told = make(place, count)
+    there = place / f"sources-{count}"
+    if not there.is_dir():
+        new = there.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        with tarfile.open(tar) as archive:
+            archive.extractall(new, filter="tar")
+        new.rename(there)
+    return there, told
+
+
+def _fill(tar: Path, count: int) -> str:
+    files = directories = size = 0
+    with tarfile.open(tar, "w", format=tarfile.GNU_FORMAT) as archive:
+        for path, name in _endless():
+            member = archive.gettarinfo(path, name)
+            member.type = tarfile.REGTYPE if member.islnk() else member.type
+            if member.isdir():
+                archive.addfile(member)
+                directories += 1
+                continue
+            member.size = path.stat().st_size
+            with path.open("rb") as file:
+                archive.addfile(member, file)
+            files, size = files + 1, size + member.size
+            if files == count:
+                break
     return (
-        f"{count:,} files, {total / 1e6:,.0f} MB: the {len(found):,} files of at most "
-        f"{LARGEST >> 10} KiB in this machine's Python, documentation and headers, and copies"
+        f"{files:,} files, {size / 1e6:,.0f} MB, and {directories:,} directories, made of the "
+        "sources and texts of this machine (Python, headers, documentation)"
     )
 
 
-def _sources() -> Iterator[Path]:
-    for folder in FOLDERS:
-        for parent, folders, names in os.walk(os.path.realpath(folder)):
-            folders.sort()
-            for name in sorted(names):
-                path = Path(parent, name)
-                if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
-                    yield path
+def _endless() -> Iterator[tuple[Path, str]]:
+    """Directories and files, each with its name in the tree, a directory before what is in it."""
+    for copy in itertools.count():
+        for folder in FOLDERS:
+            top = f"{TOP}/copy{copy:02d}{folder}"
+            for parent, folders, names in os.walk(folder):
+                folders[:] = sorted(set(folders) - {"__pycache__"})
+                if not (folders or names):
+                    continue
+                within = top + parent[len(folder) :]
+                yield Path(parent), within
+                for name in sorted(names):
+                    path = Path(parent, name)
+                    if (
+                        not path.is_symlink() and path.is_file()
+                        and path.suffix not in COMPILED and path.stat().st_size <= MOST
+                    ):  # fmt: skip
+                        yield path, f"{within}/{name}"

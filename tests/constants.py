@@ -95,7 +95,6 @@ PLACES: Final = {
     "seconds to a server's answer": "winkmount.mounts.ANSWER",
     "seconds until umount says why it waits": "winkmount.mounts.SLOW",
     "device of FUSE": "winkmount.service.DEVICE",
-    "device of wakefulness": "winkmount.guard.LATENCY_DEVICE",
 }
 
 

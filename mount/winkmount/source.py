@@ -220,6 +220,43 @@ def error_of(wait: Callable[[], None]) -> OSError | None:
     return None
 
 
+class Amendment(NamedTuple):
+    """What is to become of the attributes of a file; None and -1: what they are.
+
+    mode      permission bits
+    mtime_ns  nanoseconds; with `is_now`: the time of the call
+    """
+
+    mode: int | None = None
+    uid: int = -1
+    gid: int = -1
+    mtime_ns: int | None = None
+    is_now: bool = False
+
+
+@runtime_checkable
+class Amending(Protocol):
+    """Optional for a Source: it changes mode, owner and time of a file in one step."""
+
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        """The same as `chmod`, `chown` and `utime` -> the attributes after that.
+
+        now_ns  the time of the call, which `is_now` means
+        """
+
+
+def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Attr:
+    """`Amending.amend` in single steps, for any Source."""
+    if change.mode is not None:
+        source.chmod(id, change.mode)
+    if (change.uid, change.gid) != (-1, -1):
+        source.chown(id, change.uid, change.gid)
+    if change.is_now or change.mtime_ns is not None:
+        mtime_ns = now_ns if change.is_now or change.mtime_ns is None else change.mtime_ns
+        source.utime(id, mtime_ns, now_ns)
+    return source.stat(id)
+
+
 @runtime_checkable
 class Healing(Protocol):
     """Optional for a Source: it can recover from damage to what it reads."""

@@ -16,6 +16,7 @@ from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
+    DEFAULT_MODES,
     FEW,
     Attrs,
     Extent,
@@ -87,10 +88,11 @@ class Draft:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a new file without attributes, all of whose content is in the tail."""
+        """Whether it is a new file of which nothing is written, all of whose content is in the
+        tail, with mode, owner and time of its last change at most."""
         return (
             not (self.old or self.owned or self.body or self.patches)
-            and self.attrs is None
+            and (self.attrs is None or not self.attrs.xattrs)
             and 0 < len(self.tail) <= CHUNK
         )
 
@@ -151,7 +153,7 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        named = len(draft.attrs.encode()) if draft.attrs and not draft.attrs_at else 0
+        named = draft.attrs.size if draft.attrs and not draft.attrs_at else 0
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
@@ -325,9 +327,12 @@ def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
     owner   (uid, gid) of the container
     """
     ftype = draft.ftype
-    if ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755):
+    if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
         ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    if attrs == Attrs(default_mode(ftype), *owner):
+    if (
+        attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
+        and attrs.ctime_ns is None and not attrs.xattrs
+    ):  # fmt: skip
         draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
     elif draft.attrs != attrs:
         draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None

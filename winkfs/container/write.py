@@ -370,6 +370,11 @@ class Changes:
         self._forbid_ao("overwriting", key)
         size = sum(len(data) for _, data in pieces)
         draft = self._draft(key, "changing a file", size)
+        if len(pieces) == 1 and pieces[0][0] == draft.lsize and size < self._writer.chunk:
+            self._promise(draft, size)  # at the end, as of each new file
+            self._writer.append(draft, pieces[0][1])
+            self._touch(draft, size, ns)
+            return
         gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
         self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
         self._writer.write_many(draft, pieces)
@@ -413,6 +418,36 @@ class Changes:
         if settings.attrs and settings.nanoseconds:
             with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
 
+    def amend(
+        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> Draft:
+        """Change mode, owner and mtime of a file at once, where the container keeps all of them.
+
+        mode, ns    None: they stay; uid, gid: -1
+        ctime_ns    when that was
+        raises      Refusal, NoSuchFile, OSError
+        """
+        draft, owner = self._draft(key, "changing a file"), self._content.owner
+        had = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+        mode = had.mode if mode is None else mode
+        uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
+        self._promise(draft, NOTED + had.size)
+        mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
+        latest = max(ctime_ns, had.ctime_ns or ctime_ns)
+        attrs = Attrs(mode, uid, gid, had.xattrs, None if latest == mtime else latest)
+        with_mode(draft, check_attrs(attrs), owner)
+        draft.mtime = mtime
+        return draft
+
+    def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
+        """Whether a draft has this mode and owner already; None and -1: whichever they are."""
+        had, (own_uid, own_gid) = draft.attrs, self._content.owner
+        return (
+            mode in (None, DEFAULT_MODES[draft.ftype & 255] if had is None else had.mode)
+            and uid in (-1, own_uid if had is None else had.uid)
+            and gid in (-1, own_gid if had is None else had.gid)
+        )
+
     def set_attrs(
         self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True
     ) -> None:
@@ -454,11 +489,14 @@ class Changes:
             return
         self._kv.reserve(self._waiting + 64 + len(key))
         if draft is None:
-            draft = Draft.of(key, *self.files.inode(key)[::-1], None)
+            pos, inode = self.files.inode(key)
+            gone = pos, inode.size, inode.lsize, set(inode.pointers)
+        else:
+            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
-        self.files.doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
-        self._store.index.assign(key, 0)
+        self.files.doom(*gone, delete=True)
+        self._store.index.assign(key, 0, old=gone[0])
 
     def entomb(self, keys: Sequence[bytes]) -> int:
         """Append tombstones of keys that nothing here has -> position of the first."""

@@ -302,18 +302,19 @@ def append_drafts(store: Store, drafts: Iterable[Draft]) -> Iterator[list[bytes]
 
     cost    a sixth of writing them one by one
     """
-    batch: list[Draft] = []
-    digits = size = 0
+    batches: dict[tuple[int, bool], list[Draft]] = {}  # by digits of the FILEIDs, attributes
+    sizes: dict[tuple[int, bool], int] = {}
     for draft in list(drafts):
         if not draft.plain:
             continue
-        wide = len(f"{draft.fileid:x}")
-        if batch and (wide != digits or size > BATCH):
-            yield _append_batch(store, batch)
-            batch, size = [], 0
+        kind = len(f"{draft.fileid:x}"), draft.attrs is not None
+        batch = batches.setdefault(kind, [])
         batch.append(draft)
-        digits, size = wide, size + len(draft.tail)
-    if batch:
+        sizes[kind] = sizes.get(kind, 0) + len(draft.tail)
+        if sizes[kind] > BATCH:
+            yield _append_batch(store, batches.pop(kind))
+            del sizes[kind]
+    for batch in batches.values():
         yield _append_batch(store, batch)
 
 
@@ -321,7 +322,8 @@ def _append_batch(store: Store, batch: list[Draft]) -> list[bytes]:
     files = _Tails.of(batch)
     fileids = np.array([draft.fileid for draft in batch], np.int64)
     mtimes = np.array([draft.mtime for draft in batch], np.int64)
-    positions, _ = append_plain(store, files, fileids, mtimes)
+    attrs = [draft.attrs.encode() for draft in batch if draft.attrs]
+    positions, _ = append_plain(store, files, fileids, mtimes, attrs or None)
     store.index.assign_new(files.keys, positions)
     return files.keys
 

@@ -53,6 +53,9 @@ ATTRS: Final = struct.Struct(">qqq")
 HIGHEST: Final = (1 << 63) // NANO  # seconds that int64 holds as nanoseconds
 CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
 CTIME_VALUE: Final = struct.Struct(">q")
+JUST_CTIME: Final = struct.pack(">H19sI", len(CTIME), CTIME, CTIME_VALUE.size)
+"""What stands between owner and time in attributes that have nothing else."""
+NAMED_CTIME: Final = len(JUST_CTIME) + CTIME_VALUE.size
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 PERMISSIONS: Final = 0o7777
 UINT32: Final = (1 << 32) - 1
@@ -269,7 +272,20 @@ class Attrs:
     xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
     ctime_ns: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that they take, encoded."""
+        own = ATTRS.size if self.ctime_ns is None else ATTRS.size + NAMED_CTIME
+        if not self.xattrs:
+            return own
+        return own + sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
+
     def encode(self) -> bytes:
+        if not self.xattrs:
+            head = ATTRS.pack(self.mode, self.uid, self.gid)
+            if self.ctime_ns is None:
+                return head
+            return head + JUST_CTIME + CTIME_VALUE.pack(self.ctime_ns)
         parts, named = [ATTRS.pack(self.mode, self.uid, self.gid)], dict(self.xattrs)
         if self.ctime_ns is not None:
             named[CTIME] = CTIME_VALUE.pack(self.ctime_ns)
