@@ -285,6 +285,13 @@ class Nodes(Protocol):
         """The contents of some files of a page that `around` gave, int64[n] rows in it, all of
         each; good until the next call. None: it has to be read alone."""
 
+    def present(self, node: int, size: int) -> bool:
+        """Whether the first `size` bytes of a file can be read without waiting for the disk, as
+        far as that is known without waiting. Never raises."""
+
+    def bring(self, node: int, size: int) -> None:
+        """Wait until that is so, most likely. Any thread may call it at any time. Raises OSError."""
+
     def ids(self, node: int) -> tuple[int, int]:
         """Ids of a directory and of the one above."""
 

@@ -452,6 +452,11 @@ class Numbered(View, Protocol):
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
 
+    def present(self, pos: int, size: int) -> bool:
+        """See `winkmount.source.Nodes`, of the file whose inode is there."""
+
+    def bring(self, pos: int, size: int) -> None: ...
+
     def contents(self, rows: Int64) -> Sequence[bytes | memoryview | None]:
         """The contents of the files of these rows of the order, one entry each, int64[n, 8]; good
         until the next call. None: read it alone."""
@@ -481,16 +486,7 @@ class Sheet:
             self.above, self.depths = [above] * n, [depth] * n  # all in one directory
             shorts = [name[cut:] for name in names]
         else:
-            split = [name.rpartition(b"/") for name in names]
-            self.above = [above for above, _, _ in split]
-            self.depths = [name.count(b"/") for name in names]
-            shorts = [short for _, _, short in split]
-            for i in range(1, n):
-                above, first = self.above[i], len(self.until)
-                if above != self.above[first]:
-                    if self.depths[first] and not above.startswith(self.above[first] + b"/"):
-                        self.ends[first] = i
-                    self.until += [i] * (i - first)
+            shorts = self._split(names)
         self.until += [n] * (n - len(self.until))
         behind = numbers.offset(start + 1)
         nodes = rows.numbers[:, POS].copy()
@@ -504,10 +500,35 @@ class Sheet:
         self.strange = bool(odd.any()) or not all_shown(names)
 
 
+    def _split(self, names: list[bytes]) -> list[bytes]:
+        """Fill in the directories of the names -> what each is called there. Names of one directory
+        without others between them are looked at together: a third of the time of each alone."""
+        shorts, n = list[bytes](), len(names)
+        self.above, self.depths = [], []
+        while (at := len(shorts)) < n:
+            above, slash, short = names[at].rpartition(b"/")
+            depth, stop = names[at].count(b"/"), at + 1
+            if slash:
+                stop = bisect.bisect_left(names, above + b"0", at)  # "0" follows "/"
+                if b"".join(names[at:stop]).count(b"/") != (stop - at) * depth:
+                    stop = at + 1  # there are names below others
+            if at and above != self.above[-1]:
+                first = len(self.until)
+                if self.depths[first] and not above.startswith(self.above[first] + b"/"):
+                    self.ends[first] = at
+                self.until += [at] * (at - first)
+            self.above += [above] * (stop - at)
+            self.depths += [depth] * (stop - at)
+            cut = len(above) + 1
+            shorts += [name[cut:] for name in names[at:stop]] if slash else [short]
+        return shorts
+
+
 def all_shown(names: list[bytes]) -> bool:
     """Whether all of these can be paths."""
     text = b"/" + b"/\0/".join(names) + b"/"
-    usual = not (b"//" in text or b"/./" in text or b"/../" in text)
+    dots = b"/." in text and (b"/./" in text or b"/../" in text)
+    usual = not (b"//" in text or dots)
     return usual and (
         max(map(len, names)) <= MAX_COMPONENT or all(bad_prefix(name) is None for name in names)
     )
@@ -660,6 +681,12 @@ class Numbers:
         assert isinstance(page.places, np.ndarray)
         rows = page.places[chosen]
         return self._view.contents(rows) if (rows[:, POINTER] > 0).all() else [None] * len(rows)
+
+    def present(self, node: int, size: int) -> bool:
+        return self._view.present(node, size)
+
+    def bring(self, node: int, size: int) -> None:
+        self._view.bring(node, size)
 
     # directories
 
