@@ -85,7 +85,7 @@ PLACES: Final = {
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",
     "entries of a directory made at once": "winkfs.mounting.listing.BATCH",
-    "numbers that the kernel is given": "winkmount.kernel.direct.LEAST",
+    "numbers that the kernel is given": "winkmount.kernel.giving.LEAST",
     "part of the memory for numbers": "winkmount.kernel.direct.SHARE",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",

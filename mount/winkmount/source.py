@@ -290,7 +290,8 @@ class Nodes(Protocol):
         far as that is known without waiting. Never raises."""
 
     def bring(self, node: int, size: int) -> None:
-        """Wait until that is so, most likely. Any thread may call it at any time. Raises OSError."""
+        """Wait until that is so, most likely. Any thread may call it at any time. Raises
+        OSError."""
 
     def ids(self, node: int) -> tuple[int, int]:
         """Ids of a directory and of the one above."""

@@ -57,6 +57,7 @@ DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
 NO_ROWS: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
+NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
 SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
 
@@ -717,11 +718,14 @@ class Numbers:
         return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
 
     def _run(self, path: bytes, offset: int) -> tuple[Page, int, int] | None:
-        """Entries of a directory behind an offset where many are files one behind the other."""
+        """Entries of a directory behind an offset where many are files one behind the other, or
+        there are none."""
         low, high = self._overlay.range(path)
         at = max(offset - self._base, low)
-        if at >= high or not self._tells_all(path):
+        if not self._tells_all(path):
             return None
+        if at >= high:
+            return NOTHING, 0, 0
         sheet = self._sheet_of(at)
         first = at - sheet.start
         stop = sheet.until[first]

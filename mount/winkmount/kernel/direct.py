@@ -6,11 +6,9 @@ import errno
 import logging
 import stat
 import struct
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +17,9 @@ from winkmount.kernel import protocol as p
 from winkmount.kernel.ahead import Ahead, Batch, Held, Waiting
 from winkmount.kernel.device import Connection
 from winkmount.kernel.entries import NO_ENTRY, Entries, Shown, attr_fields, sized
+from winkmount.kernel.giving import Giving
 from winkmount.operations import Operations
 from winkmount.source import Healing, Nodes, refuse
-
-HELD: Final = 1100  # bytes that the kernel keeps for a number: an inode, and a name
-SHARE: Final = 8  # of the memory that is free: one part of so many is for them
-LEAST: Final = 1 << 16  # numbers
-LOOK: Final = 1.0  # seconds until the next look at what is free
 
 log = logging.getLogger("winkmount")
 
@@ -74,10 +68,6 @@ class Direct:
     The kernel is told that nothing is opened: so it lists a directory without opendir and
     releasedir, and what it has listed once it does not ask for again as long as it has memory.
 
-    It keeps an inode of 1 KB for each number that it was given until it forgets it, which it says:
-    where that becomes more than a part of the memory that is free, it gets none of files that are
-    only listed.
-
     operations  what is rare is answered by them
     """
 
@@ -90,8 +80,7 @@ class Direct:
         self._operations, self._nodes, self._shown = operations, nodes, shown
         self._seconds = int(operations.caching.names)
         self._missing = p.ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
-        self._held = 0  # numbers that the kernel was given and has not forgotten
-        self._most, self._due = 0, 0.0  # how many it may have; when that is looked at again
+        self._giving = Giving()
         self._answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
             p.LOOKUP: self._lookup,
             p.GETATTR: self._getattr,
@@ -188,7 +177,7 @@ class Direct:
             gone = int(np.frombuffer(body, np.int64)[2::2].sum())
         else:
             return
-        self._held = max(self._held - gone, 0)
+        self._giving.forgotten(gone)
 
     def _lookup(self, node: int, body: memoryview) -> bytes:
         name = bytes(body[:-1])
@@ -199,7 +188,10 @@ class Direct:
         except FileNotFoundError:
             return self._missing
         valid = self._seconds
-        self._held += 1
+        if attr.is_dir:
+            self._giving.held += 1
+        else:
+            self._giving.looked_up(node)
         return p.ENTRY_OUT.pack(found, 0, valid, valid, 0, 0, *attr_fields(self._shown.of(attr)))
 
     def _getattr(self, node: int, body: memoryview) -> bytes:
@@ -218,6 +210,7 @@ class Direct:
         offset, room = p.READ_IN.unpack_from(body)
         first = b""
         if offset < DOTS:
+            self._giving.begins()
             first = b"".join(self._dots(node, plus)[offset:])
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
@@ -232,20 +225,17 @@ class Direct:
             stop = bisect_right(ends, most, start + 1, stop) - 1
         if not plus:
             return first + found.plain[ends[start] : ends[stop]]
-        if self._gives(offset, stop - start):
-            entries = found.plus
-            self._held += stop - start
-        else:
-            entries = found.few
-            self._held += found.directories[stop] - found.directories[start]
-        return first + entries[ends[start] : ends[stop]]
-
-    def _gives(self, offset: int, count: int) -> bool:
-        """Whether the kernel gets the numbers of so many more files."""
-        now = time.monotonic()
-        if offset < DOTS and now >= self._due:
-            self._most, self._due = _most(), now + LOOK
-        return self._held + count <= self._most
+        given, last = self._giving.gives(node, stop - start)
+        until = (stop if last else stop - 1) if given else start
+        few = found.directories
+        self._giving.held += until - start + few[stop] - few[until]
+        if until == stop:
+            return first + found.plus[ends[start] : ends[stop]]
+        if until == start:
+            return first + found.few[ends[start] : ends[stop]]
+        return (
+            first + found.plus[ends[start] : ends[until]] + found.few[ends[until] : ends[stop]]
+        )
 
     def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
         head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
@@ -268,10 +258,3 @@ class Direct:
         offset, whence = p.LSEEK_IN.unpack_from(body)
         fields: Any = None  # nothing is opened
         return struct.pack("=q", self._operations.lseek(self._path(node), offset, whence, fields))
-
-
-def _most() -> int:
-    """How many numbers the kernel may have of files that are only listed."""
-    with Path("/proc/meminfo").open("rb") as file:
-        free = next((line for line in file if line.startswith(b"MemAvailable:")), b" 0")
-    return max(int(free.split()[1]) * 1024 // SHARE // HELD, LEAST)
