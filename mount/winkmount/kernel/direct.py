@@ -19,7 +19,7 @@ from winkmount.kernel.device import Connection
 from winkmount.kernel.entries import NO_ENTRY, Entries, Shown, attr_fields, sized
 from winkmount.kernel.giving import Giving
 from winkmount.operations import Operations
-from winkmount.source import Healing, Nodes, refuse
+from winkmount.source import Healing, Nodes, Page, refuse
 
 log = logging.getLogger("winkmount")
 
@@ -111,7 +111,20 @@ class Direct:
                 return False
             code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
+        if opcode == p.READDIRPLUS:
+            self._prepare()
         return True
+
+    def _prepare(self) -> None:
+        """One step of what is listed next, while the kernel takes what it was given. Without it, a
+        listing by two processors takes 1.2 times as long."""
+        with self._operations.mutex:
+            try:
+                found = self._nodes.prepare()
+                if found is not None and not found[1] and found[0].packed is None:
+                    self._packed(found[0])
+            except Exception:  # whoever lists it is told
+                log.debug("listing", exc_info=True)
 
     def _later(self, unique: int, node: int, body: memoryview) -> bool:
         """Whether another thread answers a read."""
@@ -215,10 +228,7 @@ class Direct:
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
             return first
-        found = page.packed
-        if found is None:
-            found = page.packed = Entries(page, self._shown, self._seconds, 0)
-        assert isinstance(found, Entries)
+        found = self._packed(page)
         ends = found.behind if plus else found.bare
         most = ends[start] + room - len(first)
         if ends[stop] > most:
@@ -233,9 +243,14 @@ class Direct:
             return first + found.plus[ends[start] : ends[stop]]
         if until == start:
             return first + found.few[ends[start] : ends[stop]]
-        return (
-            first + found.plus[ends[start] : ends[until]] + found.few[ends[until] : ends[stop]]
-        )
+        return first + found.plus[ends[start] : ends[until]] + found.few[ends[until] : ends[stop]]
+
+    def _packed(self, page: Page) -> Entries:
+        found = page.packed
+        if found is None:
+            found = page.packed = Entries(page, self._shown, self._seconds, 0)
+        assert isinstance(found, Entries)
+        return found
 
     def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
         head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
