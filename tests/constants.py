@@ -86,6 +86,7 @@ PLACES: Final = {
     "inodes read ahead": "winkfs.mounting.view.AHEAD",
     "entries of a directory made at once": "winkfs.mounting.listing.BATCH",
     "numbers that the kernel is given": "winkmount.kernel.giving.LEAST",
+    "numbers that are given freely": "winkmount.kernel.giving.FREELY",
     "part of the memory for numbers": "winkmount.kernel.giving.SHARE",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",

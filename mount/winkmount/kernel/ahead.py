@@ -22,7 +22,7 @@ from winkmount.source import Nodes, Page
 
 log = logging.getLogger("winkmount")
 
-FIRST, AHEAD = 8, 64  # files pushed before they are asked for, at first and at most
+FIRST, AHEAD = 2, 64  # files pushed before they are asked for, at first and at most
 MOST: Final = 2 << 20  # bytes of them
 LARGEST: Final = 1 << 17  # bytes of a file that is pushed
 SKIPPED: Final = 3  # files that a reader may leave out and still go in order
@@ -53,16 +53,17 @@ class Stream:
         self.at, self.done, self.stop, self.window = at, at + 1, stop, window
 
     def meets(self, node: int) -> bool:
-        """Whether a file is one that comes next, or one behind what was pushed."""
+        """Whether a file is one that comes next, or that follows what was pushed, or one among
+        those that was not pushed."""
         after, done = self.at + 1, self.done
-        if node in self.order[after : min(after + SKIPPED, self.stop)]:
-            at = self.order.index(node, after)
-        elif done < self.stop and self.order[done] == node:
-            at = done
-        else:
+        try:
+            at = self.order.index(node, after, min(max(after + SKIPPED, done + 1), self.stop))
+        except ValueError:
             return False
-        if at < done:  # the kernel has let go of what was pushed
-            self.done, self.window = at + 1, 0
+        if at < done and self._pushes(at, at + 1).all():
+            if at >= after + SKIPPED:
+                return False
+            self.done, self.window = at + 1, 0  # the kernel has let go of it
         self.at = at
         return True
 
@@ -71,12 +72,18 @@ class Stream:
         self.window = min(max(2 * self.window, FIRST), AHEAD)
         start = max(self.done, self.at + 1)
         stop = min(start + self.window, self.stop)
-        sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
-        stop = start + int(np.searchsorted(np.cumsum(np.minimum(sizes, LARGEST)), MOST, "right"))
-        self.done = stop
-        good = (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
-        chosen = np.flatnonzero(good[: stop - start]) + start
+        sizes = np.minimum(self.page.attrs[start:stop, 2], LARGEST)
+        self.done = start + int(np.searchsorted(np.cumsum(sizes), MOST, "right"))
+        chosen = np.flatnonzero(self._pushes(start, self.done)) + start
         return (self.page, chosen) if len(chosen) else None
+
+    def _pushes(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of some files are pushed, bool[n]: not empty ones, nor large ones."""
+        sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
+        pushes: npt.NDArray[np.bool_] = (
+            (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
+        )
+        return pushes
 
 
 class Ahead:
@@ -147,7 +154,7 @@ class Ahead:
         their numbers are near each other: those of random reads are not."""
         near = any(0 < node - other <= NEAR for other in self._strays)
         self._strays = [node, *self._strays[: STREAMS - 1]]
-        return near or self._astray <= FIRST or not self._astray % RARELY
+        return near or self._astray <= STREAMS or not self._astray % RARELY
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
@@ -183,7 +190,7 @@ class Waiting:
 
         caller  the thread that reads
         """
-        several = self.busy or self._caller != caller
+        several = self.busy or self._caller not in (0, caller)
         self._caller = caller
         if not several or self._nodes.present(held[1], size):
             return False
