@@ -226,7 +226,7 @@ class Engine:
             operations.chown(path, *owner)
         if what & p.SET_SIZE:
             operations.truncate(path, size, info)
-        if what & p.KILLS:
+        if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
             self._kill(path, info)
         if what & (p.SET_MTIME | p.SET_ATIME):
             operations.utimens(path, _times(what, mtime, nanos))
