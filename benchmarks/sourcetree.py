@@ -1,4 +1,4 @@
-"""A source tree, and a tar file of it: the sources and texts of this machine, in the directories they have.
+"""A source tree, and a tar file of it: sources and texts of this machine, in their directories.
 
 Where the machine has fewer, all of them come again in another top directory.
 """
