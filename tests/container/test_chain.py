@@ -356,6 +356,25 @@ def test_compact_makes_plain_inodes(tmp_path: Path, order: str) -> None:
     check(base, missing_ok=True)
 
 
+@pytest.mark.parametrize("order", ["disk", "name"])
+def test_a_catalog_of_chains_is_made_anew_where_compact_leaves_one_extent(
+    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_chains(monkeypatch)
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put("file", b"0123456789")
+        for mode in (0o600, 0o640, 0o644):
+            c.chmod("file", mode)
+            c.sync()
+    assert links_of(base)
+    compact(base, order=order)
+    assert path_of(base, ".cat").exists()
+    assert winkfs.verify(base).problems == []
+    check(base)
+    assert read(base) == b"0123456789"
+
+
 def test_reindex_keeps_them(tmp_path: Path) -> None:
     base = tmp_path / "c"
     model = overwritten(base)

@@ -399,12 +399,14 @@ class _Derived:
     catalog    of the old container, open; None: there was none
     moved      its rows -> those of the new one
     packed     what `pack --update` goes by
+    stale      the old catalog says other things of the new files
     """
 
     found: Rebuilt | None
     catalog: Catalog | None
     moved: Callable[[CatalogRows], CatalogRows]
     packed: dict[str, int]
+    stale: bool
 
     @classmethod
     def of(
@@ -430,7 +432,7 @@ class _Derived:
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
             packed = {}
         catalog = open_catalog(store, exactly=True) if known else None
-        return cls(found, catalog, moved_rows, packed)
+        return cls(found, catalog, moved_rows, packed, not known)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
@@ -442,6 +444,8 @@ class _Derived:
                     store.take(self.found)
                 if self.catalog is not None:
                     self._write_catalog(store, self.catalog)
+                elif self.stale:
+                    store.catalog.save()
                 store.close()
             except BaseException:
                 store.abandon()
