@@ -32,6 +32,7 @@ from winkfs.container.datafile import MAX_VARIABLES
 from winkfs.container.inodescan import is_inode
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
+from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.rows import POINTER, POS
@@ -193,7 +194,7 @@ class _Compaction:
         # of the live inodes, where they are moved one by one: where they are now, and the content
         self._inodes = self._contents = np.empty(0, np.int64)
         self._lock: Lock | None = None
-        self._columns_at = 0  # where the entry of the columns is now
+        self._named = dict.fromkeys((COLUMNS, COMPRESS), 0)  # entries of the superblock, now
 
     def _moved(self, old: Int64) -> Int64:
         """New positions of inodes, int64[n]."""
@@ -249,8 +250,7 @@ class _Compaction:
             sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
             try:
                 move(kv)
-                if COLUMNS in block:
-                    sums[COLUMNS] = self._columns_at
+                sums |= self._named
                 known = {name: value for name, value in sums.items() if name in block}
                 kv.sync(known, now=block.get("SYNCTIME"))
             finally:
@@ -270,8 +270,9 @@ class _Compaction:
                 kv.append(entry.key, entry.value)
                 continue
             kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
-        old = self._store.kv.superblock.get(COLUMNS, 0)
-        self._columns_at = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
+        for name in self._named:
+            old = self._store.kv.superblock.get(name, 0)
+            self._named[name] = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
 
     def _encoded(self, batch: Batch, chosen: Int64, kv: KVSeq) -> bytearray:
         """The chosen entries as they stand from the end of the new file on."""
@@ -341,8 +342,9 @@ class _Compaction:
                 entry = batch.entry(i)
                 if not _is_part(entry.key):
                     at = kv.append(entry.key, entry.value)
-                    if batch.pos[i] == self._store.kv.superblock.get(COLUMNS):
-                        self._columns_at = at
+                    for name in self._named:
+                        if batch.pos[i] == self._store.kv.superblock.get(name):
+                            self._named[name] = at
 
     def _in_order(self) -> Iterator[int]:
         positions = self._live.tolist()

@@ -144,6 +144,22 @@ class Engine:
             pos: int = self.run(self.changes.entomb, keys)
             return pos
 
+    def set_compression(self, level: int) -> None:
+        """Compress new content with this level of zstd; 0: not at all.
+
+        raises  NotAllowed where the container cannot have compressed content; Refusal
+        """
+        with self.lock:
+            self.need_writable()
+            self.run(self.changes.set_compression, level)
+
+    def learn(self, samples: Sequence[bytes], total: int) -> None:
+        """Before files are put: try a dictionary, see `Changes.learn`; not where one was tried."""
+        with self.lock:
+            self.need_writable()
+            if self.changes.may_learn:
+                self.run(self.changes.learn, samples, total)
+
     def settled(self) -> Store:
         """The store, where its index has all that was put. The caller has the lock."""
         self.catch_up()

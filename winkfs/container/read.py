@@ -70,7 +70,7 @@ class Content:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[int, bytes] = {}  # position -> checked value
+        self._kept: dict[int, bytes] = {}  # position -> checked value, or what that has in it
         self.owner = store.owner
 
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
@@ -116,11 +116,11 @@ class Content:
         """All bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
-    def _value(self, pos: int, least: int) -> bytes:
+    def _value(self, pos: int, least: int, framed: bool) -> bytes:
         kept = self._kept.get(pos)
         if kept is not None:
             return kept
-        value = self._store.entry_at(pos).value
+        value = self._store.value_at(pos, framed)
         if len(value) >= LARGE:
             if len(self._kept) >= KEEP:
                 del self._kept[next(iter(self._kept))]

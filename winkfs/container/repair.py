@@ -28,6 +28,9 @@ from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.frames import positions_of
+from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
@@ -113,7 +116,7 @@ class _Repair:
         try:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 if self._guessed:
-                    self._find_columns(batch)
+                    self._find_named(batch)
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
         if self._ranges and self._ranges[-1].last:
@@ -121,12 +124,14 @@ class _Repair:
         if self._ranges or self._end < self._filesize:
             self._read_inodes(storage, start)
 
-    def _find_columns(self, batch: Batch) -> None:
-        """Note where the columns of the user stand last, which no superblock says any more."""
-        first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
-        for i in np.flatnonzero((batch.key_len == len(KEY)) & (first == KEY[0])).tolist():
-            if bytes(batch.data[batch.key[i] : batch.key[i] + len(KEY)]) == KEY:
-                self._block[COLUMNS] = int(batch.pos[i])
+    def _find_named(self, batch: Batch) -> None:
+        """Note where the columns of the user stand last, and what content is compressed with, which
+        no superblock says any more."""
+        for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
+            for pos in positions_of(batch, key):
+                self._block[name] = pos
+                if name == COMPRESS:
+                    self._block["INCOMPAT"] |= COMPRESSED
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
         """Note what points into the ranges, and names whose last word may be lost."""

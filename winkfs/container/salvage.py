@@ -24,7 +24,7 @@ from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.data import Settings, new_superblock
-from winkfs.container.ondisk.inode import Inode
+from winkfs.container.ondisk.inode import FRAME, Inode
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
@@ -269,8 +269,9 @@ def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     for extent in source.extents(name):
         piece = b""
         if extent.pointer > 0:
+            framed, skip = extent.skip >= FRAME, extent.skip & ~FRAME
             with contextlib.suppress(CorruptError):
-                piece = store.entry_at(extent.pointer).value[extent.skip :][: extent.size]
+                piece = store.value_at(extent.pointer, framed)[skip:][: extent.size]
         pieces.append(piece.ljust(extent.size, b"\0"))
         left += len(piece)
     return b"".join(pieces)[: source.stat(name).size], left

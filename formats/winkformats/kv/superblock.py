@@ -52,7 +52,7 @@ INCOMPAT_BITS: Final = {
     16: "ATTRS",
     32: "compressed content",
 }
-KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16
+KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16 | 32
 
 
 def text_value(text: str) -> int:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
+from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
 from winkfs.units import NANO
@@ -50,6 +51,7 @@ class Settings:
     pairoff: bool
     attrs: bool
     holes: bool
+    compressed: bool
     havedups: bool
     ckalgo: int
     isz: int
@@ -82,6 +84,7 @@ class Settings:
             pairoff=block.get("PAIROFF") == 1,
             attrs=block.get("ATTRS") == 1,
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
+            compressed=bool(block.get("INCOMPAT", 0) & COMPRESSED),
             havedups=block.get("HAVEDUPS") == 1,
             ckalgo=ckalgo,
             isz=max(isz, 56),
@@ -113,8 +116,13 @@ class Settings:
         return mtime * self.mtime_unit
 
 
-def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:
-    """The superblock of a new data file: at most 31 variables, so that they lie in one sector."""
+def new_superblock(
+    *, ao: bool, timemp: int, classic: bool, htalgo: int | None, compressed: bool = False
+) -> Superblock:
+    """The superblock of a new data file: at most 31 variables, so that they lie in one sector.
+
+    compressed  it may have frames, whose extents need PAIROFF; what has its default is left out
+    """
     if timemp < 1:
         raise ValueError(f"timemp must be at least 1 second, not {timemp}")
     algorithm = (1 if classic else 2) if htalgo is None else htalgo
@@ -132,5 +140,8 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
         variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
         variables |= {"CONTID": secrets.randbits(62) + 1}
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
-        variables |= {} if ao else {"PAIROFF": 1}
+        variables |= {"PAIROFF": 1} if compressed or not ao else {}
+    if compressed:
+        variables["INCOMPAT"] |= COMPRESSED | 8
+        variables = {k: v for k, v in variables.items() if k not in ("HAVEDUPS", "HTFREE", "HTDEL")}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)

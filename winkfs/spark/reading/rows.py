@@ -197,7 +197,7 @@ class Contents:
             inode = self._inode(pos)
             self._check_size(inode.lsize, size, pos)
             return assemble(cut(inode.extents, 0, size), self._value, self._name)
-        value = self._value(pointer, size)
+        value = self._value(pointer, size, False)
         self._check_size(len(value), size, pointer)
         return value
 
@@ -219,8 +219,9 @@ class Contents:
         value = self._entry(pos).value
         return Inode.decode(value, self._form, file=self._name, offset=pos)
 
-    def _value(self, pos: int, least: int) -> bytes:
-        return self._entry(pos, least).value
+    def _value(self, pos: int, least: int, framed: bool) -> bytes:
+        value = self._entry(pos, HEAD if framed else least).value
+        return self.store.frames.content(value, pos) if framed else value
 
     def _entry(self, pos: int, least: int = HEAD) -> KVEntry:
         """Any entry, checked; `least`: bytes of its value, about."""
