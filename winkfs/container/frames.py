@@ -59,6 +59,14 @@ class Frames:
             self._known = at, Compression.decode(entry.value, file=self._file, offset=at)
         return self._known[1]
 
+    @property
+    def level(self) -> int:
+        """The level of `compression`; 0 also where that is damaged."""
+        try:
+            return self.compression.level
+        except CorruptError:
+            return 0
+
     def load(self) -> None:
         """Have the dictionary in memory: the file may be closed from now on."""
         try:

@@ -34,6 +34,7 @@ LOST: Final = "lost+found"
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST: Final = 4096  # bytes of a key that is searched for
+MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
 LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
 SAMPLE: Final = 1000  # entries by which a guess is judged
 NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
@@ -81,6 +82,8 @@ def salvage(
             _find_inodes(source)
         target = base_of(out)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
+        if level := source.engine.store.frames.level:
+            settings["compress"] = f"zstd:{level}"
         with create(target, ao=source.ao, **settings) as made:
             found.problems += source.notes
             _copy(source, made, found, progress)
@@ -290,7 +293,11 @@ def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
             for entry in map(batch.entry, np.flatnonzero(batch.flags == 0).tolist()):
                 owner, _, part = entry.key.rpartition(b"/")
                 if part[:1] == b"D" and entry.pos not in owned and entry.value:
-                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", entry.value)
+                    value = entry.value
+                    if store.settings.compressed and value.startswith(MAGIC):
+                        with contextlib.suppress(CorruptError):  # else a document begins so
+                            value = store.frames.content(value, entry.pos)
+                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", value)
                     found.orphans += 1
 
 

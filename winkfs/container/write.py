@@ -108,7 +108,9 @@ class Changes:
         if not store.settings.compressed:
             what = "cannot have compressed content: only one that was made with --compress can"
             raise NotAllowed(what, store.base)
-        self._compress(replace(store.frames.compression, level=level))
+        said = store.frames.compression
+        if said.level != level:
+            self._compress(replace(said, level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Try whether a dictionary for content like some samples pays, and use it if it does.
