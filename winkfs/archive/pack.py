@@ -12,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -219,11 +220,11 @@ def _samples(
 
     cost    a look at each of the first MOST_SEEN files, and SAMPLE bytes read at most
     """
-    parts = {"own": own, "exclude": exclude}
-    ignore, scratch, total = lambda noted: None, scratch_of(base), 0
+    tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
+    total, left = 0, SAMPLE
     chosen: list[bytes] = []
     rng = random.Random(0)  # the same tree becomes the same container
-    seen = (seen for seen in Tree(source, ignore, scratch, **parts).sizes() if seen.size)
+    seen = (seen for seen in tree().sizes() if seen.size)
     for i, file in enumerate(islice(seen, MOST_SEEN)):
         total += file.size
         place = i if i < SAMPLE_FILES else rng.randrange(i + 1)
@@ -231,9 +232,7 @@ def _samples(
             chosen[place : place + 1] = [file.name]
     rng.shuffle(chosen)
     found: list[bytes] = []
-    left = SAMPLE
-    items = Tree(source, ignore, scratch, **parts, names=chosen).items(by_mtime=False)
-    with contextlib.closing(items):
+    with contextlib.closing(tree(names=chosen).items(by_mtime=False)) as items:
         for item in items:
             if isinstance(item, Large):
                 with contextlib.closing(item.file):
@@ -256,9 +255,7 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
 
 
 @contextlib.contextmanager
-def _partial(
-    base: str, *, ao: bool, classic: bool, compress: str | None
-) -> Iterator[Container]:
+def _partial(base: str, *, ao: bool, classic: bool, compress: str | None) -> Iterator[Container]:
     """A new container under another name, which becomes `base` when the block ends well.
 
     The lock of `base` is held meanwhile: nobody makes a container of that name in between.

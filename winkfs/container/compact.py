@@ -30,9 +30,9 @@ from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
 from winkfs.container.datafile import MAX_VARIABLES
 from winkfs.container.inodescan import is_inode
+from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
-from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.rows import POINTER, POS

@@ -33,6 +33,13 @@ PER_BYTE: Final = 32  # bytes of sample for each of the dictionary
 PAYS: Final = 0.97  # of the size without a dictionary
 
 
+class _OfThread(threading.local):
+    """Decompressors by the ID of their dictionary."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}
+
+
 class Frames:
     """Reads the frames of a data file; threads may share it.
 
@@ -43,7 +50,7 @@ class Frames:
         self._kv, self._at, self._file = kv, at, kv.storage.name
         self._known: tuple[int, Compression] | None = None
         self._searched: tuple[int, dict[int, bytes]] = (0, {})
-        self._local = threading.local()
+        self._mine = _OfThread()
 
     @property
     def compression(self) -> Compression:
@@ -85,8 +92,8 @@ class Frames:
         try:
             head = library.get_frame_parameters(frame)
             if head.content_size > LARGEST:
-                raise CorruptError("a frame says that it has more than a frame can have",
-                                   file=self._file, offset=pos, found=head.content_size)  # fmt: skip
+                what = "a frame says that it has more in it than a frame can have"
+                raise CorruptError(what, file=self._file, offset=pos, found=head.content_size)
             reader = self._decompressor(library, head.dict_id, pos)
             found: bytes = reader.decompress(frame, allow_extra_data=False)
         except library.ZstdError as error:
@@ -96,7 +103,7 @@ class Frames:
 
     def _decompressor(self, library: Any, number: int, pos: int) -> Any:
         """That of this thread, for frames with this ID: they keep state."""
-        known = self._local.__dict__
+        known = self._mine.made
         if number not in known:
             words = self._dictionary(number, pos) if number else b""
             chosen = library.ZstdCompressionDict(words) if words else None

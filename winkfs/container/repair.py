@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
@@ -24,13 +22,13 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
+from winkfs.container.frames import positions_of
 from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.frames import positions_of
-from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
-from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store

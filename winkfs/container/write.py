@@ -713,9 +713,7 @@ class Changes:
         """Write the inodes of all drafts."""
         self._pending = 0
         if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
-            for keys in append_drafts(
-                self._store, self.drafts.values(), self.compressor
-            ):
+            for keys in append_drafts(self._store, self.drafts.values(), self.compressor):
                 for key in keys:
                     self._pop(key)
         for key, draft in list(self.drafts.items()):

@@ -529,7 +529,8 @@ class BulkPut:
     def _learn(self, contents: Sequence[Any]) -> None:
         """Try a dictionary for content like this, if that has not been done and there is enough."""
         if self._changes.may_learn:
-            samples = [bytes(data[:PIECE]) for data in contents if isinstance(data, BUFFERS) and data]
+            given = (data for data in contents if isinstance(data, BUFFERS) and len(data))
+            samples = [bytes(data[:PIECE]) for data in given]
             size = sum(map(len, samples))
             if len(samples) >= FEWEST and size >= ENOUGH:
                 self._changes.learn(samples, size)

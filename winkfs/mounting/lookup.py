@@ -373,7 +373,8 @@ def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
 
 def text_of(extents: Sequence[Extent]) -> str:
     """`bytes@position` each, `bytes+skipped@position` where the first of an entry are not used,
-    `bytes@position(zstd)` of a frame, `bytes@hole` and `bytes@memory`; the first of many, and how many there are."""
+    `bytes@position(zstd)` of a frame, `bytes@hole` and `bytes@memory`; the first of many, and how
+    many there are."""
     parts = []
     for pointer, skip, size in extents[:SHOWN]:
         framed, skip = skip >= FRAME, skip & ~FRAME

@@ -1,9 +1,9 @@
 """Compressed content: zstd frames in data entries, and what they are made with.
 
 Bit 32 of INCOMPAT says that a container may have frames. There an extent with bit 62 of its skip
-set (`inode.FRAME`) is of an entry whose value is one frame: skip and size count bytes of the content
-of the frame, and so does LSIZE. A frame says the size of its content, 1 MiB at most, and the ID of
-the dictionary that it was made with, 0 for none.
+set (`inode.FRAME`) is of an entry whose value is one frame: skip and size count bytes of what that
+has in it, and so does LSIZE. A frame says how many bytes these are, 1 MiB at most, and the ID of
+the dictionary that it was made with, 0 for none. The FTYPE of a file is what it is without that.
 
 The value of the entry "compress/Z0" whose position is the variable COMPRESS of BASE.data:
 

@@ -205,9 +205,7 @@ def _zeros(size: int, file: str) -> bytes:
         raise Refusal(what, file, number=errno.EFBIG) from None
 
 
-def assemble_into(
-    into: memoryview, extents: Sequence[Extent], value_at: ValueAt, file: str
-) -> int:
+def assemble_into(into: memoryview, extents: Sequence[Extent], value_at: ValueAt, file: str) -> int:
     """The same into a buffer that holds them -> bytes."""
     at = 0
     for pointer, skip, size in extents:

@@ -230,6 +230,10 @@ class Contents:
         return self._layout.read(self._bytes, pos, self._end, self._name, least + SLACK)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
+        if self._window is not None:
+            at = offset - self._window[0]
+            if 0 <= at <= len(self._window[1]) - length:
+                return self._window[1][at : at + length]
         view = np.empty(max(min(length, self._end - offset), 0), np.uint8).data
         self._fill(view, offset)
         return view
