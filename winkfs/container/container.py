@@ -16,7 +16,7 @@ from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.engine import Engine, Moment, check_columns
 from winkfs.container.entry import Entry, Stat
-from winkfs.container.ondisk.compressed import level_of, zstd
+from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_of, zstd
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -229,6 +229,11 @@ class Container(Reader):
     @property
     def stored_bytes(self) -> int:
         return self._engine.store.kv.end
+
+    @property
+    def most_content(self) -> int:
+        store = self._engine.store
+        return store.kv.end // SMALLEST * LARGEST if store.settings.compressed else store.kv.end
 
     # --- content ---
 

@@ -72,8 +72,12 @@ class Engine:
                 "may be back, without what is written from now on: run winkfs compact again"
             )
             raise NotAllowed(what, base)
+        try:
+            self._attach()
+        except BaseException:
+            self.store.abandon()
+            raise
         self._dropped = weakref.finalize(self, _let_go, self.store)
-        self._attach()
         self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way

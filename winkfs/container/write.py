@@ -94,7 +94,8 @@ class Changes:
         """Write, from now on, as the container says that content is compressed."""
         store, self._writer.compressor = self._store, None
         try:
-            if store.settings.compressed and (said := store.frames.compression).level:
+            compresses = store.writable and store.settings.compressed
+            if compresses and (said := store.frames.compression).level:
                 self._writer.compressor = Compressor(said, store.base)
         except CorruptError as error:
             store.note(f"{error}: new content is not compressed")

@@ -38,6 +38,7 @@ assert HEAD.size == 40
 ZSTD: Final = 1  # codec
 PIECE: Final = 256 << 10  # bytes of content in a frame, as writers cut it: a read of one decodes it
 LARGEST: Final = 1 << 20  # bytes of content that a frame can have
+SMALLEST: Final = 32  # bytes of an entry with a frame
 LARGEST_DICTIONARY: Final = 16 << 20
 LEVEL: Final = 9
 LEVELS: Final = range(1, 23)
