@@ -60,9 +60,7 @@ def each(put: Callable[[Container, str, bytes], object]) -> Callable[..., None]:
 
 PUTS: dict[str, Callable[[Container, dict[str, bytes]], Any]] = {
     "put": each(lambda c, name, data: c.put(name, data, mtime=MTIME)),
-    "put with attributes": each(
-        lambda c, name, data: c.put(name, data, mtime=MTIME, mode=0o640)
-    ),
+    "put with attributes": each(lambda c, name, data: c.put(name, data, mtime=MTIME, mode=0o640)),
     "put_many": lambda c, files: c.put_many((n, d, MTIME) for n, d in files.items()),
     "put_rows": lambda c, files: c.put_rows(
         Row(n, d, MTIME * 10**9, FileType.EXEC) for n, d in files.items()
@@ -71,7 +69,9 @@ PUTS: dict[str, Callable[[Container, dict[str, bytes]], Any]] = {
         Row(n, d, MTIME * 10**9, mode=0o600, uid=7, gid=8) for n, d in files.items()
     ),
     "put_batch": put_batch,
-    "put_file": each(lambda c, name, data: c.put_file(name, io.BytesIO(data), mtime_ns=MTIME * 10**9)),
+    "put_file": each(
+        lambda c, name, data: c.put_file(name, io.BytesIO(data), mtime_ns=MTIME * 10**9)
+    ),
     "append": append,
 }
 

@@ -29,8 +29,10 @@ from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
 from winkfs.container.datafile import MAX_VARIABLES
+from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import is_inode
 from winkfs.container.ondisk.compressed import COMPRESS
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
@@ -94,9 +96,16 @@ def _check(store: Store, order: str) -> None:
         raise Refusal(f"is damaged: {store.notes[0]}: repair it first", store.base)
 
 
-def _kept(batch: Batch, live: Int64) -> Int64:
-    """Indices of the entries of a batch that a compaction keeps. `live`: inodes, ascending."""
+def _kept(batch: Batch, live: Int64, compression: int) -> Int64:
+    """Indices of the entries of a batch that a compaction keeps.
+
+    live         inodes, ascending
+    compression  position of the entry that says what content is compressed with, 0: none
+    """
     keep = batch.flags == 0
+    if compression:
+        old = entries_of(batch, COMPRESSION)
+        keep[old] &= batch.pos[old] == compression
     inodes = np.flatnonzero(is_inode(batch) & keep)
     keep[inodes] = among(batch.pos[inodes], live)
     return np.flatnonzero(keep)
@@ -108,10 +117,10 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
     The dead are not: if one of their lengths is wrong, it leads past entries that are counted.
     """
     kv, live = store.kv, store.index.positions()
-    entries = files = 0
+    entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
     try:
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            kept = _kept(batch, live)
+            kept = _kept(batch, live, compression)
             batch.check(kept)
             entries, files = entries + len(batch), files + int(is_inode(batch)[kept].sum())
             yield batch, kept

@@ -134,11 +134,8 @@ class DataFile:
         """Say what new content is compressed with, from the next sync on. Raises OSError."""
         value = compression.encode()
         self.kv.reserve(len(value) + 64)
-        at = self.kv.append(COMPRESSION, value)
-        if self._compress_at:
-            self.doomed.append(self._compress_at)
-            self.kv.aentries -= 1
-        self._compress_at = at
+        # The one before stays until the next compaction: it is not known for what frames.
+        self._compress_at = self.kv.append(COMPRESSION, value)
 
     # --- columns of the user ---
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
@@ -150,18 +151,18 @@ def find_all(kv: KVSeq, start: int, stop: int) -> list[int]:
     found: list[int] = []
     try:
         for batch in scan_intact(kv.storage, kv.layout, start, stop, problem=lambda _: None):
-            found += positions_of(batch, KEY)
+            found += batch.pos[entries_of(batch, KEY)].tolist()
     except CorruptError:  # no checksums to find where it goes on
         pass
     return found
 
 
-def positions_of(batch: Batch, key: bytes) -> list[int]:
-    """Positions of the entries of a batch that have this key."""
+def entries_of(batch: Batch, key: bytes) -> Int64:
+    """Indices of the entries of a batch that have this key."""
     first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
     chosen = np.flatnonzero((batch.key_len == len(key)) & (first == key[0]))
-    there = zip(chosen.tolist(), batch.key_views(chosen), strict=True)
-    return [int(batch.pos[i]) for i, found in there if found == key]
+    same = np.array([found == key for found in batch.key_views(chosen)], bool)
+    return chosen[same]
 
 
 class Compressor:

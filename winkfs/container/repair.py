@@ -22,7 +22,7 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
-from winkfs.container.frames import positions_of
+from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
@@ -126,7 +126,7 @@ class _Repair:
         """Note where the columns of the user stand last, and what content is compressed with, which
         no superblock says any more."""
         for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
-            for pos in positions_of(batch, key):
+            for pos in batch.pos[entries_of(batch, key)].tolist():
                 self._block[name] = pos
                 if name == COMPRESS:
                     self._block["INCOMPAT"] |= COMPRESSED
