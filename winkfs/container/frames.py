@@ -162,7 +162,8 @@ def entries_of(batch: Batch, key: bytes) -> Int64:
     first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
     chosen = np.flatnonzero((batch.key_len == len(key)) & (first == key[0]))
     same = np.array([found == key for found in batch.key_views(chosen)], bool)
-    return chosen[same]
+    found: Int64 = chosen[same]
+    return found
 
 
 class Compressor:

@@ -32,6 +32,7 @@ from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
+    FRAME,
     INT64,
     Attrs,
     Extent,
@@ -327,6 +328,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     clock, due = time.monotonic, time.monotonic() + LOOK
     # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
     data_size, mapped = _sizer(view), len(view)
+    framed = _framed(store)
     copy = base.in_memory(make=often)
     base.looks.advise()
     table = base.looks.view
@@ -364,7 +366,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
             return None
         if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-            return None
+            return framed(pointer, lsize) if skip == FRAME else None
         start = view[pointer + 2] + 6
         body = view[pointer + 1 : pointer + 1 + start + lsize]
         try:
@@ -376,6 +378,24 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         return body[start:]  # type: ignore[return-value]
 
     return read
+
+
+def _framed(store: Store) -> Callable[[int, int], bytes | None]:
+    """Reads all that is in a frame: position of its entry, bytes that it has to have in it. None:
+    the ordinary way decides."""
+    layout, end, file = store.kv.layout, store.kv.end, store.kv.storage.name
+    read, content = store.kv.storage.read, store.frames.content
+
+    def framed(pointer: int, size: int) -> bytes | None:
+        if not 0 < pointer < end:
+            return None
+        try:
+            found = content(layout.read(read, pointer, end, file, NEAR).value, pointer)
+        except (CorruptError, OSError):  # damaged; closed meanwhile
+            return None
+        return found if len(found) == size else None
+
+    return framed
 
 
 def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
@@ -391,7 +411,7 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
     before = min(limit // max(base.live, 1), NEAR)
     size_now = memoryview(looks.view)[store.filesize_at :][:8].cast("Q")
     size_then = int.from_bytes(store.filesize, sys.byteorder)
-    clock, due = time.monotonic, time.monotonic() + LOOK
+    clock, due, framed = time.monotonic, time.monotonic() + LOOK, _framed(store)
 
     def position(key: bytes) -> int:
         s = hash64(key)
@@ -426,7 +446,7 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
             if hash64(data[at + 1 : at + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
                 return None
             if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-                return None
+                return framed(pointer, lsize) if skip == FRAME else None
             if not low <= pointer < pos:
                 low, data = pointer, read_data(pointer, min(lsize + SPARE, limit - pointer))
             at = pointer - low + 1
@@ -511,6 +531,9 @@ class BulkGet:
         # One extent from the start of one entry: what put and put_many write.
         good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
         if self._store.settings.pairoff:
+            framed = good & (words[:, 8] == FRAME)
+            if framed.any():
+                self._framed(rows[framed], words[framed], found)
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
@@ -520,6 +543,13 @@ class BulkGet:
             self._data(rows, words[:, 7], starts, words[:, 3], found)
         else:
             self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
+
+    def _framed(self, rows: Int64, words: Int64, found: list[bytes | None]) -> None:
+        """Read the frames of `rows`. `words`: of their inodes."""
+        read = _framed(self._store)
+        places = zip(rows.tolist(), words[:, 7].tolist(), words[:, 3].tolist(), strict=True)
+        for row, pointer, size in places:
+            found[row] = read(pointer, size)
 
     def _data(
         self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]
