@@ -28,6 +28,7 @@ from winkfs.container.ondisk.inode import FRAME, Extent, Inode
 from winkfs.container.repair import repair
 from winkfs.container.salvage import salvage
 from winkfs.errors import NotAllowed, Refusal
+from winkfs.mounting.container import ContainerSource
 
 run = commands.run  # a fixture
 FILES = documents()
@@ -471,6 +472,8 @@ def test_without_zstandard_there_is_one_line(base: Path, monkeypatch: pytest.Mon
                 with pytest.raises(Refusal) as caught:
                     read("a")
                 one_line(caught.value, "pip install 'winkfs[compress]'", str(base))
+        with winkfs.open(base) as c, pytest.raises(Refusal, match="zstandard"):
+            ContainerSource(c)  # a mount
         for call in (lambda: winkfs.open(base, "a"), lambda: winkfs.create("x", compress="zstd")):
             with pytest.raises(Refusal, match=r"winkfs\[compress\]"):
                 call()
