@@ -103,7 +103,7 @@ class DataFile:
             which = "second" if block.second else "first"
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
         self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
-        self.frames = Frames(self.kv, self._compression_at)
+        self._frames: Frames | None = None
         size = self.kv.storage.size()
         if block.forgot:
             # Its sync came after that of the entries: they are there even if it is not.
@@ -126,6 +126,13 @@ class DataFile:
         self.owner = (info.uid, info.gid)
 
     # --- how content is compressed ---
+
+    @property
+    def frames(self) -> Frames:
+        """Reads compressed content."""
+        if self._frames is None:
+            self._frames = Frames(self.kv, self._compression_at)
+        return self._frames
 
     def _compression_at(self) -> int:
         return self._compress_at if self.writable else self.kv.superblock.get(COMPRESS, 0)
