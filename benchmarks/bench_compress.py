@@ -138,7 +138,7 @@ def with_squashfs(place: Path, tree: Path, files: list[Path], names: Sequence[st
     warm(*files)
     os.sync()
     watch = Watch()
-    command = ["mksquashfs", tree, image, "-comp", "zstd", "-quiet", "-no-progress"]
+    command = ["mksquashfs", str(tree), str(image), "-comp", "zstd", "-quiet", "-no-progress"]
     subprocess.run(command, check=True)
     with image.open("rb") as file:
         os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from container_checks import assert_sound, one_line, path_of
 import winkfs
 from winkformats.kv.superblock import Superblock
 from winkfs import Container, CorruptError, FileType
+from winkfs.container import verify
 from winkfs.container.compact import compact
 from winkfs.container.entry import SparseReader
 from winkfs.container.frames import trained
@@ -27,6 +28,9 @@ from winkfs.container.ondisk.compressed import KEY, LARGEST, PIECE, Compression,
 from winkfs.container.ondisk.inode import FRAME, Extent, Inode
 from winkfs.container.repair import repair
 from winkfs.container.salvage import salvage
+from winkfs.dataset import Dataset
+from winkfs.dataset.compaction import rebalance
+from winkfs.dataset.maintain import vacuum
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.mounting.container import ContainerSource
 
@@ -554,3 +558,42 @@ def test_info_says_how_much_smaller_it_is(tree: Path, run: Run) -> None:
 def test_the_key_is_none_of_a_file(base: Path) -> None:
     make(base, {KEY.decode(): document(1)})
     assert_sound(base, {KEY: document(1)})
+
+
+# --- data sets ---
+
+
+def test_a_data_set_stays_compressed_when_it_is_rewritten(tree: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    winkfs.pack(tree, root, shards=3, compress="zstd:4")
+    with winkfs.open(root, "a") as found:
+        assert isinstance(found, Dataset)
+        found.delete("d/002.html")
+        found.put("d/003.html", document(77))
+    wanted = FILES | {"d/003.html": document(77), "run": document(3)}
+    del wanted["d/002.html"]
+    rebalance(root, shards=2)
+    vacuum(root, older_than=0)
+    bases = [path.with_suffix("") for path in root.glob("*/*.data")]
+    assert len(bases) in (2, 3)
+    for base in bases:
+        with winkfs.open(base) as shard:
+            assert shard.engine.store.frames.level == 4
+    with winkfs.open(root) as found:
+        read = {entry.name: entry.read() for entry in found.scan() if entry.ftype != FileType.DIR}
+        assert read == wanted
+        assert all(found.read(name) == data for name, data in wanted.items())
+        assert found.most_content > sum(map(len, wanted.values()))
+    assert winkfs.verify(root).problems == []
+
+
+def test_dead_bytes_of_a_compressed_shard_are_counted(tree: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    winkfs.pack(tree, root, shards=1, compress="zstd")
+    (base,) = (path.with_suffix("") for path in root.glob("*/*.data"))
+    with winkfs.open(base, "a") as shard:
+        for i in range(40):
+            shard.delete(f"d/{i:03}.html")
+    with winkfs.open(base) as shard:
+        dead = verify.info(str(base))["dead_bytes"]
+        assert 40 * 150 < dead < shard.stored_bytes
