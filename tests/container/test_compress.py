@@ -344,10 +344,10 @@ def test_a_damaged_dictionary_is_told_with_the_files_that_need_it(base: Path, ru
     assert sorted(os.listdir("out")) == ["new", "plain"]
 
 
-@pytest.mark.parametrize("how", ["lost", "guessed"])
+@pytest.mark.parametrize("how", ["lost", "guessed", "guessed ao"])
 def test_a_dictionary_that_no_superblock_names_is_found(how: str, base: Path) -> None:
     files = {f"{i:03}": document(i) for i in range(100)}
-    make(base, files)
+    make(base, files, ao="ao" in how)
     if how == "lost":
         change_superblock(base, lambda block: block.pop("COMPRESS"))
         with winkfs.open(base) as c:
@@ -358,7 +358,28 @@ def test_a_dictionary_that_no_superblock_names_is_found(how: str, base: Path) ->
     repair(base, apply=True)
     assert_sound(base, raw(files))
     with winkfs.open(base) as c:
-        assert c.engine.store.frames.compression.dictid
+        assert c.engine.store.frames.compression.dictid and c.ao == ("ao" in how)
+        assert len(c.superblock) <= 31
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_all_variables_lie_in_one_sector(ao: bool, base: Path) -> None:
+    with winkfs.create(base, ao=ao, compress="zstd", columns={"lang": "string"}) as c:
+        c.put("a", document(1), columns={"lang": "de"})
+        c.sync()
+        assert len(c.superblock) <= 31
+    compact(base)
+    with winkfs.open(base) as c:
+        assert len(c.superblock) <= 31
+        assert c.getcolumns("a") == {"lang": "de"}
+    assert_sound(base, {b"a": document(1)})
+
+
+def test_the_bit_without_pairoff_is_refused(base: Path) -> None:
+    make(base, {"a": document(1)})
+    change_superblock(base, lambda block: block.update(INCOMPAT=55, PAIROFF=0))
+    with pytest.raises(winkfs.FormatError, match="PAIROFF"):
+        winkfs.open(base)
 
 
 def test_an_inode_of_which_a_bit_is_flipped(base: Path) -> None:

@@ -281,7 +281,10 @@ class Container(Reader):
                 raise NoSuchFile("no such file in the container", missing)
 
     def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
+        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory.
+
+        Of what the entry has in it, a compressed frame, where 2**62 is added to the bytes skipped.
+        """
         with self._engine.lock:
             self._engine.catch_up()
             return self._engine.files.extents(self._engine.key(name))

@@ -26,7 +26,7 @@ from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
-from winkfs.container.ondisk.data import Settings
+from winkfs.container.ondisk.data import LEFT_OUT, Settings
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -130,6 +130,8 @@ class _Repair:
                 self._block[name] = pos
                 if name == COMPRESS:
                     self._block["INCOMPAT"] |= COMPRESSED
+                    for default in LEFT_OUT:  # all variables are to lie in one sector
+                        self._block.pop(default, None)
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
         """Note what points into the ranges, and names whose last word may be lost."""

@@ -127,6 +127,7 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
 
 def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[Superblock, str]]:
     """Superblocks that may be right, and where they come from."""
+    timed = False
     ids: list[tuple[int, str]] = [] if contid is None else [(contid, "the CONTID that was given")]
     for half in (0, HALF):
         left = _readable(storage.read(half, HALF))
@@ -143,7 +144,12 @@ def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[
             block = read_superblock(derived)
             if "CONTID" in block:
                 ids.append((block["CONTID"], name))
+                timed = timed or suffix == ".time"
     for number, source in dict(ids).items():
+        if timed:  # its inodes are as those of a plain one
+            block = new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=True)
+            block["CONTID"] = number
+            yield block, source
         for ao in (False, True):
             block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
             block["CONTID"] = number

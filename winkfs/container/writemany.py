@@ -513,8 +513,10 @@ class BulkPut:
             try:
                 if self._changes.may_learn:
                     self._rows = SAMPLE_FILES
-                self._gather(source, batch)
-                self._learn([item[1] for item in batch if len(item) > 1])
+                    self._gather(source, batch)
+                    self._learn([item[1] for item in batch if len(item) > 1])
+                else:
+                    self._gather(source, batch)
             except BaseException as caught:
                 error = caught  # what came before it is kept
             if batch:

@@ -34,6 +34,7 @@ EXTENSIONS: Final = frozenset(
     ]
 )  # fmt: skip
 HOLES: Final = 4  # bit of INCOMPAT
+LEFT_OUT: Final = ("HAVEDUPS", "HTFREE", "HTDEL")  # where content is compressed: they are defaults
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
 INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
@@ -75,16 +76,19 @@ class Settings:
         if timemp < 1 or not 1 <= cellsz <= 1024 or isz > MAX_ISZ:
             what = f"TIMEMP {timemp}, CELLSZ {cellsz} or ISZ {isz} makes no sense"
             raise FormatError(f"{file}: {what}")
+        compressed, pairoff = bool(block.get("INCOMPAT", 0) & COMPRESSED), block.get("PAIROFF") == 1
+        if compressed and not pairoff:
+            raise FormatError(f"{file}: compressed content (INCOMPAT 32) needs PAIROFF 1")
         return cls(
             classic=classic,
             contid=block.get("CONTID", 0),
             ao=block.get("HAVEAO") == 1,
             timemp=timemp,
             mtime_unit=1 if block.get("MTIMENS") == 1 else NANO,
-            pairoff=block.get("PAIROFF") == 1,
+            pairoff=pairoff,
             attrs=block.get("ATTRS") == 1,
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
-            compressed=bool(block.get("INCOMPAT", 0) & COMPRESSED),
+            compressed=compressed,
             havedups=block.get("HAVEDUPS") == 1,
             ckalgo=ckalgo,
             isz=max(isz, 56),
@@ -143,5 +147,5 @@ def new_superblock(
         variables |= {"PAIROFF": 1} if compressed or not ao else {}
     if compressed:
         variables["INCOMPAT"] |= COMPRESSED | 8
-        variables = {k: v for k, v in variables.items() if k not in ("HAVEDUPS", "HTFREE", "HTDEL")}
+        variables = {k: v for k, v in variables.items() if k not in LEFT_OUT}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
