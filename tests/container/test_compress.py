@@ -382,6 +382,28 @@ def test_the_bit_without_pairoff_is_refused(base: Path) -> None:
         winkfs.open(base)
 
 
+@pytest.mark.parametrize(
+    "words", [b"\x37\xa4\x30\xec\x4d\0\0\0" + os.urandom(3000), b"plain text " * 300, b"x"]
+)
+def test_a_dictionary_of_a_stranger(words: bytes, base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)}
+    make(base, files)
+    with winkfs.open(base, "a") as c:
+        store = c.engine.store
+        store.compress(Compression(9, True, store.frames.compression.dictid, words))
+    with winkfs.open(base) as c:
+        for read in (c.read, lambda n: list(c.get_many([n]))):
+            with pytest.raises(CorruptError) as caught:
+                read("001")
+            one_line(caught.value, "zstd")
+    with winkfs.open(base, "a") as c:  # what nobody could read is not written
+        assert any("zstd cannot use" in note for note in c.notes)
+        c.put("new", document(5))
+        c.put_many([("newer", document(6))])
+        assert (c.read("new"), c.read("newer")) == (document(5), document(6))
+    assert len(winkfs.verify(base).problems) >= 100
+
+
 def test_an_inode_of_which_a_bit_is_flipped(base: Path) -> None:
     make(base, FILES)
     with winkfs.open(base) as c:

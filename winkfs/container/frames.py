@@ -21,6 +21,7 @@ from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.compressed import KEY, LARGEST, Compression, zstd
 
+PROBE: Final = b"some words, and the same words again: some words" * 9
 LEAST: Final = 64  # bytes of content below which no frame is made
 THREADS: Final = min(os.cpu_count() or 1, 8)
 SHARED: Final = 1 << 19  # bytes of content from which several threads compress them
@@ -52,6 +53,11 @@ class Frames:
         self._known: tuple[int, Compression] | None = None
         self._searched: tuple[int, dict[int, bytes]] = (0, {})
         self._mine = _OfThread()
+
+    @property
+    def at(self) -> int:
+        """Position of the entry that says what new content is compressed with, 0: none."""
+        return self._at()
 
     @property
     def compression(self) -> Compression:
@@ -169,11 +175,14 @@ def entries_of(batch: Batch, key: bytes) -> Int64:
 class Compressor:
     """Makes frames. Not for several threads at once; it uses several."""
 
-    def __init__(self, compression: Compression, file: str) -> None:
-        """Raises Refusal where zstandard is not installed."""
+    def __init__(self, compression: Compression, file: str, pos: int = 0) -> None:
+        """Raises Refusal where zstandard is not installed; CorruptError, for the entry at `pos`,
+        where nobody could read what is made with the dictionary."""
         library = zstd(file)
         words = compression.dictionary
         chosen = library.ZstdCompressionDict(words) if words else None
+        if chosen is not None and not _is_usable(library, chosen, compression.dictid):
+            raise CorruptError("a dictionary that zstd cannot use", file=file, offset=pos)
         self._made = [
             library.ZstdCompressor(level=compression.level, dict_data=chosen)
             for _ in range(THREADS)
@@ -196,6 +205,16 @@ class Compressor:
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(run, range(THREADS)))
         return found
+
+
+def _is_usable(library: Any, dictionary: Any, number: int) -> bool:
+    """Whether frames that are made with it have its ID, and come back."""
+    try:
+        frame = library.ZstdCompressor(dict_data=dictionary).compress(PROBE)
+        back = library.ZstdDecompressor(dict_data=dictionary).decompress(frame)
+        return bool(back == PROBE and library.get_frame_parameters(frame).dict_id == number)
+    except library.ZstdError:
+        return False
 
 
 def _frame(compressor: Any, data: Any) -> bytes | None:
