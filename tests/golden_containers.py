@@ -16,7 +16,7 @@ from golden_formats import CONTID, NOW, NOW_NS, tick
 
 import winkfs
 from winkformats.kv.superblock import KVSEQ, Superblock
-from winkfs import Container, FileType
+from winkfs import Container, FileType, Row
 from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.ondisk.idx import write_base
 from winkfs.container.ondisk.time import TimeIndex
@@ -160,6 +160,49 @@ def chain_life(c: Container) -> Files:
     return {b"moved": File(content, NOW_NS), b"other": File(b"plain", T0)}
 
 
+def page(number: int, size: int = 1500) -> bytes:
+    """Text that others resemble, and none is equal to."""
+    words = b"the one who reads this page finds %d words that all of them have".split()
+    text = b" ".join(words[i * number % len(words)] for i in range(size // 3))
+    return (b"<html><title>%d</title>" % number + text % ((number,) * text.count(b"%d")))[:size]
+
+
+def compressed_life(c: Container) -> Files:
+    """What becomes of files whose content is compressed."""
+    c.put("before", page(1), mtime_ns=T0)  # without a dictionary
+    c.engine.learn([page(i) for i in range(40, 80)], 1 << 30)
+    c.put_many([(f"docs/{i}.html", page(i), i) for i in range(5)])
+    c.put("short", b"not smaller", mtime_ns=T0)
+    c.put("large", page(7, 300_000), mtime_ns=T0)
+    c.put("program", page(8), mtime_ns=T0, mode=0o755)
+    c.put_rows([Row("private", page(9), T0, mode=0o640, uid=OWNER[0], gid=OWNER[1])])
+    sync(c)
+    files = {b"docs/%d.html" % i: File(page(i), i * NANO) for i in range(1, 5)}
+    files |= {
+        b"before": File(page(1), T0),
+        b"short": File(b"not smaller", T0),
+        b"large": File(page(7, 300_000)[:1000] + b"<p>!" + page(7, 300_000)[1004:], NOW_NS),
+        b"program": File(page(8), T0, FileType.EXEC),
+        b"private": File(page(9), T0, mode=0o640, owner=OWNER),
+        b"docs/2.html": File(page(2) + b"more", NOW_NS),
+        b"docs/3.html": File(page(3)[:700], NOW_NS),
+    }
+    c.write("large", 1000, b"<p>!")
+    c.append("docs/2.html", b"more")
+    c.truncate("docs/3.html", 700)
+    c.rename("docs/0.html", "moved")
+    return files | {b"moved": File(page(0), 0)}
+
+
+def compressed_append_only_life(c: Container) -> Files:
+    """The same in an append-only container."""
+    c.put_many([(f"f{i}", page(i), i) for i in range(5)])
+    sync(c)
+    c.put("f1", page(11), mtime_ns=10 * NANO)
+    files = {b"f%d" % i: File(page(i), i * NANO) for i in range(5)}
+    return files | {b"f1": File(page(11), 10 * NANO)}
+
+
 def nothing(c: Container) -> Files:
     return {}
 
@@ -190,7 +233,7 @@ def created(base: Path, live: Life, **options: bool | int) -> Files:
         return with_sums(base, live, **options)
 
 
-def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | int) -> Files:
+def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | int | str) -> Files:
     """A container as `winkfs.create` makes it. names: with BASE.cat."""
     with without_catalog(), winkfs.create(base, **options) as c:  # type: ignore[arg-type]
         files = live(c)
@@ -280,4 +323,8 @@ RECIPES: dict[str, Callable[[Path], Files]] = {
     },
     "sums": functools.partial(with_sums, live=life, names=True),
     "ao-sums": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
+    "zstd": functools.partial(with_sums, live=compressed_life, names=True, compress="zstd"),
+    "ao-zstd": functools.partial(
+        with_sums, live=compressed_append_only_life, names=True, ao=True, compress="zstd:19"
+    ),
 }

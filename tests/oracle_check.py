@@ -25,6 +25,7 @@ from oracle_format import (
     read_entries,
     read_superblock,
 )
+from oracle_frames import content_of, dictionary_of
 from oracle_inode import (
     FileView,
     Inode,
@@ -130,6 +131,7 @@ def read_data(path: Path) -> DataFile:
         if found.inode is not None:
             check_pairs(sb, found.entry, found.inode, by_pos)
             found.pairs = all_pairs(sb, found.entry, found.inode, by_pos)
+    dictionary_of(sb, by_pos)
     return data
 
 
@@ -196,7 +198,8 @@ def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> 
     pointer = -1 if inode.lsize else 0
     if inode.lsize and len(pairs) == 1 and pairs[0].pointer and not inode.nexti:
         whole = len(by_pos[pairs[0].pointer].value) == pairs[0].size == inode.lsize
-        pointer = pairs[0].pointer if whole and not pairs[0].skip else -1
+        first = whole and not pairs[0].skip and not pairs[0].framed
+        pointer = pairs[0].pointer if first else -1
     mtime = min(max(file.mtime_ns, -(2**63)), 2**63 - 1)
     kind, owner, ctime = inode.ftype or 102, 0, mtime
     kind |= 1 << 10 if mtime != file.mtime_ns else 0
@@ -213,6 +216,10 @@ def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileVie
     assert inode is not None
     ns = 1 if data.sb.get("MTIMENS", 0) == 1 else NANO
     values = {pair.pointer: by_pos[pair.pointer].value for pair in found.pairs if pair.pointer}
+    for pair in found.pairs:
+        if pair.framed:
+            value = by_pos[pair.pointer].value
+            values[pair.pointer] = content_of(data.where(found.entry), data.sb, by_pos, value)
     file = FileView(
         name=found.name,
         fileid=inode.fileid,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 from oracle_format import Entry, OracleError, Superblock, equal, expect, int64
+from oracle_frames import FRAME, content_of
 
 HEAD = 56  # CKSUM, NEXTI, FILEID, LSIZE, FTYPE, FMTIME, DCOUNT
 DIRECTORY = 100
@@ -16,8 +17,9 @@ MAX_NAME = 65_000
 @dataclass(frozen=True)
 class Pair:
     pointer: int
-    skip: int  # 0 where the container has no PAIROFF
+    skip: int  # 0 where the container has no PAIROFF; without the bit of a frame
     size: int
+    framed: bool = False
 
     @property
     def is_attributes(self) -> bool:
@@ -159,7 +161,8 @@ def checksum(sb: Superblock, covered: bytes) -> bytes:
 def read_pair(value: bytes, offset: int, width: int) -> Pair:
     if width == 16:
         return Pair(int64(value, offset), 0, int64(value, offset + 8))
-    return Pair(int64(value, offset), int64(value, offset + 8), int64(value, offset + 16))
+    pointer, skip, size = (int64(value, offset + at) for at in (0, 8, 16))
+    return Pair(pointer, skip & ~FRAME, size, skip >= FRAME)
 
 
 def check_pairs(sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, Entry]) -> None:
@@ -185,9 +188,14 @@ def check_pairs(sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, En
             equal("hole skip", where, 0, pair.skip)
             continue
         target = target_of(where, inode, pair, by_pos, "D")
-        good = pair.skip >= 0 and pair.skip + pair.size <= len(target.value)
+        value = target.value
+        if pair.framed and target.delflag:  # damage may have been taken out of it
+            continue
+        if pair.framed:
+            value = content_of(where, sb, by_pos, value)
+        good = pair.skip >= 0 and pair.skip + pair.size <= len(value)
         found = f"{pair.skip} + {pair.size}"
-        expect(good, "pair size", where, f"inside a value of {len(target.value)}", found)
+        expect(good, "pair size", where, f"inside a value of {len(value)}", found)
     where = f"{sb.label} inode {entry.key!r} at {entry.pos}"
     expect(total >= inode.lsize, "LSIZE", where, f"<= sum of sizes {total}", inode.lsize)
 

@@ -8,8 +8,8 @@ A second opinion for tests. It imports nothing of winkformats, winkfs or winkmou
 
 Where the documents are silent or can be read in two ways:
 
-- INCOMPAT 32 (compressed content) has no layout in the documents: refused. Bits 1, 2, 8 must
-  equal their variable; 4 is needed where a hole is, 16 where an attribute pair is (and ATTRS 1).
+- Of INCOMPAT, bits 1, 2, 8 must equal their variable; 4 is needed where a hole is, 16 where an
+  attribute pair is (and ATTRS 1), 32 where a frame or COMPRESS is.
 - A variable twice in a superblock, or with a name that is not printable ASCII, is a deviation.
 - A superblock with CONTID must have SBCKSUM ("new files have it").
 - I<n>, D<n>, A<n>: n decimal without leading zeros; other spellings are unknown keys, ignored.

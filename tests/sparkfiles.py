@@ -100,12 +100,25 @@ def dataset(root: Path) -> Path:
     return root
 
 
+def compressed(base: Path) -> Path:
+    """The same names with text, which becomes frames; some files are changed later."""
+    files = [(name, data.hex().encode()[: len(data)]) for name, data in contents().items()]
+    with winkfs.create(base, compress="zstd") as c:
+        c.put_many((name, data, START + i) for i, (name, data) in enumerate(files))
+    with winkfs.open(base, "a") as c:
+        c.append("dir2/page 0002.html", b"more")
+        c.write("large", 300_000, b"over")
+        c.chmod("dir3/page 0003.html", 0o600)
+    return base
+
+
 KINDS: Mapping[str, Callable[[Path], Path]] = {
     "plain": plain,
     "columns": with_columns,
     "changed": changed,
     "ao": lambda base: plain(base, ao=True),
     "classic": lambda base: plain(base, classic=True),
+    "zstd": compressed,
     "dataset": dataset,
 }
 

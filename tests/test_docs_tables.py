@@ -17,7 +17,7 @@ from winkformats.kv import entry, superblock
 from winkformats.kv.entry import Field, Layout
 from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
-from winkfs.container.ondisk import inode
+from winkfs.container.ondisk import compressed, inode
 from winkfs.container.ondisk import time as timeindex
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType, Inode, InodeForm
 
@@ -278,8 +278,9 @@ PAGE = (ROOT / "docs/formats.md").read_text()
 
 def test_the_page_has_every_variable_that_winkfs_writes(tmp_path):
     written: set[str] = set()
-    for options in ({}, {"ao": True}, {"classic": True}):
-        base = tmp_path / f"c{len(written)}"
+    variants = ({}, {"ao": True}, {"classic": True}, {"compress": "zstd"})
+    for number, options in enumerate(variants):
+        base = tmp_path / f"c{number}"
         with winkfs.create(base, **options) as c:
             c.put("a", b"b")
         for path in tmp_path.glob(f"{base.name}.*"):
@@ -295,6 +296,21 @@ def test_the_page_has_the_inode_as_the_docstring_has_it():
         assert re.search(rf"^\| {offset} \| {size} \| {field.upper()} \|", PAGE, re.MULTILINE), (
             field
         )
+
+
+def test_compression_table_and_the_page():
+    assert compressed.HEAD.format == ">5q"
+    value = compressed.Compression(5, True, 7, b"dictionary").encode()
+    numbers = [compressed.ZSTD, 5, 1, 7, len(b"dictionary")]
+    rows = table(compressed, "offset size type field meaning")
+    for (offset, size, kind, field, _), number in zip(rows[:5], numbers, strict=True):
+        assert int.from_bytes(value[int(offset) :][: int(size)], "big") == number
+        assert kind == "q"
+        assert re.search(rf"^\| {offset} \| {size} \| {field.upper()} \|", PAGE, re.MULTILINE)
+    assert rows[5][:2] == [str(compressed.HEAD.size), "dsize"]
+    assert value[compressed.HEAD.size :] == b"dictionary"
+    assert (inode.FRAME, compressed.COMPRESSED) == (1 << 62, 32)
+    assert f"`{compressed.KEY.decode()}`" in PAGE
 
 
 def test_the_modules_that_the_page_points_to_exist():

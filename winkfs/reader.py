@@ -97,6 +97,11 @@ class Reader(ABC):
         """Approximate bytes that the contents take on the disk."""
         return sum(entry.size for entry in self.scan())
 
+    @property
+    def most_content(self) -> int:
+        """Bytes of content that it can have, where no entry is content of two files."""
+        return self.stored_bytes
+
     def close(self) -> None:  # noqa: B027 - many have nothing open
         """Close what is open. Idempotent."""
 

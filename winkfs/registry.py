@@ -250,7 +250,7 @@ def pack(
     shards   how many containers the files go to, at most
     classic  a container of the oldest variant
     options  of `winkfs.archive.pack.pack`: ao, update, checksum, xattrs, exclude, names, note,
-             progress
+             progress, compress
     raises   what that function raises; ValueError for an option that the kind does not have
     """
     kind, path = kind_of(os.fspath(base))

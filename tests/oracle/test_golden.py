@@ -10,6 +10,7 @@ import golden_containers
 import golden_formats
 import oracle_read
 import pytest
+import zstandard
 from golden_formats import Pairs, Rows, Table
 
 import winkfs
@@ -20,6 +21,7 @@ from winkformats.perm import Perm
 from winkfs.container.ondisk.inode import default_mode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+MADE_WITH = (1, 5, 7)  # version of zstd
 SUFFIXES = (".data", ".idx", ".time", ".cat")
 SINGLE, CONTAINERS = golden_formats.RECIPES, golden_containers.RECIPES
 
@@ -73,6 +75,8 @@ def copied(tmp_path):
 def test_the_same_operations_give_the_same_bytes(make, name):
     made = make(name)
     today, golden = files_of(made.path.parent, name), files_of(GOLDEN, name)
+    if "zstd" in name and zstandard.ZSTD_VERSION != MADE_WITH:
+        pytest.skip("another version of zstd makes other frames of the same content")
     assert list(today) == list(golden)
     for file, data in golden.items():
         assert len(today[file]) == len(data), file

@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "classic": {"classic": True},
     "plain md5": {"htalgo": 1},
     "columns": {"columns": {"n": "int64", "text": "string"}},
+    "zstd": {"compress": "zstd:1"},
     "mount": {},
     "data set": {},
 }
@@ -290,6 +291,8 @@ class Life:
                 "utime": lambda: self.utime(there),
                 "chmod": lambda: self.chmod(there),
             }
+        if self.kind == "zstd":
+            verbs["learn"] = self.learn
         if self.typed:
             verbs["setcolumns"] = lambda: self.setcolumns(there)
             durable["sync"] = rng.choice((durable["sync"], self.save_catalog))
@@ -305,7 +308,17 @@ class Life:
         return what + (f" to {name[:8]}" if verb == "rename" else ""), verbs[verb]
 
     def content(self) -> bytes:
-        return self.rng.randbytes(self.rng.choice(SIZES))
+        size = self.rng.choice(SIZES)
+        if self.kind == "zstd":  # of which some becomes smaller
+            return (self.rng.randbytes(size // 9 + 1) * 9)[:size]
+        return self.rng.randbytes(size)
+
+    def learn(self) -> None:
+        """Have a dictionary from now on, or find out that none pays."""
+        words = [self.rng.randbytes(40) for _ in range(50)]
+        text = [b"".join(self.rng.choices(words, k=30)) for _ in range(400)]
+        assert isinstance(self.container, Container)
+        self.container.engine.learn(text[: self.rng.choice((9, 400))], 1 << 30)
 
     def now(self) -> int:
         """An mtime, never before the last one; whole seconds where nothing finer is kept."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compressed_files import document
 
 import winkfs
 from winkformats.disk import pagecache
@@ -89,6 +90,18 @@ def test_rows_become_files_with_what_their_columns_say(root: Path) -> None:
         FileType.FILE, FileType.FILE, FileType.GZIP, FileType.EXEC,
     ]  # fmt: skip
     assert not winkfs.verify(root).problems
+
+
+@pytest.mark.parametrize("ao", ["true", "false"])
+def test_contents_are_compressed_where_that_is_asked_for(root: Path, ao: str) -> None:
+    files = {f"{i:03}": document(i) for i in range(200)} | {"random": os.urandom(3000)}
+    columns = batch(path=list(files), content=pa.array(list(files.values()), pa.binary()))
+    put(root, columns, compress="zstd", ao=ao)
+    assert contents(root) == files
+    assert sum(path.stat().st_size for path in shards(root)) < sum(map(len, files.values())) // 2
+    assert not winkfs.verify(root).problems
+    with pytest.raises(ValueError, match=r"zstd or zstd:LEVEL"):
+        put(root, columns, compress="gzip")
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +49,8 @@ from winkfs.container.container import Container, create
 from winkfs.container.container import open as open_container
 from winkfs.container.datafile import give_name
 from winkfs.container.entry import SparseReader
+from winkfs.container.frames import SAMPLE, SAMPLE_FILES
+from winkfs.container.ondisk.compressed import PIECE, level_of
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.writemany import Row
@@ -60,6 +65,7 @@ UNCHANGEABLE: Final = (
 )
 NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
 NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
+MOST_SEEN: Final = 200_000  # files of a directory that are looked at for a sample of it
 STEP: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
@@ -106,6 +112,7 @@ def pack(
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    compress: str | None = None,
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
 
@@ -119,6 +126,7 @@ def pack(
     names        pack only these of the directory, without what is below them
     note         called with each thing that was not packed as it is
     progress     called with the number of files since the last call
+    compress     "zstd" or "zstd:LEVEL": of a new container, see `winkfs.create`
     raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
                  tar file); PermissionError (update of an ao container: an older mtime);
                  FormatError (no tar file); Locked; OSError
@@ -141,7 +149,7 @@ def pack(
     if exists:
         # What was put stays, also where the rest fails: run again, it goes on from there.
         with contextlib.closing(open_container(target, "a")) as container:
-            _check_variant(container, ao, classic)
+            _check_variant(container, ao, classic, compress)
             chosen = Packer(container, report, count, progress).update(
                 reader, Mark.of(container, root), checksum=checksum
             )
@@ -149,7 +157,10 @@ def pack(
             if whole and not report.failed and worth_keeping(container, report, chosen):
                 Mark(root, began, 0).keep(container)
     else:
-        with _partial(target, ao=ao, classic=classic) as container:
+        with _partial(target, ao=ao, classic=classic, compress=compress) as container:
+            if compress and isinstance(reader, Tree) and names is None:
+                left_out, own = excluder(exclude), OwnFiles(target)
+                container.engine.learn(*_samples(os.fspath(source), target, own, left_out))
             Packer(container, report, count, progress).run(reader)
             container.engine.save_catalog()
             if whole and not report.failed:
@@ -202,14 +213,49 @@ def check_names(source: str, names: object) -> None:
         raise NoSuchFile("no such directory or tar file", source)
 
 
-def _check_variant(container: Container, ao: bool, classic: bool) -> None:
+def _samples(
+    source: str, base: str, own: OwnFiles, exclude: Callable[[str], object] | None
+) -> tuple[list[bytes], int]:
+    """Contents of some files of a directory, anywhere in it, and bytes of all its files, about.
+
+    cost    a look at each of the first MOST_SEEN files, and SAMPLE bytes read at most
+    """
+    tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
+    total, left = 0, SAMPLE
+    chosen: list[bytes] = []
+    rng = random.Random(0)  # the same tree becomes the same container
+    seen = (seen for seen in tree().sizes() if seen.size)
+    for i, file in enumerate(islice(seen, MOST_SEEN)):
+        total += file.size
+        place = i if i < SAMPLE_FILES else rng.randrange(i + 1)
+        if place < SAMPLE_FILES:
+            chosen[place : place + 1] = [file.name]
+    rng.shuffle(chosen)
+    found: list[bytes] = []
+    with contextlib.closing(tree(names=chosen).items(by_mtime=False)) as items:
+        for item in items:
+            if isinstance(item, Large):
+                with contextlib.closing(item.file):
+                    data = item.file.read(PIECE)
+            else:
+                data = item.data[:PIECE] if isinstance(item, Row) else b""
+            found.append(data)
+            left -= len(data)
+            if left <= 0:
+                break
+    return found, total
+
+
+def _check_variant(container: Container, ao: bool, classic: bool, compress: str | None) -> None:
     if (ao and not container.ao) or (classic and not container.classic):
         what = "append only" if ao and not container.ao else "classic"
         raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
+    if compress is not None:
+        container.engine.set_compression(level_of(compress))
 
 
 @contextlib.contextmanager
-def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
+def _partial(base: str, *, ao: bool, classic: bool, compress: str | None) -> Iterator[Container]:
     """A new container under another name, which becomes `base` when the block ends well.
 
     The lock of `base` is held meanwhile: nobody makes a container of that name in between.
@@ -221,7 +267,7 @@ def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
             raise FileExists("was made by somebody else meanwhile", base)
         _remove(partial)
         try:
-            container = create(partial, ao=ao, classic=classic)
+            container = create(partial, ao=ao, classic=classic, compress=compress)
             try:
                 yield container
             except BaseException:

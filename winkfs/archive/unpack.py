@@ -103,7 +103,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, container.stored_bytes, report, count, force=force,
+                directories, container.most_content, report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)

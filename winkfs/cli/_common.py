@@ -102,11 +102,28 @@ def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:
     return base
 
 
+def _codec(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    """Refuse what content cannot be compressed with."""
+    from winkfs.container.ondisk.compressed import level_of
+
+    if text is not None:
+        try:
+            level_of(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return text
+
+
 BASE = click.argument("base", shell_complete=complete_base)
 CONTAINER = click.argument("base", shell_complete=complete_base, callback=_container)
 AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
     help="For a data set: its files at that generation or time (ISO 8601).",
+)  # fmt: skip
+COMPRESS = click.option(
+    "--compress", metavar="CODEC", callback=_codec,
+    help="Store contents compressed where that makes them smaller: zstd or zstd:LEVEL, 1 to 22, 9 "
+    "if none is given; with a dictionary, trained on the files, where that pays.",
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import click
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     BASE,
+    COMPRESS,
     JSON,
     PIECE,
     STDIN,
@@ -66,6 +67,7 @@ WRITTEN: Final = {
     "--column", "columns", multiple=True, metavar="NAME=TYPE",
     help="A column that files can have; TYPE as of winkfs columns. May be repeated.",
 )  # fmt: skip
+@COMPRESS
 def create(
     base: str,
     ao: bool,
@@ -73,6 +75,7 @@ def create(
     classic: bool,
     htalgo: int | None,
     columns: tuple[str, ...],
+    compress: str | None,
 ) -> None:
     """Make an empty container.
 
@@ -85,7 +88,7 @@ def create(
     schema = pairs(columns, "TYPE")
     made = winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
-        columns=schema,
+        columns=schema, compress=compress,
     )  # fmt: skip
     try:
         made.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import AS_OF, BASE, STDIN, Progress, emit, glob_text, say
+from winkfs.cli._common import AS_OF, BASE, COMPRESS, STDIN, Progress, emit, glob_text, say
 from winkfs.names import to_str
 from winkfs.units import size_text
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     "--xattrs", is_flag=True,
     help="Store all extended attributes you may read, not only user.*.",
 )  # fmt: skip
+@COMPRESS
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
@@ -63,6 +64,7 @@ def pack(
     files_from: str | None,
     shards: int | None,
     xattrs: bool,
+    compress: str | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -110,6 +112,7 @@ def pack(
         report = winkfs.pack(
             source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
             xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
+            compress=compress,
         )  # fmt: skip
     if sys.stderr.isatty() and not quiet:
         say(_summary(report, time.monotonic() - began))

@@ -26,7 +26,15 @@ from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode, attributes
+from winkfs.container.ondisk.inode import (
+    CK_XXH3,
+    FRAME,
+    HEAD,
+    Extent,
+    FileType,
+    Inode,
+    attributes,
+)
 from winkfs.container.rows import KIND, NOTHING, ClashFinder, some
 from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
@@ -45,10 +53,14 @@ class Claims:
     """Reads the pairs of inodes and checks the inodes meanwhile.
 
     problem  is told what is wrong with an inode, in a line
+    frames   whether to decompress the content of files that are not deleted
     """
 
-    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, problem: Callable[[str], None], *, frames: bool = False
+    ) -> None:
         self._store, self._problem = store, problem
+        self._frames = FrameCheck(store, problem) if frames else None
         self._name, self._form = store.kv.storage.name, store.settings.form
         self._odd: list[tuple[int, int, int, int]] = []
 
@@ -73,6 +85,12 @@ class Claims:
             odd = (size < words[:, 3]) | (words[:, 1] != 0) | (size < 0) | (need < size)
             for row in simple[odd].tolist():
                 self._decode(rows, row)
+            if form.pairoff and self._store.settings.compressed:
+                framed = (words[:, 8] >= FRAME) & ~odd
+                need[framed] -= FRAME
+                if self._frames is not None:
+                    self._frames.check(rows, simple[framed], words[framed, 7], need[framed])
+                need[framed] = 1
             claims = np.stack([rows.pos[simple], words[:, 7], need, words[:, 2]], 1)
         for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
             self._decode(rows, row)
@@ -101,9 +119,16 @@ class Claims:
             self._problem(str(error))
             return
         owner = inode.fileid
-        self._odd += [
-            (pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer > 0
-        ]
+        plain, framed = inode.extents, list[Extent]()
+        if self._store.settings.compressed:
+            plain = [e for e in inode.extents if e.skip < FRAME]
+            framed = [e for e in inode.extents if e.skip >= FRAME]
+        self._odd += [(pos, e.pointer, e.skip + e.size, owner) for e in plain if e.pointer > 0]
+        self._odd += [(pos, e.pointer, 1, owner) for e in framed]
+        if framed and self._frames is not None:
+            ends = {e.pointer: e.skip - FRAME + e.size for e in sorted(framed, key=sum)}
+            pointers, needs = (np.array(list(part)) for part in (ends, ends.values()))
+            self._frames.check(rows, np.full(len(ends), row), pointers, needs)
         if inode.attrs:
             self._odd.append((pos, *inode.attrs, owner))
             if not rows.deleted[row]:
@@ -117,6 +142,36 @@ class Claims:
             self._problem(f"{self._name}: inode at byte {pos}: {error}")
 
 
+class FrameCheck:
+    """Decompresses frames that inodes of a batch point to. Cost: that, and a look at each."""
+
+    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
+        self._store, self._problem = store, problem
+
+    def check(self, rows: InodeRows, which: Int64, pointers: Int64, needs: Int64) -> None:
+        """Frames must have so many bytes in them at least, int64[n] all.
+
+        which   rows of their inodes
+        """
+        batch, name = rows.batch, self._store.kv.storage.name
+        live = ~rows.deleted[which]
+        which, pointers, needs = which[live], pointers[live], needs[live]
+        at = np.minimum(np.searchsorted(batch.pos, pointers), len(batch.pos) - 1)
+        near = batch.pos[at] == pointers
+        for row, pointer, need, i, here in zip(
+            which.tolist(), pointers.tolist(), needs.tolist(), at.tolist(), near.tolist(),
+            strict=True,
+        ):  # fmt: skip
+            try:
+                entry = batch.entry(i) if here else self._store.entry_at(pointer)
+                found = len(self._store.frames.content(entry.value, pointer))
+                if found < need:
+                    raise CorruptError("content of a frame", file=name, offset=pointer,
+                                       expected=need, found=found)  # fmt: skip
+            except CorruptError as error:
+                self._problem(f"{name}: inode at byte {rows.pos[row]}: {error}")
+
+
 class Extents:
     """Takes the batches of a whole data file, then says which extents are wrong.
 
@@ -127,7 +182,7 @@ class Extents:
     def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
         self._store, self._problem = store, problem
         self._name = store.kv.storage.name
-        self._claims = Claims(store, problem)
+        self._claims = Claims(store, problem, frames=True)
         self._again = Claims(store, lambda _: None)  # what is wrong with inodes was said before
         self._places = _Places()
         self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch

@@ -28,7 +28,10 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
+from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import chained, is_inode
+from winkfs.container.ondisk.compressed import COMPRESS
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, MAX_VARIABLES, UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
@@ -92,9 +95,16 @@ def _check(store: Store, order: str) -> None:
         raise Refusal(f"is damaged: {store.notes[0]}: repair it first", store.base)
 
 
-def _kept(batch: Batch, live: Int64) -> Int64:
-    """Indices of the entries of a batch that a compaction keeps. `live`: inodes, ascending."""
+def _kept(batch: Batch, live: Int64, compression: int) -> Int64:
+    """Indices of the entries of a batch that a compaction keeps.
+
+    live         inodes, ascending
+    compression  position of the entry that says what content is compressed with, 0: none
+    """
     keep = batch.flags == 0
+    if compression:
+        old = entries_of(batch, COMPRESSION)
+        keep[old] &= batch.pos[old] == compression
     inodes = np.flatnonzero(is_inode(batch) & keep)
     keep[inodes] = among(batch.pos[inodes], live)
     return np.flatnonzero(keep)
@@ -106,10 +116,10 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
     The dead are not: if one of their lengths is wrong, it leads past entries that are counted.
     """
     kv, live = store.kv, store.index.positions()
-    entries = files = 0
+    entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
     try:
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            kept = _kept(batch, live)
+            kept = _kept(batch, live, compression)
             batch.check(kept)
             entries, files = entries + len(batch), files + int(is_inode(batch)[kept].sum())
             yield batch, kept
@@ -201,7 +211,7 @@ class _Compaction:
         self._grown = 0  # bytes that all inodes together are larger
         self._known = True  # whether the old catalog says how the new inodes look
         self._lock: Lock | None = None
-        self._columns_at = 0  # where the entry of the columns is now
+        self._named = dict.fromkeys((COLUMNS, COMPRESS), 0)  # entries of the superblock, now
 
     def _moved(self, old: Int64) -> Int64:
         """New positions of inodes, int64[n]."""
@@ -264,8 +274,7 @@ class _Compaction:
                 move(kv)
                 store.itotsz += self._grown
                 sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
-                if COLUMNS in block:
-                    sums[COLUMNS] = self._columns_at
+                sums |= self._named
                 known = {name: value for name, value in sums.items() if name in block}
                 kv.sync(known, now=block.get("SYNCTIME"))
             finally:
@@ -292,8 +301,9 @@ class _Compaction:
                 chosen = chosen[~others]
                 kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
         self._chained = [(pos, self._move_chained(kv, pos)) for pos, _ in self._chained]
-        old = self._store.kv.superblock.get(COLUMNS, 0)
-        self._columns_at = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
+        for name in self._named:
+            old = self._store.kv.superblock.get(name, 0)
+            self._named[name] = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
 
     def _move_chained(self, kv: KVSeq, pos: int) -> int:
         """Append an inode with all of its extents, whose entries have been moved -> where it is."""
@@ -380,8 +390,9 @@ class _Compaction:
                 entry = batch.entry(i)
                 if not _is_part(entry.key):
                     at = kv.append(entry.key, entry.value)
-                    if batch.pos[i] == self._store.kv.superblock.get(COLUMNS):
-                        self._columns_at = at
+                    for name in self._named:
+                        if batch.pos[i] == self._store.kv.superblock.get(name):
+                            self._named[name] = at
 
     def _in_order(self) -> Iterator[int]:
         positions = self._live.tolist()

@@ -16,6 +16,7 @@ from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.engine import Engine, Moment, check_columns
 from winkfs.container.entry import Entry, Stat
+from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_of, zstd
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -63,6 +64,7 @@ def create(
     htalgo: int | None = None,
     like: Storage | None = None,
     columns: Mapping[str, str] | None = None,
+    compress: str | None = None,
 ) -> Container:
     """Make an empty container and open it for writing.
 
@@ -73,23 +75,46 @@ def create(
     like     a file whose mode and owner its files get, as far as we may
     columns  that files can have: name -> string, binary, bool, int64, float64, timestamp or
              list<string>; see `Container.add_columns`
+    compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, where that makes it
+             smaller; a dictionary is trained by what is put first, where that pays. Needs
+             `winkfs[compress]`
     raises   FileExistsError; Locked; ValueError; OSError
     """
     path, schema = base_of(base), check_schema(columns or {})
     if schema and classic:
         raise ValueError("a classic container has no attributes, so no columns")
-    block = new_superblock(ao=ao, timemp=timemp, classic=classic, htalgo=htalgo)
+    level = check_compression(compress, path, classic=classic)
+    block = new_superblock(
+        ao=ao, timemp=timemp, classic=classic, htalgo=htalgo, compressed=level > 0
+    )
     create_files(path, block, like)
     made = Container(path, "a")
-    if schema:
+    if schema or level:
         try:
-            made.add_columns(schema)
+            if schema:
+                made.add_columns(schema)
+            if level:
+                made.engine.set_compression(level)
             made.sync()  # with the container: a block that raises drops what comes after it
         except BaseException:
             made.abort()
             remove_files(path)
             raise
     return made
+
+
+def check_compression(compress: str | None, base: str, *, classic: bool) -> int:
+    """The level that a new container is to compress with, 0: it is not to.
+
+    raises  ValueError; Refusal where the library is missing
+    """
+    if compress is None:
+        return 0
+    level = level_of(compress)
+    if classic:
+        raise ValueError("a classic container cannot have compressed content")
+    zstd(base)
+    return level
 
 
 def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
@@ -204,6 +229,11 @@ class Container(Reader):
     def stored_bytes(self) -> int:
         return self._engine.store.kv.end
 
+    @property
+    def most_content(self) -> int:
+        store = self._engine.store
+        return store.kv.end // SMALLEST * LARGEST if store.settings.compressed else store.kv.end
+
     # --- content ---
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
@@ -247,7 +277,10 @@ class Container(Reader):
                 raise NoSuchFile("no such file in the container", missing)
 
     def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
+        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory.
+
+        Of what the entry has in it, a compressed frame, where 2**62 is added to the bytes skipped.
+        """
         with self._engine.lock:
             self._engine.catch_up()
             return self._engine.files.extents(self._engine.key(name))

@@ -17,7 +17,10 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
+from winkfs.container.frames import Frames, find_all
 from winkfs.container.ondisk.chain import whole
+from winkfs.container.ondisk.compressed import COMPRESS, Compression
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
 from winkfs.container.ondisk.inode import ExtentArray, Inode
 from winkfs.container.ondisk.lock import WriterLock
@@ -105,6 +108,8 @@ class DataFile:
         if block.damage is not None:  # also a power cut does that
             which = "second" if block.second else "first"
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
+        self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
+        self._frames: Frames | None = None
         size = self.kv.storage.size()
         if block.forgot:
             # Its sync came after that of the entries: they are there even if it is not.
@@ -116,7 +121,6 @@ class DataFile:
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
             self.nextfid = 0
-        self._columns_at = block.get(COLUMNS, 0)
         self._declared: tuple[int, Declared] = (0, Declared({}, known=False))
         self._shown: Declared | None = None
         if self.writable:
@@ -126,6 +130,25 @@ class DataFile:
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         self._remember_filesize()
         self.owner = (info.uid, info.gid)
+
+    # --- how content is compressed ---
+
+    @property
+    def frames(self) -> Frames:
+        """Reads compressed content."""
+        if self._frames is None:
+            self._frames = Frames(self.kv, self._compression_at)
+        return self._frames
+
+    def _compression_at(self) -> int:
+        return self._compress_at if self.writable else self.kv.superblock.get(COMPRESS, 0)
+
+    def compress(self, compression: Compression) -> None:
+        """Say what new content is compressed with, from the next sync on. Raises OSError."""
+        value = compression.encode()
+        self.kv.reserve(len(value) + 64)
+        # The one before stays until the next compaction: it is not known for what frames.
+        self._compress_at = self.kv.append(COMPRESSION, value)
 
     # --- columns of the user ---
 
@@ -198,6 +221,8 @@ class DataFile:
                 f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
                 "entries behind its end were found"
             )
+            if self.settings.compressed:
+                self._compress_at = max([self._compress_at, *find_all(kv, kv.end, end)])
             kv.extend(end)
 
     def note(self, problem: CorruptError | str) -> None:
@@ -213,6 +238,11 @@ class DataFile:
     def entry_at(self, pos: int) -> KVEntry:
         """The checked entry at a position. Raises CorruptError."""
         return self.kv.get(pos)
+
+    def value_at(self, pos: int, framed: bool) -> bytes:
+        """The checked value of the entry at a position; what is in it, where it is a frame."""
+        value = self.entry_at(pos).value
+        return self.frames.content(value, pos) if framed else value
 
     def key_at(self, pos: int) -> bytes:
         """The key of the entry at a position, unchecked except for its bounds."""
@@ -324,6 +354,8 @@ class DataFile:
         known = {name: value for name, value in variables.items() if name in block}
         if self._columns_at:
             known[COLUMNS] = self._columns_at
+        if self._compress_at:
+            known[COMPRESS] = self._compress_at
         chains = self.chains or (self._want_chains and "INCOMPAT" in block)
         if chains and not self.chains:
             known |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.kv.sequence import KVSeq
+from winkfs.container.frames import Compressor
 from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
+from winkfs.container.ondisk.compressed import PIECE as FRAMED
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
     DEFAULT_MODES,
     FEW,
+    FRAME,
     Attrs,
     Extent,
     ExtentArray,
@@ -35,6 +38,7 @@ GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
+COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 
 
 @dataclass(slots=True)
@@ -123,8 +127,12 @@ class DraftWriter:
     Content, extents and tail change in one statement, so that a signal handler that raises leaves
     the draft as it was before or as it is after.
 
-    read   reads the content of extents, for the copies that a container without PAIROFF needs
+    read        reads the content of extents, for the copies that a container without PAIROFF needs
+    compressor  makes frames of what is written from the start of a file or appended to it, in the
+                place of plain entries; None: it is all plain. Overwrites are
     """
+
+    compressor: Compressor | None = None
 
     def __init__(
         self, kv: KVSeq, settings: Settings, read: Callable[[Sequence[Extent]], bytes]
@@ -133,7 +141,7 @@ class DraftWriter:
         layout, field = kv.layout, kv.layout.value
         self._pair = settings.form.pair
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
-        self.chunk = min(CHUNK, field.limit)
+        self.chunk = min(FRAMED if settings.compressed else CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key
 
@@ -161,7 +169,7 @@ class DraftWriter:
         self.need_room(draft, len(data))
         if not draft.tail and len(data) >= self.chunk:
             whole = len(data) - len(data) % self.chunk
-            extents = joined(draft.extents, self._entries(draft, data[:whole]))
+            extents = joined(draft.extents, self._entries(draft, data[:whole], frames=True))
             rest, body = bytearray(data[whole:]), draft.body + whole
             draft.base, draft.tail, draft.body = extents, rest, body
             return
@@ -274,16 +282,25 @@ class DraftWriter:
     def _spill(self, draft: Draft, length: int) -> None:
         if length:
             with memoryview(draft.tail) as tail:
-                extents = joined(draft.extents, self._entries(draft, tail[:length]))
+                entries = self._entries(draft, tail[:length], frames=True)
+            extents = joined(draft.extents, entries)
             rest, body = draft.tail[length:], draft.body + length
             draft.base, draft.tail, draft.body = extents, rest, body
 
-    def _entries(self, draft: Draft, data: bytes | memoryview) -> list[Extent]:
-        """Write content as data entries; their numbers are positions, which never come twice."""
+    def _entries(
+        self, draft: Draft, data: bytes | memoryview, *, frames: bool = False
+    ) -> list[Extent]:
+        """Write content as data entries; their numbers are positions, which never come twice.
+
+        frames  they may be compressed
+        """
+        pieces = [bytes(data[at : at + self.chunk]) for at in range(0, len(data), self.chunk)]
+        if not frames or self.compressor is None or draft.ftype not in COMPRESSIBLE:
+            return [self._entry(draft, value) for value in pieces]
         extents = []
-        for at in range(0, len(data), self.chunk):
-            value = bytes(data[at : at + self.chunk])
-            extents.append(self._entry(draft, value))
+        for piece, frame in zip(pieces, self.compressor.many(pieces), strict=True):
+            entry = self._entry(draft, piece if frame is None else frame)
+            extents.append(entry if frame is None else Extent(entry.pointer, FRAME, len(piece)))
         return extents
 
     def _entry(self, draft: Draft, value: bytes) -> Extent:

@@ -74,8 +74,12 @@ class Engine:
                 "may be back, without what is written from now on: run winkfs compact again"
             )
             raise NotAllowed(what, base)
+        try:
+            self._attach()
+        except BaseException:
+            self.store.abandon()
+            raise
         self._dropped = weakref.finalize(self, _let_go, self.store)
-        self._attach()
         self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
@@ -162,6 +166,22 @@ class Engine:
                 raise ValueError("tombstones are for names that have no file here")
             pos: int = self.run(self.changes.entomb, keys)
             return pos
+
+    def set_compression(self, level: int) -> None:
+        """Compress new content with this level of zstd; 0: not at all.
+
+        raises  NotAllowed where the container cannot have compressed content; Refusal
+        """
+        with self.lock:
+            self.need_writable()
+            self.run(self.changes.set_compression, level)
+
+    def learn(self, samples: Sequence[bytes], total: int) -> None:
+        """Before files are put: try a dictionary, see `Changes.learn`; not where one was tried."""
+        with self.lock:
+            self.need_writable()
+            if self.changes.may_learn:
+                self.run(self.changes.learn, samples, total)
 
     def settled(self) -> Store:
         """The store, where its index has all that was put. The caller has the lock."""

@@ -37,6 +37,7 @@ from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
+    FRAME,
     HEAD,
     INT64,
     Attrs,
@@ -77,7 +78,7 @@ class Content:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: dict[int, bytes] = {}  # position -> checked value
+        self._kept: dict[int, bytes] = {}  # position -> checked value, or what that has in it
         self.owner = store.owner
 
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
@@ -123,11 +124,11 @@ class Content:
         """All bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
-    def _value(self, pos: int, least: int) -> bytes:
+    def _value(self, pos: int, least: int, framed: bool) -> bytes:
         kept = self._kept.get(pos)
         if kept is not None:
             return kept
-        value = self._store.entry_at(pos).value
+        value = self._store.value_at(pos, framed)
         if len(value) >= LARGE:
             if len(self._kept) >= KEEP:
                 del self._kept[next(iter(self._kept))]
@@ -336,6 +337,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     clock, due = time.monotonic, time.monotonic() + LOOK
     # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
     data_size, mapped = _sizer(view), len(view)
+    framed = _framed(store)
     copy = base.in_memory(make=often)
     base.looks.advise()
     table = base.looks.view
@@ -381,7 +383,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
             return None
         if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-            return None
+            return framed(pointer, lsize) if skip == FRAME else None
         start = view[pointer + 2] + 6
         body = view[pointer + 1 : pointer + 1 + start + lsize]
         try:
@@ -393,6 +395,24 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         return body[start:]  # type: ignore[return-value]
 
     return read
+
+
+def _framed(store: Store) -> Callable[[int, int], bytes | None]:
+    """Reads all that is in a frame: position of its entry, bytes that it has to have in it. None:
+    the ordinary way decides."""
+    layout, end, file = store.kv.layout, store.kv.end, store.kv.storage.name
+    read, content = store.kv.storage.read, store.frames.content
+
+    def framed(pointer: int, size: int) -> bytes | None:
+        if not 0 < pointer < end:
+            return None
+        try:
+            found = content(layout.read(read, pointer, end, file, NEAR).value, pointer)
+        except (CorruptError, OSError):  # damaged; closed meanwhile
+            return None
+        return found if len(found) == size else None
+
+    return framed
 
 
 def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
@@ -408,7 +428,7 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
     before = min(limit // max(base.live, 1), NEAR)
     size_now = memoryview(looks.view)[store.filesize_at :][:8].cast("Q")
     size_then = int.from_bytes(store.filesize, sys.byteorder)
-    clock, due = time.monotonic, time.monotonic() + LOOK
+    clock, due, framed = time.monotonic, time.monotonic() + LOOK, _framed(store)
 
     def position(key: bytes) -> int:
         s = hash64(key)
@@ -445,7 +465,7 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
             if hash64(data[at + 1 : at + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
                 return None
             if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-                return None
+                return framed(pointer, lsize) if skip == FRAME else None
             if not low <= pointer < pos:
                 low, data = pointer, read_data(pointer, min(lsize + SPARE, limit - pointer))
             at = pointer - low + 1
@@ -568,6 +588,9 @@ class BulkGet:
         # One extent from the start of one entry: what put and put_many write.
         good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
         if self._store.settings.pairoff:
+            framed = good & (words[:, 8] == FRAME)
+            if framed.any():
+                self._framed(rows[framed], words[framed], found)
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
@@ -577,6 +600,13 @@ class BulkGet:
             self._data(rows, words[:, 7], starts, words[:, 3], found)
         else:
             self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
+
+    def _framed(self, rows: Int64, words: Int64, found: list[bytes | None]) -> None:
+        """Read the frames of `rows`. `words`: of their inodes."""
+        read = _framed(self._store)
+        places = zip(rows.tolist(), words[:, 7].tolist(), words[:, 3].tolist(), strict=True)
+        for row, pointer, size in places:
+            found[row] = read(pointer, size)
 
     def _data(
         self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
@@ -24,9 +22,12 @@ from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
+from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
-from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, make_room
+from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, LEFT_OUT, Settings, make_room
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -114,7 +115,7 @@ class _Repair:
         try:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 if self._guessed:
-                    self._find_columns(batch)
+                    self._find_named(batch)
                     chains = chains or bool(chained(batch).any())
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
@@ -127,12 +128,16 @@ class _Repair:
         if self._ranges or self._end < self._filesize:
             self._read_inodes(storage, start)
 
-    def _find_columns(self, batch: Batch) -> None:
-        """Note where the columns of the user stand last, which no superblock says any more."""
-        first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
-        for i in np.flatnonzero((batch.key_len == len(KEY)) & (first == KEY[0])).tolist():
-            if bytes(batch.data[batch.key[i] : batch.key[i] + len(KEY)]) == KEY:
-                self._block[COLUMNS] = int(batch.pos[i])
+    def _find_named(self, batch: Batch) -> None:
+        """Note where the columns of the user stand last, and what content is compressed with, which
+        no superblock says any more."""
+        for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
+            for pos in batch.pos[entries_of(batch, key)].tolist():
+                self._block[name] = pos
+                if name == COMPRESS:
+                    self._block["INCOMPAT"] |= COMPRESSED
+                    for default in LEFT_OUT:  # all variables are to lie in one sector
+                        self._block.pop(default, None)
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
         """Note what points into the ranges, and names whose last word may be lost."""

@@ -74,6 +74,7 @@ PART: Final = 1 << 14  # rows that are put in order at a time
 BULK_NAMES: Final = 64 << 20  # bytes of names of files put in bulk that are sorted at a time, and
 BULK_FILES: Final = 1 << 20  # of these files: 35 bytes of numbers each, and 50 more to sort them
 BULK_TYPES: Final = (np.int64, np.int64, np.int64, np.uint32, np.uint32, np.uint16, np.uint8)
+APART: Final = UINT32  # bytes between content and inode, in the place of those of a compressed file
 BULK_NAME: Final = 512  # bytes of their names, in the mean: of longer ones parts have fewer rows
 EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
@@ -360,7 +361,7 @@ class Placed(NamedTuple):
     """Files put in bulk, and where they are.
 
     keys       joined
-    positions  of their inodes, int64[n]; pointers: of their contents
+    positions  of their inodes, int64[n]; pointers: of their contents, -1: see POINTER
     mtimes     as stored, int64[n]
     """
 
@@ -435,6 +436,8 @@ class BulkRows:
             self._make_room(len(keys), n)
         self.count = stop = start + n
         beside, kinds = positions - pointers - files.lengths, files.ftypes
+        if (pointers < 0).any():
+            beside = np.where(pointers < 0, APART, beside)
         for column, values in zip(
             self._columns,
             (positions, fileids, mtimes, files.lengths, beside, files.key_lengths, _kinds(kinds)),
@@ -488,6 +491,7 @@ class BulkRows:
         np.add(fileid, chosen, out=numbers[FILEID])
         numbers[MTIME] = numbers[CTIME] = nanoseconds(mtime, self._unit)
         np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
+        np.copyto(numbers[POINTER], -1, where=beside == APART)
         wide = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
         return Rows(column_at(self._raw, self._at[chosen], wide), numbers.T)
 

@@ -24,7 +24,7 @@ from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
-from winkfs.container.ondisk.inode import Inode, cut
+from winkfs.container.ondisk.inode import FRAME, Inode, cut
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
@@ -34,6 +34,7 @@ LOST: Final = "lost+found"
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST: Final = 4096  # bytes of a key that is searched for
+MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
 LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
 SAMPLE: Final = 1000  # entries by which a guess is judged
 NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
@@ -81,6 +82,8 @@ def salvage(
             _find_inodes(source)
         target = base_of(out)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
+        if level := source.engine.store.frames.level:
+            settings["compress"] = f"zstd:{level}"
         with create(target, ao=source.ao, **settings) as made:
             found.problems += source.notes
             _copy(source, made, found, progress)
@@ -124,6 +127,7 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
 
 def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[Superblock, str]]:
     """Superblocks that may be right, and where they come from."""
+    timed = False
     ids: list[tuple[int, str]] = [] if contid is None else [(contid, "the CONTID that was given")]
     for half in (0, HALF):
         left = _readable(storage.read(half, HALF))
@@ -140,7 +144,12 @@ def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[
             block = read_superblock(derived)
             if "CONTID" in block:
                 ids.append((block["CONTID"], name))
+                timed = timed or suffix == ".time"
     for number, source in dict(ids).items():
+        if timed:  # its inodes are as those of a plain one
+            block = new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=True)
+            block["CONTID"] = number
+            yield block, source
         for ao in (False, True):
             block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
             block["CONTID"] = number
@@ -272,8 +281,9 @@ def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     for extent in cut(inode.extents, 0, inode.lsize):
         piece = b""
         if extent.pointer > 0:
+            framed, skip = extent.skip >= FRAME, extent.skip & ~FRAME
             with contextlib.suppress(CorruptError):
-                piece = store.entry_at(extent.pointer).value[extent.skip :][: extent.size]
+                piece = store.value_at(extent.pointer, framed)[skip:][: extent.size]
         pieces.append(piece.ljust(extent.size, b"\0"))
         left += len(piece)
     return b"".join(pieces), left
@@ -292,7 +302,11 @@ def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
             for entry in map(batch.entry, np.flatnonzero(batch.flags == 0).tolist()):
                 owner, _, part = entry.key.rpartition(b"/")
                 if part[:1] == b"D" and entry.pos not in owned and entry.value:
-                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", entry.value)
+                    value = entry.value
+                    if store.settings.compressed and value.startswith(MAGIC):
+                        with contextlib.suppress(CorruptError):  # else a document begins so
+                            value = store.frames.content(value, entry.pos)
+                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", value)
                     found.orphans += 1
 
 

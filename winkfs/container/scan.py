@@ -70,6 +70,8 @@ class Window:
         self._storage = kv.storage.duplicate()
         self._layout, self._form = kv.layout, store.settings.form
         self._contid = kv.layout.contid
+        self._frames = store.frames
+        self._frames.load()
         self._inodes = InodeScan(store, None)
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
@@ -144,11 +146,11 @@ class Window:
         self._contents = True
         inode = self._whole(inode, pos)
         name, at, size = self._storage.name, 0, 0
-        value = lru_cache(1)(lambda pos: self._entry(pos).value)  # an entry may have many extents
+        value = lru_cache(1)(self._value)  # an entry may have many extents
         run: list[Extent] = []
         for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
             if run and (extent.pointer == 0 or size + extent.size > PIECE):
-                yield at, assemble(run, lambda pos, least: value(pos), name)
+                yield at, assemble(run, lambda pos, least, framed: value(pos, 0, framed), name)
                 at, size, run = at + size, 0, []
             if extent.pointer:
                 run.append(extent)
@@ -161,8 +163,9 @@ class Window:
         check_size(lsize, self._end, self._storage.name)
         return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
 
-    def _value(self, pos: int, least: int) -> bytes:
-        return self._entry(pos).value
+    def _value(self, pos: int, least: int, framed: bool) -> bytes:
+        value = self._entry(pos).value
+        return self._frames.content(value, pos) if framed else value
 
     def _entry(self, pos: int) -> KVEntry:
         """The checked entry at a position, from the window where it holds it."""

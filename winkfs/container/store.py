@@ -21,6 +21,7 @@ from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
+from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
@@ -410,6 +411,8 @@ class Store(DataFile):
         self.kv.cut(self.synced)
         if self._columns_at >= self.kv.end:  # declared by what was lost
             self._columns_at = self.kv.superblock.get(COLUMNS, 0)
+        if self._compress_at >= self.kv.end:
+            self._compress_at = self.kv.superblock.get(COMPRESS, 0)
         for file in self.derived:
             file.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.

@@ -35,6 +35,7 @@ from winkfs.container.checks import (
 from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
@@ -140,6 +141,10 @@ class _Check:
                 self._extents.take(batch, rows)
         except CorruptError as error:  # no checksums by which to find where it goes on
             self._damage(error)
+        try:
+            _ = store.frames.compression
+        except CorruptError as error:
+            report.add(str(error))
         found = resolver.finish()
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
@@ -337,7 +342,8 @@ def info(base: str) -> Record:
     """What `winkfs info` says of a container.
 
     raises  FormatError where BASE.data is not the data file of a container; OSError
-    cost    none that grows with the files, but for the dead entries, see EXACT
+    cost    none that grows with the files, but for the dead entries, see EXACT; of a container with
+            compressed content these are always counted
     """
     store = Store(base, writable=False, load=False)
     try:
@@ -349,6 +355,7 @@ def info(base: str) -> Record:
         record |= _catalog_record(store)
         record |= {"fields": dict(store.schema)} if store.schema else {}
         record |= _space_record(kv)
+        record |= _compression_record(store, record)
         record["last_sync"] = time_text(kv.superblock.get("SYNCTIME"))
         record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated
         record["file_sizes"] = _sizes(base)
@@ -417,9 +424,10 @@ def _space_record(kv: KVSeq) -> Record:
     used = kv.end - kv.start
     content, inodes = block.get("DTOTSZ", 0), block.get("ITOTSZ", 0)
     dead, exact = 0, True
+    compressed = bool(block.get("INCOMPAT", 0) & COMPRESSED)
     if kv.entries != kv.aentries:
         try:
-            exact = used <= EXACT
+            exact = used <= EXACT or compressed  # what content takes is not known otherwise
             dead = dead_bytes(kv.storage, kv.layout, kv.start, kv.end) if exact else -1
         except FormatError:  # verify says what is wrong
             dead, exact = -1, False
@@ -435,6 +443,21 @@ def _space_record(kv: KVSeq) -> Record:
         "dead_bytes": dead,
         "dead_bytes_exact": exact,
     }
+
+
+def _compression_record(store: Store, space: Record) -> Record:
+    """What content is compressed with, and what it takes: all live entries but the inodes."""
+    if not store.settings.compressed:
+        return {}
+    try:
+        said = store.frames.compression
+    except CorruptError as error:
+        store.note(error)
+        return {}
+    stored = space["live_bytes"] - space["inode_bytes"]
+    ratio = round(space["content_bytes"] / stored, 2) if stored > 0 else 1.0
+    record = {"codec": "zstd", "level": said.level, "dictionary_bytes": len(said.dictionary)}
+    return {"compression": record | {"compressed_bytes": stored, "ratio": ratio}}
 
 
 def _sizes(base: str) -> Record:

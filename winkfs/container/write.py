@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkformats.errors import CorruptError
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.chain import LEAST, above, link_of
+from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
     DEFAULT_MODES,
     Attrs,
@@ -69,6 +72,7 @@ class Changes:
 
     files   what is seen of files; drafts: its own, those that are being changed
     held    bytes kept ready for somebody: see `hold`
+    compressor  makes frames of new content; None: it stays as it is
     last    ao: position of the inode written last, 0: none since open
     """
 
@@ -84,8 +88,51 @@ class Changes:
         self._pending = 0  # bytes appended to drafts since they were last settled
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
-        plain = can_append(store) and not store.settings.ao
+        self._one: OneFile | None = None
+        self.use_compression()
+
+    # --- how content is compressed ---
+
+    def use_compression(self) -> None:
+        """Write, from now on, as the container says that content is compressed."""
+        store, self._writer.compressor = self._store, None
+        try:
+            compresses = store.writable and store.settings.compressed
+            if compresses and (said := store.frames.compression).level:
+                self._writer.compressor = Compressor(said, store.base, store.frames.at)
+        except CorruptError as error:
+            store.note(f"{error}: new content is not compressed")
+        self.compressor = self._writer.compressor
+        plain = can_append(store) and not store.settings.ao and self.compressor is None
         self._one = OneFile(store) if plain else None
+
+    def set_compression(self, level: int) -> None:
+        """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
+        store = self._store
+        if not store.settings.compressed:
+            what = "cannot have compressed content: only one that was made with --compress can"
+            raise NotAllowed(what, store.base)
+        said = store.frames.compression
+        if said.level != level:
+            self._compress(replace(said, level=level))
+
+    def learn(self, samples: Sequence[bytes], total: int) -> None:
+        """Try whether a dictionary for content like some samples pays, and use it if it does.
+
+        total   bytes of content that there are, about
+        """
+        level = self._store.frames.compression.level
+        self._compress(trained(samples, level, total, self._store.base))
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether nobody has tried a dictionary yet."""
+        return self.compressor is not None and not self._store.frames.compression.tried
+
+    def _compress(self, compression: Compression) -> None:
+        zstd(self._store.base)
+        self._store.compress(compression)
+        self.use_compression()
 
     # --- whole files ---
 
@@ -351,7 +398,7 @@ class Changes:
                              to_str(name_of(key)))  # fmt: skip
         draft = self.drafts.get(key) or self._draft_of(key, pos, inode)
         pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
-        if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
+        if 56 + self._store.settings.form.pair * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
                              to_str(name_of(key)))  # fmt: skip
         self._promise(draft, len(data))
@@ -716,7 +763,7 @@ class Changes:
         """Write the inodes of all drafts."""
         self._pending = 0
         if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
-            for keys in append_drafts(self._store, self.drafts.values()):
+            for keys in append_drafts(self._store, self.drafts.values(), self.compressor):
                 for key in keys:
                     self._pop(key)
         for key, draft in list(self.drafts.items()):
@@ -776,6 +823,7 @@ class Changes:
                 self._append_inode(draft)
                 del self.drafts[key]
         store.recover(broken)
+        self.use_compression()
         self._pending = self.last = 0
         self._waiting = sum(self.held.values())
         for key, draft in list(self.drafts.items()):

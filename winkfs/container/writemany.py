@@ -20,11 +20,14 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats import native
-from winkformats.arrays import Int64, UInt8, keep_heap, row_bytes
+from winkformats.arrays import Bools, Int64, UInt8, keep_heap, row_bytes
 from winkformats.kv.entry import MASK64, Layout
-from winkfs.container.draft import CHUNK, Draft
+from winkfs.container.draft import CHUNK, COMPRESSIBLE, Draft
+from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES, Compressor
+from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import (
     CK_XXH3,
+    FRAME,
     Attrs,
     FileType,
     InodeForm,
@@ -57,14 +60,16 @@ NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
 Data = bytes | memoryview
+BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
 class Plain(Protocol):
     """n files of one extent each, without attributes.
 
     keys                    of their inodes
-    key_lengths, lengths    int64[n], bytes of keys and data
-    data                    bytes-like, not empty, 1 MiB at most
+    key_lengths, lengths    int64[n], bytes of keys and content
+    data                    bytes-like, not empty, 1 MiB at most: the content, or a frame of it
+    framed                  bool[n], which are frames; None: none is
     """
 
     @property
@@ -77,6 +82,8 @@ class Plain(Protocol):
     def lengths(self) -> Int64: ...
     @property
     def ftypes(self) -> Sequence[int]: ...
+    @property
+    def framed(self) -> Bools | None: ...
 
 
 def can_append(store: Store) -> bool:
@@ -137,11 +144,14 @@ def append_plain(
     raises           OSError
     """
     kv, n = store.kv, len(files.keys)
+    lengths = files.lengths
+    if files.framed is not None:
+        lengths = np.fromiter(map(len, files.data), np.int64, n)
     form, isz = store.settings.form, store.inode_size
     head = len(f"{int(fileids[0]):x}") + 10  # delflag, key length, "<hex>/D0", value length
     each = 2 if attrs is None else 3  # entries of a file
     sizes = np.empty((n, each), np.int64)
-    sizes[:, 0] = head + files.lengths + 4
+    sizes[:, 0] = head + lengths + 4
     if attrs is not None:
         sizes[:, 1] = head + np.fromiter(map(len, attrs), np.int64, n) + 4
         isz = max(isz, -(-(56 + 2 * form.pair) // 8) * 8)
@@ -149,7 +159,7 @@ def append_plain(
     ends = np.cumsum(sizes).reshape(n, each)
     keys = b"".join(files.keys)
     places = (ends - sizes + kv.end).T
-    if native.code is not None:
+    if native.code is not None and files.framed is None:
         types = np.full(n, files.ftypes[0], np.int64)
         if files.ftypes.count(files.ftypes[0]) < n:
             types[:] = files.ftypes
@@ -159,12 +169,14 @@ def append_plain(
         )  # fmt: skip
     else:
         chunk = _encoded(
-            kv.layout, form, isz, files, keys, fileids, mtimes, places, ends - sizes, ends, attrs
-        )
+            kv.layout, form, isz, files, lengths, keys, fileids, mtimes, places, ends - sizes, ends,
+            attrs,
+        )  # fmt: skip
     kv.append_encoded(chunk, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(files.lengths.sum())
-    put = Placed(files, keys, places[-1], places[0], fileids, mtimes)
+    pointers = places[0] if files.framed is None else np.where(files.framed, -1, places[0])
+    put = Placed(files, keys, places[-1], pointers, fileids, mtimes)
     store.catalog.put_many(put, attrs)
     return places[-1], places[0]
 
@@ -174,6 +186,7 @@ def _encoded(
     form: InodeForm,
     isz: int,
     files: Plain,
+    lengths: Int64,
     keys: bytes,
     fileids: Int64,
     mtimes: Int64,
@@ -184,11 +197,12 @@ def _encoded(
 ) -> bytearray:
     """The entries of files, those of each one behind the other, as `_native.encode` makes them.
 
+    lengths   of what is stored of each: a frame is shorter than its content
     keys      of the files, joined
     places    int64[2, n] or [3, n]: positions of the entries
     at, ends  int64[n, 2] or [n, 3]: where in the chunk each begins and ends
     """
-    lengths, named = files.lengths, None
+    named = None
     head = len(f"{int(fileids[0]):x}") + 10
     headers = _headers(fileids, head, lengths, b"/D0")
     entries = [_values(layout, places[0], headers, files.data, lengths)]
@@ -197,8 +211,8 @@ def _encoded(
         headers = _headers(fileids, head, named, b"/A0")
         entries.append(_values(layout, places[1], headers, attrs, named))
     inodes = _inodes(
-        form, isz, fileids, lengths, files.ftypes, mtimes, places[0],
-        None if named is None else (places[1], named),
+        form, isz, fileids, files.lengths, files.ftypes, mtimes, places[0],
+        None if named is None else (places[1], named), files.framed,
     )  # fmt: skip
     entries.append(_keyed(layout, places[-1], files, keys, inodes))
     chunk = _joined(entries)
@@ -278,29 +292,47 @@ def _joined(entries: list[_Entries]) -> bytearray:
     return bytearray().join(parts)
 
 
+def _frames(
+    compressor: Compressor, data: Sequence[Any], ftypes: Sequence[int], chosen: Bools
+) -> tuple[list[Any], Bools]:
+    """Contents with frames in the place of those of the chosen files, where that pays, and which
+    these are, bool[n]."""
+    kinds = np.fromiter((ftype in COMPRESSIBLE for ftype in ftypes), bool, len(chosen))
+    which = np.flatnonzero(chosen & kinds).tolist()
+    found, framed = list(data), np.zeros(len(chosen), bool)
+    for i, frame in zip(which, compressor.many([found[i] for i in which]), strict=True):
+        if frame is not None:
+            found[i], framed[i] = frame, True
+    return found, framed
+
+
 class _Tails(NamedTuple):
     """Drafts as `append_plain` wants them."""
 
     keys: list[bytes]
     key_lengths: Int64
-    data: list[bytearray]
+    data: list[Any]
     lengths: Int64
     ftypes: list[int]
+    framed: Bools | None
 
     @classmethod
-    def of(cls, batch: list[Draft]) -> Self:
+    def of(cls, batch: list[Draft], compressor: Compressor | None) -> Self:
         keys, data = [draft.key for draft in batch], [draft.tail for draft in batch]
-        n = len(batch)
-        return cls(
-            keys, np.fromiter(map(len, keys), np.int64, n),
-            data, np.fromiter(map(len, data), np.int64, n), [draft.ftype for draft in batch],
-        )  # fmt: skip
+        ftypes, n = [draft.ftype for draft in batch], len(batch)
+        lengths, framed = np.fromiter(map(len, data), np.int64, n), None
+        if compressor is not None:
+            data, framed = _frames(compressor, data, ftypes, lengths <= PIECE)
+        return cls(keys, np.fromiter(map(len, keys), np.int64, n), data, lengths, ftypes, framed)
 
 
-def append_drafts(store: Store, drafts: Iterable[Draft]) -> Iterator[list[bytes]]:
+def append_drafts(
+    store: Store, drafts: Iterable[Draft], compressor: Compressor | None
+) -> Iterator[list[bytes]]:
     """Append those drafts that are plain, with index and counters -> the keys of each batch.
 
-    cost    a sixth of writing them one by one
+    compressor  makes frames of their content, None: nobody does
+    cost        a sixth of writing them one by one
     """
     batches: dict[tuple[int, bool], list[Draft]] = {}  # by digits of the FILEIDs, attributes
     sizes: dict[tuple[int, bool], int] = {}
@@ -312,14 +344,14 @@ def append_drafts(store: Store, drafts: Iterable[Draft]) -> Iterator[list[bytes]
         batch.append(draft)
         sizes[kind] = sizes.get(kind, 0) + len(draft.tail)
         if sizes[kind] > BATCH:
-            yield _append_batch(store, batches.pop(kind))
+            yield _append_batch(store, batches.pop(kind), compressor)
             del sizes[kind]
     for batch in batches.values():
-        yield _append_batch(store, batch)
+        yield _append_batch(store, batch, compressor)
 
 
-def _append_batch(store: Store, batch: list[Draft]) -> list[bytes]:
-    files = _Tails.of(batch)
+def _append_batch(store: Store, batch: list[Draft], compressor: Compressor | None) -> list[bytes]:
+    files = _Tails.of(batch, compressor)
     fileids = np.array([draft.fileid for draft in batch], np.int64)
     mtimes = np.array([draft.mtime for draft in batch], np.int64)
     attrs = [draft.attrs.encode() for draft in batch if draft.attrs]
@@ -353,6 +385,7 @@ def _inodes(
     mtimes: Int64,
     pointers: Int64,
     attrs: tuple[Int64, Int64] | None,
+    framed: Bools | None,
 ) -> UInt8:
     """Value length and inode of each inode entry: uint8[n, isz + 4].
 
@@ -368,6 +401,8 @@ def _inodes(
     if attrs is not None:
         words[:, 7], words[:, 6 + form.pair // 8] = attrs[0], -attrs[1]
     words[:, 7 + (pair - form.pair) // 8] = pointers
+    if framed is not None:
+        words[:, -2] = np.where(framed, FRAME, 0)
     words[:, -1] = lengths
     body = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
     words[:, 0] = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, row_bytes(body))), ">i8")
@@ -407,6 +442,7 @@ class Columns(NamedTuple):
 
     key_lengths, lengths    int64[n], bytes of keys and data
     attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
+    framed                  bool[n], which of `data` are frames of the content; None: none
     """
 
     keys: list[bytes]
@@ -416,18 +452,25 @@ class Columns(NamedTuple):
     ns: Sequence[int | None] | Int64
     ftypes: Sequence[int]
     attrs: Sequence[Any]
+    framed: Bools | None = None
 
     def part(self, a: int, b: int) -> Columns:
         """The files [a, b)."""
         if (a, b) == (0, len(self.keys)):
             return self
-        return Columns(*(column[a:b] for column in self))  # type: ignore[arg-type]
+        return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
 
 
 class Writer(Protocol):
     """What a call of put_many asks of `write.Changes`, which has all of it."""
 
     last: int
+    compressor: Compressor | None
+
+    @property
+    def may_learn(self) -> bool: ...
+
+    def learn(self, samples: Sequence[bytes], total: int) -> None: ...
 
     def settle_drafts(self) -> None: ...
 
@@ -493,6 +536,7 @@ class BulkPut:
         """
         n = len(names)
         self._changes.settle_drafts()
+        self._learn(data)
         self._write(
             self._columns(names, data, ns, ftypes or (FileType.FILE,) * n, attrs or (None,) * n)
         )
@@ -505,7 +549,12 @@ class BulkPut:
             batch: list[Any] = []
             error: BaseException | None = None
             try:
-                self._gather(source, batch)
+                if self._changes.may_learn:
+                    self._rows = SAMPLE_FILES
+                    self._gather(source, batch)
+                    self._learn([item[1] for item in batch if len(item) > 1])
+                else:
+                    self._gather(source, batch)
             except BaseException as caught:
                 error = caught  # what came before it is kept
             if batch:
@@ -516,6 +565,15 @@ class BulkPut:
                 raise error
             if not batch:
                 return total
+
+    def _learn(self, contents: Sequence[Any]) -> None:
+        """Try a dictionary for content like this, if that has not been done and there is enough."""
+        if self._changes.may_learn:
+            given = (data for data in contents if isinstance(data, BUFFERS) and len(data))
+            samples = [bytes(data[:PIECE]) for data in given]
+            size = sum(map(len, samples))
+            if len(samples) >= FEWEST and size >= ENOUGH:
+                self._changes.learn(samples, size)
 
     def _gather(self, source: Iterator[Any], batch: list[Any]) -> None:
         """Take the rows of a batch: as many as the last one says, but no more than LARGE bytes."""
@@ -636,13 +694,17 @@ class BulkPut:
     def _write(self, columns: Columns) -> None:
         """Write a batch in order: runs of ordinary files as columns, the others one by one."""
         given = columns
-        ordinary = (columns.lengths > 0) & (columns.lengths <= CHUNK) & self._fast
+        compressor = self._changes.compressor
+        most = CHUNK if compressor is None else PIECE
+        ordinary = (columns.lengths > 0) & (columns.lengths <= most) & self._fast
         kinds = np.zeros(len(ordinary), bool)
         if any(columns.attrs):
             words = list(map(self._word, columns.ftypes, columns.attrs))
             ordinary &= np.fromiter((word is not ODD for word in words), bool, len(words))
             kinds = np.fromiter((type(word) is bytes for word in words), bool, len(words))
             columns = columns._replace(attrs=words)
+        if compressor is not None:
+            columns = self._compressed(columns, ordinary, compressor)
         start = 0
         # runs of files that are written together end where one is not, or has attributes or none
         ends = np.flatnonzero(~ordinary | (np.diff(kinds, prepend=kinds[:1]) != 0)).tolist()
@@ -653,6 +715,11 @@ class BulkPut:
             if i < len(ordinary) and not ordinary[i]:
                 self._write_one(given, i)
                 self._done = start = i + 1
+
+    def _compressed(self, columns: Columns, chosen: Bools, compressor: Compressor) -> Columns:
+        """The same with frames in the place of the content of the chosen files, where that pays."""
+        data, framed = _frames(compressor, columns.data, columns.ftypes, chosen)
+        return columns._replace(data=data, framed=framed)
 
     def _write_one(self, columns: Columns, i: int) -> None:
         attrs = columns.attrs[i]

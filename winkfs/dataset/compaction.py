@@ -24,6 +24,7 @@ from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.entry import AttributedEntry, Entry
+from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.inode import ATTRS, default_mode
 from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import scan
@@ -104,6 +105,9 @@ class _Rewrite:
             if columns and list(handles.shards[n].record.schema.items()) == list(columns.items())
         }  # fmt: skip
         self._ao = all(shard.record.ao for shard in self._shards)
+        levels = (handles.container(n).engine.store.frames.level for n in group.members)
+        level = max(levels, default=0)
+        self._compress = f"zstd:{level}" if level else None
         self._large: tuple[int, Entry] | None = None
         self._ended = False
 
@@ -113,7 +117,7 @@ class _Rewrite:
         gone = live_tombstones(self._handles, self._group.members)
         while not self._ended or gone:
             name = f"{self._group.name}-{len(records)}"
-            settings = {"ao": self._ao, "columns": self._columns}
+            settings = {"ao": self._ao, "columns": self._columns, "compress": self._compress}
             writer = ShardWriter(self._transaction, name, **settings)
             try:
                 self._fill(writer, files)
@@ -379,6 +383,8 @@ def dead_bytes(shard: Shard, least: float = math.inf) -> int:
         used = end - block["SBSIZE"]
         known = block.get("DTOTSZ", 0) + block.get("ITOTSZ", 0) + PER_ENTRY * live
         guess = max(used - known, 0)
+        if block.get("INCOMPAT", 0) & COMPRESSED:  # what content takes is not known
+            return _exactly(shard, end)
         return guess if guess < least * record.size else _exactly(shard, end)
     return 0
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import xxhash
 
@@ -73,6 +73,7 @@ def pack_shards(
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    compress: str | None = None,
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into a data set: see `pack.pack`.
 
@@ -109,7 +110,8 @@ def pack_shards(
             changes = _Changes(old, tree, more, checksum=checksum)
             stack.callback(changes.close)
         transaction = begin(path)
-        job = _Job(transaction, where, ao, xattrs, list(exclude), report, count, more)
+        settings = {"ao": ao, "compress": compress}
+        job = _Job(transaction, where, settings, xattrs, list(exclude), report, count, more)
         try:
             if tree:
                 records = _pack_tree(job, shards, names, changes)
@@ -193,7 +195,7 @@ class _Job:
 
     transaction: Transaction
     source: str
-    ao: bool
+    settings: dict[str, Any]
     xattrs: bool
     exclude: list[str]
     report: PackReport
@@ -213,7 +215,7 @@ def _pack_tree(
             exclude=excluder(job.exclude), names=names,
         )  # fmt: skip
         files = tree.sizes() if changes is None else tree.sizes(changes.update, changes.same)
-        lists = split(files, shards, scratch, ao=job.ao)
+        lists = split(files, shards, scratch, ao=job.settings["ao"])
         if changes is not None and not lists[0][1]:
             return []
         workers = min(len(lists), os.cpu_count() or 1)
@@ -259,7 +261,7 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
     ) as scratch:  # fmt: skip
         names_in = listed_names(file)
         tree = Tree(job.source, job.note, scratch, xattrs=job.xattrs, names=names_in)
-        writer = ShardWriter(job.transaction, f"{number:05}", ao=job.ao)
+        writer = ShardWriter(job.transaction, f"{number:05}", **job.settings)
         try:
             Packer(writer.container, job.report, job.note, job.progress).run(tree)
             return writer.finish()
@@ -299,7 +301,8 @@ def _in_process(
     assert process.stdin is not None
     assert process.stdout is not None
     with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        pickle.dump((job.transaction, job.source, job.ao, job.xattrs, share), process.stdin)
+        orders = job.transaction, job.source, job.settings, job.xattrs, share
+        pickle.dump(orders, process.stdin)
         process.stdin.close()
         while True:
             kind, value = pickle.load(process.stdout)
@@ -336,7 +339,7 @@ def _worker() -> None:
     """What the process does: reads its orders, writes messages."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed does not come among them
-    transaction, source, ao, xattrs, share = pickle.load(sys.stdin.buffer)
+    transaction, source, settings, xattrs, share = pickle.load(sys.stdin.buffer)
 
     def send(kind: str, value: object) -> None:
         pickle.dump((kind, value), out)
@@ -344,7 +347,7 @@ def _worker() -> None:
 
     report = PackReport()
     job = _Job(
-        transaction, source, ao, xattrs, [], report,
+        transaction, source, settings, xattrs, [], report,
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done),
     )  # fmt: skip
     try:
@@ -365,14 +368,14 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
         exclude=excluder(job.exclude),
     )  # fmt: skip
-    writers = [ShardWriter(job.transaction, f"{n:05}", ao=job.ao) for n in range(shards)]
+    writers = [ShardWriter(job.transaction, f"{n:05}", **job.settings) for n in range(shards)]
     try:
         stream = _Stream(job, writers, changes)
         items: Generator[Item | Suspect, None, None]
         if changes is None:
-            items = source.items(by_mtime=job.ao)
+            items = source.items(by_mtime=job.settings["ao"])
         else:
-            items = source.changed(changes.update, by_mtime=job.ao)
+            items = source.changed(changes.update, by_mtime=job.settings["ao"])
         with contextlib.closing(items):
             stream.put(items)
         empty = [writer for writer in writers if writer.empty]

@@ -259,6 +259,12 @@ class DatasetReading(Reader):
     def stored_bytes(self) -> int:
         return sum(shard.record.size for shard in self.shards)
 
+    @property
+    def most_content(self) -> int:
+        with self._lock:
+            numbers = range(len(self.shards))
+            return sum(self._handles.container(number).most_content for number in numbers)
+
     def history(self) -> Iterator[Manifest]:
         """The manifests of the generations kept, the newest first. Raises CorruptError."""
         head = self._log.head()

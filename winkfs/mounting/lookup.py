@@ -22,7 +22,7 @@ from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
-from winkfs.container.ondisk.inode import Attrs, Extent, FileType, Inode, assemble, cut
+from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, FileType, Inode, assemble, cut
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
@@ -247,7 +247,7 @@ class Lookup:
         known = self._known_attrs.get(pos)
         if known is None:
             file = self._store.kv.storage.name
-            value = self.value(pos, size)
+            value = self.value(pos, size, False)
             if size > len(value):
                 raise CorruptError("attribute size", file=file, offset=pos)
             known = Attrs.decode(value[:size], file=file, offset=pos)
@@ -294,7 +294,7 @@ class Lookup:
                 if size >= LARGE:
                     self._keep(pos, value)
                 return value
-        value = self.value(pos, size)  # written in another way, or damaged
+        value = self.value(pos, size, False)  # written in another way, or damaged
         if len(value) < size:
             raise CorruptError(
                 "size", file=kv.storage.name, offset=pos, expected=size, found=len(value)
@@ -363,11 +363,22 @@ class Lookup:
             return data[at:end]
         return None
 
-    def value(self, pos: int, least: int) -> bytes:
-        """The checked value of the entry at `pos`. `least`: bytes that it has, most likely."""
+    def value(self, pos: int, least: int, framed: bool) -> bytes:
+        """The checked value of the entry at `pos`; what is in it, where it is a frame.
+
+        least   bytes that it has, most likely
+        """
         known = self._values.get(pos)
         if known is not None:
             return known
+        value = self._value(pos, least)
+        if framed:
+            value = self._store.frames.content(value, pos)
+        if len(value) >= LARGE:
+            self._keep(pos, value)
+        return value
+
+    def _value(self, pos: int, least: int) -> bytes:
         store, kv = self._store, self._store.kv
         if not 0 < pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
@@ -377,10 +388,7 @@ class Lookup:
         span = kv.layout.locate(data, 0)
         if span is None or span.end > len(data):
             return store.entry_at(pos).value  # a long key, or an entry of which a part is used
-        value = kv.layout.decode(data, 0, pos, kv.storage.name).value
-        if len(value) >= LARGE:
-            self._keep(pos, value)
-        return value
+        return kv.layout.decode(data, 0, pos, kv.storage.name).value
 
     def _keep(self, pos: int, value: bytes) -> None:
         if len(self._values) >= KEEP:
@@ -409,10 +417,13 @@ def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
 
 def text_of(extents: Sequence[Extent]) -> str:
     """`bytes@position` each, `bytes+skipped@position` where the first of an entry are not used,
-    `bytes@hole` and `bytes@memory`; the first of many, and how many there are."""
+    `bytes@position(zstd)` of a frame, `bytes@hole` and `bytes@memory`; the first of many, and how
+    many there are."""
     parts = []
     for pointer, skip, size in extents[:SHOWN]:
+        framed, skip = skip >= FRAME, skip & ~FRAME
         place = "hole" if pointer == 0 else "memory" if pointer < 0 else str(pointer)
+        place += "(zstd)" if framed else ""
         parts.append(f"{size}+{skip}@{place}" if skip else f"{size}@{place}")
     if len(extents) > SHOWN:
         parts.append(f"... {len(extents)} in all")

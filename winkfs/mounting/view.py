@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
+from winkfs.container.ondisk.compressed import zstd
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
 from winkfs.container.rows import POINTER, POS, SIZE
@@ -68,6 +69,8 @@ class ContainerNames:
         self.container, self.writable, self.failed = container, container.writable, ""
         self.alias: dict[bytes, int] = {}
         self.engine = container.engine
+        if self.engine.store.settings.compressed:
+            zstd(container.base)  # rather no mount than one whose files cannot be read
         if not self.writable:
             self.engine.freeze()
         self._attach()

@@ -53,7 +53,7 @@ INCOMPAT_BITS: Final = {
     32: "compressed content",
     64: "INCHAIN",
 }
-KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16 | 64
+KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16 | 32 | 64
 
 
 def text_value(text: str) -> int:

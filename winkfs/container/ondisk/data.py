@@ -17,6 +17,7 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
+from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
 from winkfs.units import NANO
@@ -37,6 +38,7 @@ CHAINS: Final = 64  # bit of INCOMPAT
 INCHAIN: Final = "INCHAIN"  # 1: an inode may build on another one
 MAX_VARIABLES: Final = 31  # of a superblock
 USUAL: Final = {"HTFREE": 0, "HTDEL": 1}  # as where they are missing
+LEFT_OUT: Final = ("HAVEDUPS", "HTFREE", "HTDEL")  # where content is compressed: they are defaults
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
 INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
@@ -55,6 +57,7 @@ class Settings:
     attrs: bool
     holes: bool
     chains: bool
+    compressed: bool
     havedups: bool
     ckalgo: int
     isz: int
@@ -78,16 +81,20 @@ class Settings:
         if timemp < 1 or not 1 <= cellsz <= 1024 or isz > MAX_ISZ:
             what = f"TIMEMP {timemp}, CELLSZ {cellsz} or ISZ {isz} makes no sense"
             raise FormatError(f"{file}: {what}")
+        compressed, pairoff = bool(block.get("INCOMPAT", 0) & COMPRESSED), block.get("PAIROFF") == 1
+        if compressed and not pairoff:
+            raise FormatError(f"{file}: compressed content (INCOMPAT 32) needs PAIROFF 1")
         return cls(
             classic=classic,
             contid=block.get("CONTID", 0),
             ao=block.get("HAVEAO") == 1,
             timemp=timemp,
             mtime_unit=1 if block.get("MTIMENS") == 1 else NANO,
-            pairoff=block.get("PAIROFF") == 1,
+            pairoff=pairoff,
             attrs=block.get("ATTRS") == 1,
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
             chains=block.get(INCHAIN) == 1,
+            compressed=compressed,
             havedups=block.get("HAVEDUPS") == 1,
             ckalgo=ckalgo,
             isz=max(isz, 56),
@@ -127,8 +134,13 @@ def make_room(block: Superblock, names: Iterable[str]) -> None:
             del block[name]
 
 
-def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:
-    """The superblock of a new data file: at most 31 variables, so that they lie in one sector."""
+def new_superblock(
+    *, ao: bool, timemp: int, classic: bool, htalgo: int | None, compressed: bool = False
+) -> Superblock:
+    """The superblock of a new data file: at most 31 variables, so that they lie in one sector.
+
+    compressed  it may have frames, whose extents need PAIROFF; what has its default is left out
+    """
     if timemp < 1:
         raise ValueError(f"timemp must be at least 1 second, not {timemp}")
     algorithm = (1 if classic else 2) if htalgo is None else htalgo
@@ -146,5 +158,8 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
         variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
         variables |= {"CONTID": secrets.randbits(62) + 1}
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
-        variables |= {} if ao else {"PAIROFF": 1}
+        variables |= {"PAIROFF": 1} if compressed or not ao else {}
+    if compressed:
+        variables["INCOMPAT"] |= COMPRESSED | 8
+        variables = {k: v for k, v in variables.items() if k not in LEFT_OUT}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)

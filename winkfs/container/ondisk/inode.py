@@ -11,7 +11,9 @@
     56      16n   qq    pairs    (kv_pointer of a data entry, bytes of its value that count)
     56      24n   qqq   triples  the same under PAIROFF: (kv_pointer, bytes skipped, bytes)
 
-Big-endian. Zero padding up to the inode's size, a multiple of 8. kv_pointer 0 is a hole. A first
+Big-endian. Zero padding up to the inode's size, a multiple of 8. kv_pointer 0 is a hole. A triple
+with bit 62 of its second number set (FRAME) is of an entry whose value is a compressed frame: what
+is skipped, and what counts, are bytes of what that has in it, see `ondisk.compressed`. A first
 pair with a negative size names the attribute entry "<fileid>/A0", whose first -size bytes are
 
     0       24    qqq   mode (permission bits), uid, gid
@@ -45,6 +47,7 @@ from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO
 
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
+FRAME: Final = 1 << 62  # in `skip`: the value of the entry is a compressed frame
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
 FEW: Final = 64  # extents up to which a list is the faster way
 HEAD: Final = struct.Struct(">Q6q")
@@ -65,7 +68,10 @@ CK_XXH3: Final = 2
 
 
 class Extent(NamedTuple):
-    """`size` bytes of the value at `pointer` after its first `skip`; pointer 0: a hole."""
+    """`size` bytes of the value at `pointer` after its first `skip`; pointer 0: a hole.
+
+    With FRAME added to `skip` they are bytes of what the value, a compressed frame, has in it.
+    """
 
     pointer: int
     skip: int
@@ -74,6 +80,7 @@ class Extent(NamedTuple):
 
 BELOW: Final = -1
 """The pointer of an extent that is as in the inode below, at the same offset: see `chain`."""
+ValueAt = Callable[[int, int, bool], bytes]
 
 
 class ExtentArray(Sequence[Extent]):
@@ -178,11 +185,11 @@ def check_size(size: int, container: int, file: str) -> None:
         )  # fmt: skip
 
 
-def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str) -> bytes:
+def assemble(extents: Sequence[Extent], value_at: ValueAt, file: str) -> bytes:
     """The bytes of extents, one behind the other.
 
-    value_at    position of an entry, and how many bytes of its value are needed at least
-                -> its value, checked
+    value_at    position of an entry, how many bytes of its value are needed at least, and whether
+                that is a frame -> its value, checked, or what the frame has in it
     file        the name of the data file, for the error
     raises      CorruptError; Refusal EFBIG for a hole that is larger than the memory
     """
@@ -191,7 +198,8 @@ def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], f
         if pointer == 0:
             parts.append(_zeros(size, file))
             continue
-        value = value_at(pointer, skip + size)
+        framed, skip = skip >= FRAME, skip & ~FRAME
+        value = value_at(pointer, skip + size, framed)
         if skip + size > len(value):
             raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
         parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
@@ -206,13 +214,12 @@ def _zeros(size: int, file: str) -> bytes:
         raise Refusal(what, file, number=errno.EFBIG) from None
 
 
-def assemble_into(
-    into: memoryview, extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str
-) -> int:
+def assemble_into(into: memoryview, extents: Sequence[Extent], value_at: ValueAt, file: str) -> int:
     """The same into a buffer that holds them -> bytes."""
     at = 0
     for pointer, skip, size in extents:
-        value = value_at(pointer, skip + size) if pointer else bytes(size)
+        framed, skip = skip >= FRAME, skip & ~FRAME
+        value = value_at(pointer, skip + size, framed) if pointer else bytes(size)
         if skip + size > len(value):
             raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
         into[at : at + size] = memoryview(value)[skip : skip + size]

@@ -198,7 +198,7 @@ class Contents:
             inode = whole(self._inode(pos), pos, self._entry, self._form, self._name)
             self._check_size(inode.lsize, size, pos)
             return assemble(cut(inode.extents, 0, size), self._value, self._name)
-        value = self._value(pointer, size)
+        value = self._value(pointer, size, False)
         self._check_size(len(value), size, pointer)
         return value
 
@@ -220,8 +220,9 @@ class Contents:
         value = self._entry(pos).value
         return Inode.decode(value, self._form, file=self._name, offset=pos)
 
-    def _value(self, pos: int, least: int) -> bytes:
-        return self._entry(pos, least).value
+    def _value(self, pos: int, least: int, framed: bool) -> bytes:
+        value = self._entry(pos, HEAD if framed else least).value
+        return self.store.frames.content(value, pos) if framed else value
 
     def _entry(self, pos: int, least: int = HEAD) -> KVEntry:
         """Any entry, checked; `least`: bytes of its value, about."""
@@ -230,6 +231,10 @@ class Contents:
         return self._layout.read(self._bytes, pos, self._end, self._name, least + SLACK)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
+        if self._window is not None:
+            at = offset - self._window[0]
+            if 0 <= at <= len(self._window[1]) - length:
+                return self._window[1][at : at + length]
         view = np.empty(max(min(length, self._end - offset), 0), np.uint8).data
         self._fill(view, offset)
         return view

@@ -6,6 +6,7 @@ onConflict     newest    of files with one name the last one counts; error: the 
 ao             false     shards that only append: files in order of mtime, with a time index
 timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
+compress                 zstd or zstd:LEVEL: contents are stored so, where that makes them smaller
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out all columns but those below
 afterGeneration          the job fails where a later commit has put or deleted one of its files
@@ -35,6 +36,7 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64
+from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.inode import FileType, check_directory, check_ftype
 from winkfs.container.ondisk.typed import Texts, check_schema, texts_of_arrow
 from winkfs.errors import FileExists
@@ -77,11 +79,19 @@ KINDS: Final = {kind: name for name, kind in TYPED.items()} | {
 BYTES: Final = 4 << 20  # of content written at a time, about: less takes more time
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
+
+
+def _codec(text: str) -> str:
+    level_of(text)
+    return text
+
+
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
     "ao": ("ao", flag),
     "timemp": ("timemp", count),
     "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
+    "compress": ("compress", _codec),
     "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
     "ignoreExtra": ("ignore_extra", flag),
     "afterGeneration": ("after", number),
@@ -101,6 +111,7 @@ class SinkOptions:
     ao: bool = False
     timemp: int = 60
     htalgo: int = hashing.XXH3
+    compress: str | None = None
     max_shard_bytes: int = 64 << 30
     ignore_extra: bool = False
     after: int | None = None

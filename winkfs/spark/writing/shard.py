@@ -137,7 +137,7 @@ class NewShard:
         """`schema`: the columns of the user."""
         self._writer = ShardWriter(
             transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo,
-            columns=schema,
+            columns=schema, compress=options.compress,
         )  # fmt: skip
         engine = self._writer.container.engine
         self._store, self._changes = engine.store, engine.changes

@@ -1,0 +1,642 @@
+"""Compressed content: every way in gives the document back by every way out, also after changes,
+rewrites and damage; nobody is ever served a frame."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import commands
+import pytest
+import zstandard
+from commands import Run
+from compressed_files import PUTS, document, documents, frames_of, make
+from container_checks import assert_sound, one_line, path_of
+
+import winkfs
+from winkformats.kv.superblock import Superblock
+from winkfs import Container, CorruptError, FileType
+from winkfs.container import verify
+from winkfs.container.compact import compact
+from winkfs.container.entry import SparseReader
+from winkfs.container.frames import trained
+from winkfs.container.ondisk import compressed
+from winkfs.container.ondisk.compressed import KEY, LARGEST, PIECE, Compression, level_of
+from winkfs.container.ondisk.inode import FRAME, Extent, Inode
+from winkfs.container.repair import repair
+from winkfs.container.salvage import salvage
+from winkfs.dataset import Dataset
+from winkfs.dataset.compaction import rebalance
+from winkfs.dataset.maintain import vacuum
+from winkfs.errors import NotAllowed, Refusal
+from winkfs.mounting.container import ContainerSource
+
+run = commands.run  # a fixture
+FILES = documents()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+def raw(files: dict[str, bytes]) -> dict[bytes, bytes]:
+    return {name.encode(): data for name, data in files.items()}
+
+
+def size_of(base: Path) -> int:
+    return path_of(base, ".data").stat().st_size
+
+
+# --- in and out ---
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("way", PUTS)
+def test_every_way_in_and_every_way_out(way: str, ao: bool, base: Path) -> None:
+    if way == "put_batch":
+        pytest.importorskip("pyarrow")
+    files = FILES if way != "append" or not ao else {"d/001.html": FILES["d/001.html"]}
+    make(base, files, way, ao=ao)
+    assert_sound(base, raw(files))
+    with winkfs.open(base) as c:
+        assert frames_of(c, "d/001.html")
+        assert len(frames_of(c, "large")) == -(-700_000 // PIECE) if "large" in files else True
+        assert not [n for n in ("empty", "short", "random") if n in files and frames_of(c, n)]
+        for name, data in files.items():
+            assert_read(c, name, data)
+    assert len(files) == 1 or sum(map(len, files.values())) > 1.3 * size_of(base)
+
+
+def assert_read(c: Container, name: str, data: bytes) -> None:
+    """All ways to read one file, of a container that has it."""
+    stat, half = c.stat(name), len(data) // 2
+    assert stat.size == len(data) == sum(extent.size for extent in c.extents(name))
+    assert c.read(name) == c[name] == data == next(c.get_many([name]))
+    assert c.read(name, half, 1000) == data[half : half + 1000]
+    assert c.read(name, len(data), 10) == b""
+    into = bytearray(len(data) + 5)
+    assert c.read_into(name, 0, memoryview(into)) == len(data) and into[: len(data)] == data
+    part = memoryview(bytearray(min(half, 70)))
+    assert c.read_into(name, half, part) == len(part) and part == data[half : half + len(part)]
+    with c.open_file(name) as file:
+        file.seek(half)
+        assert file.read() == data[half:]
+    with SparseReader(c, name, len(data)) as sparse:
+        assert sparse.read() == data
+    (entry,) = (found for found in c.scan(prefix=name) if found.name == name)
+    assert entry.size == len(data) and entry.read() == data
+    assert b"".join(piece for _, piece in entry.pieces()) == data
+    for rows in c.engine.rows(name.encode(), None):
+        for key, found in zip(rows.names, c.engine.contents(rows), strict=True):
+            assert key != name.encode() or found in (None, data)  # None: it is read by name
+
+
+def test_types_and_modes_are_those_of_the_file(base: Path) -> None:
+    make(base, {})
+    with winkfs.open(base, "a") as c:
+        c.put("run", document(1), mode=0o755)
+        c.put("plain", document(2))
+        c.put("odd", document(3), mode=0o600)
+        c.put("label", document(4), ftype=FileType.ZSTD)
+        c.put("link", b"some/where" * 50, ftype=FileType.LINK)
+    with winkfs.open(base) as c:
+        kinds = {e.name: (e.ftype, e.mode, bool(frames_of(c, e.name))) for e in c.scan()}
+    assert kinds == {
+        "run": (FileType.EXEC, 0o755, True), "plain": (FileType.FILE, 0o644, True),
+        "odd": (FileType.FILE, 0o600, True), "label": (FileType.ZSTD, 0o644, False),
+        "link": (FileType.LINK, 0o777, False),
+    }  # fmt: skip
+
+
+def test_a_label_z_without_the_bit_is_given_as_stored(base: Path) -> None:
+    frame = zstandard.compress(document(1))
+    with winkfs.create(base) as c:
+        c.put("a.zst", frame, ftype=FileType.ZSTD)
+    with winkfs.open(base) as c:
+        assert c.read("a.zst") == frame
+        assert c.superblock["INCOMPAT"] & 32 == 0
+
+
+def test_a_part_of_a_large_file_is_read_from_its_frame_alone(base: Path) -> None:
+    make(base, {"large": FILES["large"]})
+    with winkfs.open(base) as c:
+        seen: list[int] = []
+        frames = c.engine.store.frames
+        content = frames.content
+        frames.content = lambda frame, pos: seen.append(pos) or content(frame, pos)  # type: ignore[method-assign, func-returns-value]
+        assert c.read("large", 400_000, 50) == FILES["large"][400_000:400_050]
+        assert seen == frames_of(c, "large")[1:2]
+
+
+# --- changes ---
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_files_that_are_changed_after_they_were_compressed(synced: bool, base: Path) -> None:
+    files = dict(FILES)
+    make(base, files)
+    with winkfs.open(base, "a") as c:
+
+        def both(name: str, data: bytes) -> None:
+            files[name] = data
+            if synced:
+                c.sync()
+            assert c.read(name) == data, name
+
+        c.append("large", b"the end")
+        both("large", files["large"] + b"the end")
+        c.write("large", 262_100, b"?" * 100)
+        both("large", files["large"][:262_100] + b"?" * 100 + files["large"][262_200:])
+        c.truncate("d/020.html", 100)
+        both("d/020.html", files["d/020.html"][:100])
+        c.truncate("d/020.html", 200)
+        both("d/020.html", files["d/020.html"] + bytes(100))
+        c.write("d/021.html", 3, b"xyz")
+        both("d/021.html", files["d/021.html"][:3] + b"xyz" + files["d/021.html"][6:])
+        c.punch("d/022.html", 10, 50)
+        data = files["d/022.html"]
+        both("d/022.html", data[:10] + bytes(50) + data[60:])
+        c.rename("d/023.html", "moved")
+        both("moved", files.pop("d/023.html"))
+        c.chmod("d/024.html", 0o600)
+        c.utime("d/025.html", 5)
+        c.setxattrs("d/026.html", {b"user.a": b"1"})
+        c.put("d/027.html", document(99))
+        both("d/027.html", document(99))
+        c.delete("d/028.html")
+        del files["d/028.html"]
+        c.put("d/028.html", b"again " * 100)
+        both("d/028.html", b"again " * 100)
+        assert c.stat("d/024.html").mode == 0o600
+        assert c.getxattrs("d/026.html") == {b"user.a": b"1"}
+    assert_sound(base, raw(files))
+    for order in ("disk", "name"):
+        compact(base, order=order)
+        assert_sound(base, raw(files))
+
+
+def test_many_small_overwrites_of_a_compressed_file(base: Path) -> None:
+    make(base, {"f": FILES["large"]})
+    model = bytearray(FILES["large"])
+    with winkfs.open(base, "a") as c:
+        for i in range(300):
+            at = i * 7919 % (len(model) - 10)
+            model[at : at + 5] = b"%05d" % i
+            c.write("f", at, b"%05d" % i)
+        assert c.read("f") == model
+    assert_sound(base, {b"f": bytes(model)})
+
+
+def test_an_append_only_container_takes_no_change(base: Path) -> None:
+    make(base, {"a": document(1)}, ao=True)
+    with winkfs.open(base, "a") as c:
+        with pytest.raises(PermissionError):
+            c.append("a", b"more")
+        c.put("b", document(2))
+        c.append("b", document(3))
+        with pytest.raises(PermissionError):
+            c.truncate("b", 5)
+    assert_sound(base, {b"a": document(1), b"b": document(2) + document(3)})
+
+
+# --- the dictionary ---
+
+
+def test_a_dictionary_is_trained_where_it_pays_and_kept(base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(400)}
+    make(base, files)
+    make(Path(f"{base}0"), {name: os.urandom(3000) for name in files})
+    with winkfs.open(base) as c, winkfs.open(f"{base}0") as other:
+        said = c.engine.store.frames.compression
+        assert said.tried and said.dictid and said.level == 9
+        ids = {zstandard.get_frame_parameters(c.engine.store.entry_at(pos).value).dict_id
+               for name in files for pos in frames_of(c, name)}  # fmt: skip
+        assert ids == {said.dictid}
+        assert other.engine.store.frames.compression == Compression(9, tried=True)
+    with winkfs.open(base, "a") as c:
+        c.put_many((f"more/{name}", data) for name, data in files.items())
+        assert c.engine.store.frames.compression == said  # one is trained once
+        c.delete("000")
+    compact(base)
+    with winkfs.open(base) as c:
+        assert c.engine.store.frames.compression == said
+    for name in list(files):
+        files[f"more/{name}"] = files[name]
+    del files["000"]
+    assert_sound(base, raw(files))
+
+
+def test_what_a_dictionary_is_trained_for_must_pay_for_it() -> None:
+    alike = [document(i, 2000) for i in range(200)]
+    assert trained(alike, 9, 1 << 30, "f").dictionary
+    assert not trained(alike[:10], 9, 1 << 30, "f").dictionary
+    assert not trained([os.urandom(2000) for _ in alike], 9, 1 << 30, "f").dictionary
+
+
+def test_the_level_is_remembered_and_can_be_changed(base: Path) -> None:
+    make(base, {"a": document(1)}, compress="zstd:19")
+    with winkfs.open(base, "a") as c:
+        assert c.engine.store.frames.compression.level == 19
+        c.engine.set_compression(0)
+        c.put("b", document(2))
+        assert not frames_of(c, "b")
+        c.engine.set_compression(3)
+        c.put("c", document(3))
+        c.sync()
+        assert frames_of(c, "c")
+    files = {b"a": document(1), b"b": document(2), b"c": document(3)}
+    assert_sound(base, files)
+    compact(base)
+    assert len(assert_sound(base, files).entries) == 2 * len(files) + 1
+    with winkfs.create(f"{base}0") as c, pytest.raises(NotAllowed, match="--compress"):
+        c.engine.set_compression(3)
+
+
+@pytest.mark.parametrize("text", ["lzo", "zstd:", "zstd:0", "zstd:23", "zstd:x", "zstd:²", ""])
+def test_what_content_cannot_be_compressed_with(text: str, base: Path) -> None:
+    with pytest.raises(ValueError, match="zstd"):
+        level_of(text)
+    with pytest.raises(ValueError, match="zstd"):
+        winkfs.create(base, compress=text)
+    assert not path_of(base, ".data").exists()
+
+
+def test_a_classic_container_is_refused(base: Path) -> None:
+    with pytest.raises(ValueError, match="classic"):
+        winkfs.create(base, compress="zstd", classic=True)
+
+
+# --- damage ---
+
+
+def flip(base: Path, pos: int) -> None:
+    path = path_of(base, ".data")
+    data = bytearray(path.read_bytes())
+    data[pos] ^= 4
+    path.write_bytes(data)
+
+
+def change_superblock(base: Path, change: Callable[[Superblock], object]) -> None:
+    path = path_of(base, ".data")
+    data = path.read_bytes()
+    block = Superblock.decode(data[:8192], file="c")
+    change(block)
+    path.write_bytes(b"".join(block.images()) + data[8192:])
+
+
+def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
+    make(base, FILES)
+    with winkfs.open(base) as c:
+        (pos,) = frames_of(c, "d/030.html")
+    flip(base, pos + 40)
+    with winkfs.open(base) as c:
+        for name, data in FILES.items():
+            if name != "d/030.html":
+                assert c.read(name) == data
+                continue
+            for read in (c.read, lambda n: list(c.get_many([n])), lambda n: c.read(n, 5, 5)):
+                with pytest.raises(CorruptError) as caught:
+                    read(name)
+                one_line(caught.value, str(pos))
+    assert str(pos) in "".join(winkfs.verify(base).problems)
+    found = salvage(base, f"{base}s")
+    assert (found.files, found.partial) == (len(FILES) - 1, 0)
+    with winkfs.open(f"{base}s") as c:
+        assert {n: c.read(n) for n in c.names()} == {
+            n: d for n, d in FILES.items() if n != "d/030.html"
+        }
+        assert c.engine.store.frames.compression.level == 9
+    repair(base, apply=True)
+    winkfs.reindex(base)
+    assert_sound(base, raw({n: d for n, d in FILES.items() if n != "d/030.html"}))
+
+
+def test_a_damaged_dictionary_is_told_with_the_files_that_need_it(base: Path, run: Run) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)} | {"plain": os.urandom(3000)}
+    make(base, files)
+    with winkfs.open(base) as c:
+        at = c.superblock["COMPRESS"]
+    flip(base, at + 100)
+    with winkfs.open(base) as c:
+        assert c.read("plain") == files["plain"]
+        assert c.stat("001").size == 3000
+        for read in (c.read, lambda n: list(c.get_many([n]))):
+            with pytest.raises(CorruptError) as caught:
+                read("001")
+            one_line(caught.value, "dictionary", str(at))
+        entries = {entry.name: entry for entry in c.scan()}
+        assert entries["plain"].read() == files["plain"]
+        with pytest.raises(CorruptError, match="dictionary"):
+            entries["002"].read()
+    with winkfs.open(base, "a") as c:  # new files are plain
+        c.put("new", document(5))
+        assert c.read("new") == document(5)
+        assert any("not compressed" in note for note in c.notes)
+    problems = winkfs.verify(base).problems
+    assert sum("dictionary" in line for line in problems) >= 100
+    done = run("cat", base, "003")
+    assert done.status == 1 and done.err.count("\n") == 1 and "003" in done.err
+    assert run("unpack", base, "out").status == 1
+    assert sorted(os.listdir("out")) == ["new", "plain"]
+
+
+@pytest.mark.parametrize("how", ["lost", "guessed", "guessed ao"])
+def test_a_dictionary_that_no_superblock_names_is_found(how: str, base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)}
+    make(base, files, ao="ao" in how)
+    if how == "lost":
+        change_superblock(base, lambda block: block.pop("COMPRESS"))
+        with winkfs.open(base) as c:
+            assert {n: c.read(n) for n in c.names()} == files
+        return
+    path = path_of(base, ".data")
+    path.write_bytes(bytes(8192) + path.read_bytes()[8192:])
+    repair(base, apply=True)
+    assert_sound(base, raw(files))
+    with winkfs.open(base) as c:
+        assert c.engine.store.frames.compression.dictid and c.ao == ("ao" in how)
+        assert len(c.superblock) <= 31
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_all_variables_lie_in_one_sector(ao: bool, base: Path) -> None:
+    with winkfs.create(base, ao=ao, compress="zstd", columns={"lang": "string"}) as c:
+        c.put("a", document(1), columns={"lang": "de"})
+        c.sync()
+        assert len(c.superblock) <= 31
+    compact(base)
+    with winkfs.open(base) as c:
+        assert len(c.superblock) <= 31
+        assert c.getcolumns("a") == {"lang": "de"}
+    assert_sound(base, {b"a": document(1)})
+
+
+def test_the_bit_without_pairoff_is_refused(base: Path) -> None:
+    make(base, {"a": document(1)})
+    change_superblock(base, lambda block: block.update(INCOMPAT=55, PAIROFF=0))
+    with pytest.raises(winkfs.FormatError, match="PAIROFF"):
+        winkfs.open(base)
+
+
+@pytest.mark.parametrize(
+    "words", [b"\x37\xa4\x30\xec\x4d\0\0\0" + os.urandom(3000), b"plain text " * 300, b"x"]
+)
+def test_a_dictionary_of_a_stranger(words: bytes, base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)}
+    make(base, files)
+    with winkfs.open(base, "a") as c:
+        store = c.engine.store
+        store.compress(Compression(9, True, store.frames.compression.dictid, words))
+    with winkfs.open(base) as c:
+        for read in (c.read, lambda n: list(c.get_many([n]))):
+            with pytest.raises(CorruptError) as caught:
+                read("001")
+            one_line(caught.value, "zstd")
+    with winkfs.open(base, "a") as c:  # what nobody could read is not written
+        assert any("zstd cannot use" in note for note in c.notes)
+        c.put("new", document(5))
+        c.put_many([("newer", document(6))])
+        assert (c.read("new"), c.read("newer")) == (document(5), document(6))
+    assert len(winkfs.verify(base).problems) >= 100
+
+
+def test_an_inode_of_which_a_bit_is_flipped(base: Path) -> None:
+    make(base, FILES)
+    with winkfs.open(base) as c:
+        pos = c.engine.content.inode(b"d/030.html/I0")[0]  # type: ignore[index]
+    flip(base, pos + 90)
+    with winkfs.open(base) as c:
+        with pytest.raises(CorruptError):
+            c.read("d/030.html")
+        assert c.read("d/031.html") == FILES["d/031.html"]
+
+
+def test_a_lost_inode_leaves_its_document_and_no_frame(base: Path) -> None:
+    make(base, {f"{i:03}": document(i) for i in range(100)})
+    with winkfs.open(base) as c:
+        pos = c.engine.content.inode(b"007/I0")[0]  # type: ignore[index]
+    flip(base, pos + 90)
+    found = salvage(base, f"{base}s")
+    assert (found.files, found.orphans) == (99, 1)
+    with winkfs.open(f"{base}s") as c:
+        (name,) = [n for n in c.names() if n.startswith("lost+found/")]
+        assert c.read(name) == document(7)
+
+
+# --- containers of strangers: everything is checked, and nothing is believed ---
+
+
+def forge(base: Path, frame: bytes, size: int, skip: int = FRAME) -> None:
+    """A container whose file "f" is said to be `size` bytes of a frame."""
+    make(base, {"a": document(1)})
+    with winkfs.open(base, "a") as c:
+        store = c.engine.store
+        fileid = store.new_fileid()
+        pos = store.kv.append(b"%x/D0" % fileid, frame)
+        inode = Inode(fileid, size, FileType.FILE, 1, [Extent(pos, skip, size)])
+        value = inode.encode(store.settings.form, store.settings.isz)
+        at = store.kv.append(b"f/I0", value)
+        store.itotsz += len(value)
+        store.dtotsz += size
+        store.index.assign(b"f/I0", at, new=True)
+
+
+def huge() -> bytes:
+    """A frame that says that it has 10 GB in it, and has."""
+    made = zstandard.ZstdCompressor().compressobj(size=10 << 30)
+    return made.compress(bytes(1 << 20)) + made.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+
+
+HOSTILE = {
+    "10 GB": (huge(), 3000, "more in it"),
+    "no size": (zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 9), 9, "more"),
+    "too large": (zstandard.compress(bytes(LARGEST + 1)), 3000, "more in it"),
+    "shorter than the file": (zstandard.compress(b"x" * 90), 91, "longer|content of a frame"),
+    "no frame": (b"plain text, no frame", 20, "zstd cannot read"),
+    "nothing": (b"", 1, "zstd cannot read"),
+    "cut": (zstandard.compress(document(2))[:-9], 3000, "zstd cannot read"),
+    "two": (zstandard.compress(b"x" * 90) * 2, 90, "zstd cannot read"),
+    "skippable": (b"\x50\x2a\x4d\x18\x05\0\0\0hello", 5, "longer|zstd cannot read|content of"),
+    "another dictionary": (
+        zstandard.ZstdCompressor(
+            dict_data=zstandard.train_dictionary(4096, [document(i) for i in range(100)])
+        ).compress(document(9)), 3000, "not there",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_frame_of_a_stranger(kind: str, base: Path) -> None:
+    frame, size, words = HOSTILE[kind]
+    forge(base, frame, size)
+    with winkfs.open(base) as c:
+        assert c.read("a") == document(1)
+        for read in (c.read, lambda n: list(c.get_many([n])), lambda n: c.read(n, size - 1, 1)):
+            with pytest.raises(CorruptError, match=words) as caught:
+                read("f")
+            one_line(caught.value)
+        for entry in c.scan(prefix="f"):
+            with pytest.raises(CorruptError, match=words):
+                entry.read()
+    problems = winkfs.verify(base).problems
+    assert any("frame" in line or "dictionary" in line for line in problems)
+
+
+def test_a_frame_in_a_container_without_the_bit_is_damage_for_verify(base: Path) -> None:
+    forge(base, zstandard.compress(b"x" * 90), 90)
+    change_superblock(base, lambda block: block.update(INCOMPAT=block["INCOMPAT"] & ~32))
+    assert any("longer than its entry" in line for line in winkfs.verify(base).problems)
+
+
+def test_what_content_is_compressed_with_is_checked() -> None:
+    good = Compression(5, True, 7, b"words")
+    assert Compression.decode(good.encode(), file="f", offset=1) == good
+    for wrong in (
+        b"", good.encode()[:-1], good.encode() + b"x", Compression(23).encode(),
+        Compression(-1).encode(), Compression(1, True, 7).encode(),
+        Compression(1, True, 0, b"x").encode(), b"\2" * 40,
+    ):  # fmt: skip
+        with pytest.raises(CorruptError) as caught:
+            Compression.decode(wrong, file="f", offset=99)
+        one_line(caught.value, "99")
+
+
+# --- without the library ---
+
+
+def test_without_zstandard_there_is_one_line(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(base, {"a": document(1), "b": os.urandom(500)})
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    compressed._imported.cache_clear()
+    try:
+        with winkfs.open(base) as c:
+            assert c.stat("a").size == 3000 and c.read("b")
+            for read in (c.read, lambda n: next(c.get_many([n])), lambda n: next(c.scan()).read()):
+                with pytest.raises(Refusal) as caught:
+                    read("a")
+                one_line(caught.value, "pip install 'winkfs[compress]'", str(base))
+        with winkfs.open(base) as c, pytest.raises(Refusal, match="zstandard"):
+            ContainerSource(c)  # a mount
+        for call in (lambda: winkfs.open(base, "a"), lambda: winkfs.create("x", compress="zstd")):
+            with pytest.raises(Refusal, match=r"winkfs\[compress\]"):
+                call()
+    finally:
+        compressed._imported.cache_clear()
+
+
+def test_nobody_who_compresses_nothing_imports_it(base: Path) -> None:
+    code = (
+        "import sys, winkfs\n"
+        f"with winkfs.create({str(base)!r}) as c: c.put('a', b'x' * 1000)\n"
+        f"with winkfs.open({str(base)!r}) as c: c.read('a')\n"
+        "assert 'zstandard' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+# --- the command line, and trees ---
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    for name, data in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    (folder / "run").write_bytes(document(3))
+    (folder / "run").chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize("options", [(), ("--ao",), ("--shards", "2")])
+def test_a_tree_comes_back(tree: Path, run: Run, options: tuple[str, ...]) -> None:
+    done = run("pack", "--compress", "zstd:5", *options, tree, "c")
+    assert (done.status, done.err) == (0, "")
+    assert run("verify", "c").status == 0
+    assert run("unpack", "c", "out").status == 0
+    compared = subprocess.run(["diff", "-r", tree, "out"], capture_output=True, check=False)
+    assert (compared.returncode, compared.stdout) == (0, b"")
+    assert os.access("out/run", os.X_OK)
+    assert run("cat", "c", "d/001.html").out == FILES["d/001.html"]
+    sizes = run("ls", "-l", "c", "d/001.html").out.split()
+    assert b"%d" % len(FILES["d/001.html"]) in sizes
+    (tree / "d/001.html").write_bytes(document(77))
+    assert run("pack", "--update", tree, "c").status == 0
+    assert run("cat", "c", "d/001.html").out == document(77)
+    assert run("verify", "c").status == 0
+
+
+def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
+    secret = b"this is the very secret password of all of them "
+    for i in range(400):
+        for folder, words in (("in", document(i)), ("out", secret * 60)):
+            path = tmp_path / "t" / folder / f"{i}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(words)
+    assert run("pack", "--compress", "zstd", "--exclude", "out", "t", "c").status == 0
+    with winkfs.open("c") as c:
+        words = c.engine.store.frames.compression.dictionary
+    assert words and b"secret" not in words
+
+
+def test_info_says_how_much_smaller_it_is(tree: Path, run: Run) -> None:
+    run("pack", "--compress", "zstd", tree, "c")
+    said = run("info", "c").out.decode()
+    for word in ("codec:", "zstd", "level:", "dictionary_bytes:", "compressed_bytes:", "ratio:"):
+        assert word in said
+    done = run("create", "x", "--compress", "gzip")
+    assert done.status == 2 and "zstd" in done.err
+    assert run("create", "x", "--compress", "zstd").status == 0
+    assert run("put", "x", "a", stdin=document(1)).status == 0
+    assert run("cat", "x", "a").out == document(1)
+    with winkfs.open("x") as c:
+        assert frames_of(c, "a")
+
+
+def test_the_key_is_none_of_a_file(base: Path) -> None:
+    make(base, {KEY.decode(): document(1)})
+    assert_sound(base, {KEY: document(1)})
+
+
+# --- data sets ---
+
+
+def test_a_data_set_stays_compressed_when_it_is_rewritten(tree: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    winkfs.pack(tree, root, shards=3, compress="zstd:4")
+    with winkfs.open(root, "a") as found:
+        assert isinstance(found, Dataset)
+        found.delete("d/002.html")
+        found.put("d/003.html", document(77))
+    wanted = FILES | {"d/003.html": document(77), "run": document(3)}
+    del wanted["d/002.html"]
+    rebalance(root, shards=2)
+    vacuum(root, older_than=0)
+    bases = [path.with_suffix("") for path in root.glob("*/*.data")]
+    assert len(bases) in (2, 3)
+    for base in bases:
+        with winkfs.open(base) as shard:
+            assert shard.engine.store.frames.level == 4
+    with winkfs.open(root) as found:
+        read = {entry.name: entry.read() for entry in found.scan() if entry.ftype != FileType.DIR}
+        assert read == wanted
+        assert all(found.read(name) == data for name, data in wanted.items())
+        assert found.most_content > sum(map(len, wanted.values()))
+    assert winkfs.verify(root).problems == []
+
+
+def test_dead_bytes_of_a_compressed_shard_are_counted(tree: Path, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    winkfs.pack(tree, root, shards=1, compress="zstd")
+    (base,) = (path.with_suffix("") for path in root.glob("*/*.data"))
+    with winkfs.open(base, "a") as shard:
+        for i in range(40):
+            shard.delete(f"d/{i:03}.html")
+    with winkfs.open(base) as shard:
+        dead = verify.info(str(base))["dead_bytes"]
+        assert 40 * 150 < dead < shard.stored_bytes

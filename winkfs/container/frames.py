@@ -1,0 +1,251 @@
+"""Frames: content that is compressed in a container, read and made.
+
+Frames      what frames have in them, for everybody who reads
+Compressor  makes frames, for a writer
+trained     a dictionary for content like some samples, where it pays
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats.arrays import Int64
+from winkformats.errors import CorruptError
+from winkformats.kv.scan import Batch, scan_intact
+from winkformats.kv.sequence import KVSeq
+from winkfs.container.ondisk.compressed import KEY, LARGEST, Compression, zstd
+
+PROBE: Final = b"some words, and the same words again: some words" * 9
+LEAST: Final = 64  # bytes of content below which no frame is made
+THREADS: Final = min(os.cpu_count() or 1, 8)
+SHARED: Final = 1 << 19  # bytes of content from which several threads compress them
+SAMPLE: Final = 16 << 20  # bytes of content by which a dictionary is trained, at most
+SAMPLE_FILES: Final = 4096
+FEWEST: Final = 32  # files of a sample below which there is no dictionary
+ENOUGH: Final = 256 << 10  # bytes of one, also
+HELD_OUT: Final = 8  # each eighth file is not trained on, but tried
+DICTIONARY: Final = 256 << 10  # bytes, at most
+PER_BYTE: Final = 32  # bytes of sample for each of the dictionary
+PAYS: Final = 0.97  # of the size without a dictionary
+
+
+class _OfThread(threading.local):
+    """Decompressors by the ID of their dictionary."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, Any] = {}
+
+
+class Frames:
+    """Reads the frames of a data file; threads may share it.
+
+    at  position of the entry that the superblock names, 0: none
+    """
+
+    def __init__(self, kv: KVSeq, at: Callable[[], int]) -> None:
+        self._kv, self._at, self._file = kv, at, kv.storage.name
+        self._known: tuple[int, Compression] | None = None
+        self._searched: tuple[int, dict[int, bytes]] = (0, {})
+        self._mine = _OfThread()
+
+    @property
+    def at(self) -> int:
+        """Position of the entry that says what new content is compressed with, 0: none."""
+        return self._at()
+
+    @property
+    def compression(self) -> Compression:
+        """What new content is compressed with, as of now. Raises CorruptError."""
+        at = self._at()
+        if not at:
+            return Compression(0)
+        if self._known is None or self._known[0] != at:
+            entry = self._kv.get(at)
+            if entry.key != KEY:
+                what = "not what content is compressed with"
+                raise CorruptError(what, file=self._file, offset=at)
+            self._known = at, Compression.decode(entry.value, file=self._file, offset=at)
+        return self._known[1]
+
+    @property
+    def level(self) -> int:
+        """The level of `compression`; 0 also where that is damaged."""
+        try:
+            return self.compression.level
+        except CorruptError:
+            return 0
+
+    def load(self) -> None:
+        """Have the dictionary in memory: the file may be closed from now on."""
+        try:
+            _ = self.compression
+        except CorruptError:
+            self._search()
+
+    def content(self, frame: bytes, pos: int) -> bytes:
+        """What is in the frame that is the value of the entry at `pos`.
+
+        raises  CorruptError, also where the dictionary is damaged or is not there; Refusal where
+                zstandard is not installed
+        cost    memory: LARGEST, whatever the frame says
+        """
+        library = zstd(self._file)
+        try:
+            head = library.get_frame_parameters(frame)
+            if head.content_size > LARGEST:
+                what = "a frame says that it has more in it than a frame can have"
+                raise CorruptError(what, file=self._file, offset=pos, found=head.content_size)
+            reader = self._decompressor(library, head.dict_id, pos)
+            found: bytes = reader.decompress(frame, allow_extra_data=False)
+        except library.ZstdError as error:
+            what = f"a frame that zstd cannot read ({error})"
+            raise CorruptError(what, file=self._file, offset=pos) from None
+        return found
+
+    def _decompressor(self, library: Any, number: int, pos: int) -> Any:
+        """That of this thread, for frames with this ID: they keep state."""
+        known = self._mine.made
+        if number not in known:
+            words = self._dictionary(number, pos) if number else b""
+            chosen = library.ZstdCompressionDict(words) if words else None
+            known[number] = library.ZstdDecompressor(dict_data=chosen)
+        return known[number]
+
+    def _dictionary(self, number: int, pos: int) -> bytes:
+        said = ""
+        try:
+            if self.compression.dictid == number:
+                return self.compression.dictionary
+        except CorruptError as error:
+            said = f": {error}"
+        found = self._search().get(number)
+        if found is None:
+            what = f"content needs dictionary {number}, which is not there{said}"
+            raise CorruptError(what, file=self._file, offset=pos)
+        return found
+
+    def _search(self) -> dict[int, bytes]:
+        """All dictionaries that the data file has, by ID: the superblock may have lost where.
+
+        cost    a pass over the data file; once
+        """
+        kv = self._kv
+        end, found = self._searched
+        if end != kv.end:
+            found = {}
+            kv.show(kv.end - 1)  # all of it written
+            for pos in find_all(kv, kv.start, kv.end):
+                try:
+                    entry = kv.get(pos)
+                    made = Compression.decode(entry.value, file=self._file, offset=pos)
+                except CorruptError:
+                    continue
+                found[made.dictid] = made.dictionary
+            self._searched = kv.end, found
+        return found
+
+
+def find_all(kv: KVSeq, start: int, stop: int) -> list[int]:
+    """Positions of the intact entries between two of them that say what content is compressed
+    with."""
+    found: list[int] = []
+    try:
+        for batch in scan_intact(kv.storage, kv.layout, start, stop, problem=lambda _: None):
+            found += batch.pos[entries_of(batch, KEY)].tolist()
+    except CorruptError:  # no checksums to find where it goes on
+        pass
+    return found
+
+
+def entries_of(batch: Batch, key: bytes) -> Int64:
+    """Indices of the entries of a batch that have this key."""
+    first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
+    chosen = np.flatnonzero((batch.key_len == len(key)) & (first == key[0]))
+    same = np.array([found == key for found in batch.key_views(chosen)], bool)
+    found: Int64 = chosen[same]
+    return found
+
+
+class Compressor:
+    """Makes frames. Not for several threads at once; it uses several."""
+
+    def __init__(self, compression: Compression, file: str, pos: int = 0) -> None:
+        """Raises Refusal where zstandard is not installed; CorruptError, for the entry at `pos`,
+        where nobody could read what is made with the dictionary."""
+        library = zstd(file)
+        words = compression.dictionary
+        chosen = library.ZstdCompressionDict(words) if words else None
+        if chosen is not None and not _is_usable(library, chosen, compression.dictid):
+            raise CorruptError("a dictionary that zstd cannot use", file=file, offset=pos)
+        self._made = [
+            library.ZstdCompressor(level=compression.level, dict_data=chosen)
+            for _ in range(THREADS)
+        ]
+
+    def one(self, data: Any) -> bytes | None:
+        """A frame of some content, PIECE at most; None: it would be hardly smaller."""
+        return _frame(self._made[0], data)
+
+    def many(self, contents: Sequence[Any]) -> list[bytes | None]:
+        """The same of many."""
+        if THREADS == 1 or sum(map(len, contents)) < SHARED:
+            return list(map(self.one, contents))
+        found: list[bytes | None] = [None] * len(contents)
+
+        def run(number: int) -> None:
+            for i in range(number, len(contents), THREADS):
+                found[i] = _frame(self._made[number], contents[i])
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(run, range(THREADS)))
+        return found
+
+
+def _is_usable(library: Any, dictionary: Any, number: int) -> bool:
+    """Whether frames that are made with it have its ID, and come back."""
+    try:
+        frame = library.ZstdCompressor(dict_data=dictionary).compress(PROBE)
+        back = library.ZstdDecompressor(dict_data=dictionary).decompress(frame)
+        return bool(back == PROBE and library.get_frame_parameters(frame).dict_id == number)
+    except library.ZstdError:
+        return False
+
+
+def _frame(compressor: Any, data: Any) -> bytes | None:
+    if len(data) < LEAST:
+        return None
+    frame: bytes = compressor.compress(data)
+    return frame if len(frame) <= len(data) - (len(data) >> 4) else None
+
+
+def trained(samples: Sequence[bytes], level: int, total: int, file: str) -> Compression:
+    """What to compress with: with a dictionary of the samples, where it pays.
+
+    total   bytes of content that there are, about
+    raises  Refusal where zstandard is not installed
+    """
+    library, plain = zstd(file), Compression(level, True)
+    held, rest = samples[::HELD_OUT], [x for i, x in enumerate(samples) if i % HELD_OUT]
+    size = min(DICTIONARY, sum(map(len, rest)) // PER_BYTE)
+    if len(samples) < FEWEST or size < 1024:
+        return plain
+    try:
+        made = library.train_dictionary(size, rest)
+    except library.ZstdError:  # too few of them have anything in common
+        return plain
+    best = Compression(level, True, made.dict_id(), made.as_bytes())
+    content = sum(map(len, held))
+    without, with_it = (_size(Compressor(one, file), held) for one in (plain, best))
+    own = len(best.dictionary) * content / max(total, content)  # the share of it in these
+    return best if with_it + own < PAYS * without else plain
+
+
+def _size(compressor: Compressor, contents: Sequence[bytes]) -> int:
+    frames = zip(contents, compressor.many(contents), strict=True)
+    return sum(len(data if frame is None else frame) for data, frame in frames)

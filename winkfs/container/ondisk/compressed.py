@@ -1,0 +1,109 @@
+"""Compressed content: zstd frames in data entries, and what they are made with.
+
+Bit 32 of INCOMPAT says that a container may have frames. There an extent with bit 62 of its skip
+set (`inode.FRAME`) is of an entry whose value is one frame: skip and size count bytes of what that
+has in it, and so does LSIZE. A frame says how many bytes these are, 1 MiB at most, and the ID of
+the dictionary that it was made with, 0 for none. The FTYPE of a file is what it is without that.
+
+The value of the entry "compress/Z0" whose position is the variable COMPRESS of BASE.data:
+
+    offset  size    type  field    meaning
+    0       8       q     codec    1: zstd
+    8       8       q     level    new content is compressed so, 1 to 22; 0: not at all
+    16      8       q     tried    1: whether a dictionary pays has been tried; 0: not yet
+    24      8       q     dictid   ID of the dictionary, 0: none
+    32      8       q     dsize    bytes of the dictionary, 0: none
+    40      dsize         dict     the dictionary, as zstd has it
+
+Big-endian. A later entry of that key supersedes it; it has the dictionary of the one before it, if
+that had one. So there is one dictionary, and a frame with the ID of another is damaged.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Self
+
+from winkformats.errors import CorruptError
+from winkfs.errors import Refusal
+
+COMPRESSED: Final = 32  # bit of INCOMPAT
+COMPRESS: Final = "COMPRESS"
+KEY: Final = b"compress/Z0"
+HEAD: Final = struct.Struct(">5q")
+assert HEAD.size == 40
+ZSTD: Final = 1  # codec
+PIECE: Final = 256 << 10  # bytes of content in a frame, as writers cut it: a read of one decodes it
+LARGEST: Final = 1 << 20  # bytes of content that a frame can have
+SMALLEST: Final = 32  # bytes of an entry with a frame
+LARGEST_DICTIONARY: Final = 16 << 20
+LEVEL: Final = 9
+LEVELS: Final = range(1, 23)
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """What new content is compressed with.
+
+    level       0: it is stored as it is
+    tried       whether it is known if a dictionary pays
+    dictionary  b"": none
+    """
+
+    level: int
+    tried: bool = False
+    dictid: int = 0
+    dictionary: bytes = b""
+
+    def encode(self) -> bytes:
+        size = len(self.dictionary)
+        head = HEAD.pack(ZSTD, self.level, self.tried, self.dictid, size)
+        return head + self.dictionary
+
+    @classmethod
+    def decode(cls, value: bytes, *, file: str, offset: int) -> Self:
+        """Raises CorruptError for what no such entry has."""
+        if len(value) < HEAD.size:
+            raise CorruptError("what content is compressed with, cut short", file=file,
+                               offset=offset, found=len(value))  # fmt: skip
+        codec, level, tried, dictid, size = HEAD.unpack_from(value)
+        right = codec == ZSTD and (level == 0 or level in LEVELS) and tried in (0, 1)
+        right = right and 0 <= size <= LARGEST_DICTIONARY and len(value) == HEAD.size + size
+        if not right or (dictid > 0) != (size > 0):
+            what = f"codec {codec}, level {level}, tried {tried}, ID {dictid}, {size} bytes"
+            raise CorruptError("what content is compressed with", file=file, offset=offset,
+                               found=what)  # fmt: skip
+        return cls(level, tried == 1, dictid, value[HEAD.size :])
+
+
+def level_of(text: str) -> int:
+    """`zstd` or `zstd:LEVEL` -> the level. Raises ValueError."""
+    codec, colon, level = text.partition(":")
+    if codec != "zstd" or (colon and not level.isascii()):
+        raise ValueError(f"content is compressed with zstd or zstd:LEVEL, not {text!r}")
+    if not colon:
+        return LEVEL
+    if not level.isdigit() or int(level) not in LEVELS:
+        raise ValueError(f"the level of zstd is 1 to {LEVELS[-1]}, not {level!r}")
+    return int(level)
+
+
+@lru_cache(1)
+def _imported() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
+def zstd(file: str) -> Any:
+    """The library. Raises Refusal EOPNOTSUPP that names `file` where it is not installed."""
+    library = _imported()
+    if library is None:
+        what = "has compressed content, which needs zstandard: pip install 'winkfs[compress]'"
+        raise Refusal(what, file, number=errno.EOPNOTSUPP)
+    return library
