@@ -7,7 +7,8 @@
  */
 #include "_native.h"
 
-#define VERSION 1    /* another with each change of a function here: see native.py */
+#define VERSION 2    /* another with each change of a function here: see native.py */
+#define NEAR 4096    /* bytes that the walk over entries has brought in ahead */
 #define PASSED 4096  /* cells that a search passes here */
 
 /* --- hashes --- */
@@ -88,23 +89,32 @@ static inline int64_t entry_size(Bytes data, int64_t limit, int64_t at)
     return limit - at < size ? 0 : size;
 }
 
-/* walk(data) -> (bytearray of int64[n]: where its whole entries begin, where the last one ends) */
+/* walk(data) -> (bytearray of int64[n, 3]: where each of its whole entries begins, bytes of its key
+ * and of its value; where the last one ends) */
 static PyObject *walk(PyObject *module, PyObject *args)
 {
     Py_buffer data;
     if (!PyArg_ParseTuple(args, "y*", &data))
         return NULL;
-    int64_t at = 0, size, n = 0, room = data.len / 256 + 64;
-    PyObject *found = PyByteArray_FromStringAndSize(NULL, 8 * room);
+    int64_t at = 0, size, n = 0, room = data.len / 256 + 64, seen = 0;
+    PyObject *found = PyByteArray_FromStringAndSize(NULL, 24 * room);
     while (found && (size = entry_size(data.buf, data.len, at))) {
-        if (n == room && PyByteArray_Resize(found, 8 * (room *= 2)) < 0)
+        if (n == room && PyByteArray_Resize(found, 24 * (room *= 2)) < 0) {
             Py_CLEAR(found);
-        else
-            ((int64_t *)PyByteArray_AS_STRING(found))[n++] = at;
+            break;
+        }
+        int64_t *row = (int64_t *)PyByteArray_AS_STRING(found) + 3 * n++;
+        row[0] = at;
+        row[1] = once16((Bytes)data.buf + at + 1);
+        row[2] = size - 11 - row[1];
         at += size;
+        /* Each length says where the next one is: without this each waits for the memory. Half of
+         * the time of the walk, a fifth of that of a reindex. */
+        for (seen = seen < at ? at : seen; seen < at + NEAR && seen < data.len; seen += LINE)
+            __builtin_prefetch((Bytes)data.buf + seen);
     }
     PyBuffer_Release(&data);
-    if (!found || PyByteArray_Resize(found, 8 * n) < 0) {
+    if (!found || PyByteArray_Resize(found, 24 * n) < 0) {
         Py_XDECREF(found);
         return NULL;
     }

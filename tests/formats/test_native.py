@@ -105,7 +105,10 @@ def test_entries_are_walked_alike_wherever_the_window_ends(monkeypatch):
 
     def walk(window):
         found, end = scan._walk_standard(memoryview(window))
-        return list(found), end
+        if isinstance(found, list):
+            batch = scan.Batch(None, LAYOUT, 0, memoryview(window), np.array(found, np.int64))
+            return found, batch.key_len.tolist(), batch.value_len.tolist(), end
+        return *found.T.tolist(), end
 
     for stop in [*range(40), *range(len(data) - 4000, len(data) + 1, 37), len(data)]:
         both(monkeypatch, lambda: walk(data[:stop]))  # noqa: B023

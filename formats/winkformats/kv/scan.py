@@ -44,16 +44,26 @@ class Batch:
     whole                  whether the entries lie in `data` from end to end
     """
 
-    def __init__(self, storage: Storage, layout: Layout, base: int, data: memoryview, at: Int64):
+    def __init__(
+        self,
+        storage: Storage,
+        layout: Layout,
+        base: int,
+        data: memoryview,
+        at: Int64,
+        lengths: tuple[Int64, Int64] | None = None,
+    ) -> None:
+        """`lengths`: of keys and values, where they are known."""
         self.storage, self.layout, self.base, self.data = storage, layout, base, data
         self.raw: UInt8 = np.frombuffer(data, np.uint8)
         self.at, self.pos = at, at + base
         key_field, value_field = layout.key, layout.value
         where = at + layout.delflag
-        self.key_len = self._lengths(where, key_field.prefix, key_field.room)
+        known = lengths or (None, None)
+        self.key_len = self._lengths(where, key_field.prefix, key_field.room, known[0])
         self.key = where + key_field.prefix
         where = self.key + (self.key_len if key_field.room < 0 else key_field.room)
-        self.value_len = self._lengths(where, value_field.prefix, value_field.room)
+        self.value_len = self._lengths(where, value_field.prefix, value_field.room, known[1])
         self.value = where + value_field.prefix
         where = self.value + (self.value_len if value_field.room < 0 else value_field.room)
         self.end = where + layout.checksum
@@ -63,7 +73,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.at)
 
-    def _lengths(self, where: Int64, prefix: int, room: int) -> Int64:
+    def _lengths(self, where: Int64, prefix: int, room: int, known: Int64 | None) -> Int64:
+        if known is not None:
+            return known
         if prefix == 0:
             return np.full(len(where), room, np.int64)
         total = np.zeros(len(where), np.int64)
@@ -260,7 +272,11 @@ def scan(
                     continue
                 found, end = [0], size
             size = WINDOW
-            batch = Batch(storage, layout, pos, data, np.asarray(found, np.int64))
+            at, lengths = np.asarray(found, np.int64), None
+            if at.ndim == 2:
+                at, *known = np.ascontiguousarray(at.T)
+                lengths = known[0], known[1]
+            batch = Batch(storage, layout, pos, data, at, lengths)
             if layout.align > 1:
                 _check_gaps(batch, min(stop, layout.aligned(pos + end)), problem)
             if progress:
@@ -433,10 +449,13 @@ def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
 
 
 def _walk_standard(data: memoryview) -> tuple[list[int] | Int64, int]:
-    """Offsets of the whole entries in `data` and the end of the last, in the default layout."""
+    """Offsets of the whole entries in `data` and the end of the last, in the default layout.
+
+    Compiled: int64[n, 3], offsets and bytes of keys and values.
+    """
     if native.code is not None:
-        places, end = native.code.walk(data)
-        return np.frombuffer(places, np.int64), end
+        rows, end = native.code.walk(data)
+        return np.frombuffer(rows, np.int64).reshape(-1, 3), end
     found: list[int] = []
     add, limit, at = found.append, len(data), 0
     key_len, value_len = PREFIXES[1].unpack_from, PREFIXES[2].unpack_from
