@@ -26,8 +26,8 @@ SYNC_EVERY: Final = 100  # writes
 MIB: Final = 1 << 20
 SEED: Final = 20_261
 SIZES: Final = (16, 64, 256)  # MiB
-SPEED: Final = Goal(0.3)
-GROWTH: Final = Goal(1.5, at_most=True)
+SPEED: Final = Goal(0.5)
+GROWTH: Final = Goal(1.2, at_most=True)
 COLUMNS: Final = (
     "file", "winkfs mount, s (range)", "ext4, s (range)", "MiB/s", "times as fast", "goal",
     "growth of the container", "goal, growth", "lost",

@@ -1,4 +1,4 @@
-"""A tar file of a source tree: the sources and texts of this machine, in the directories they have.
+"""A source tree, and a tar file of it: sources and texts of this machine, in their directories.
 
 Where the machine has fewer, all of them come again in another top directory.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sysconfig
 import tarfile
 from collections.abc import Iterator
@@ -28,6 +29,19 @@ def make(place: Path, count: int) -> tuple[Path, str]:
     if not told.exists():
         told.write_text(_fill(tar, count))
     return tar, told.read_text()
+
+
+def tree(place: Path, count: int) -> tuple[Path, str]:
+    """The files of that tar file, in a directory. They are made only once."""
+    tar, told = make(place, count)
+    there = place / f"sources-{count}"
+    if not there.is_dir():
+        new = there.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        with tarfile.open(tar) as archive:
+            archive.extractall(new, filter="tar")
+        new.rename(there)
+    return there, told
 
 
 def _fill(tar: Path, count: int) -> str:

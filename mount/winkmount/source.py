@@ -312,6 +312,10 @@ class Nodes(Protocol):
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
         of a page in [start, stop), at least one, if there are any."""
 
+    def prepare(self) -> tuple[Page, bool] | None:
+        """The page that a listing asks for next, if it goes on as before, and whether it was made
+        just now. None: it does not go on. Raises as `entries`."""
+
     def around(self, node: int) -> tuple[Page, int, int] | None:
         """Where a file is among those of its directory: a page that has them in [start, stop) is
         (page, start, stop). None: that is not known."""
@@ -321,6 +325,14 @@ class Nodes(Protocol):
     ) -> Sequence[bytes | memoryview | None]:
         """The contents of some files of a page that `around` gave, int64[n] rows in it, all of
         each; good until the next call. None: it has to be read alone."""
+
+    def present(self, node: int, size: int) -> bool:
+        """Whether the first `size` bytes of a file can be read without waiting for the disk, as
+        far as that is known without waiting. Never raises."""
+
+    def bring(self, node: int, size: int) -> None:
+        """Wait until that is so, most likely. Any thread may call it at any time. Raises
+        OSError."""
 
     def ids(self, node: int) -> tuple[int, int]:
         """Ids of a directory and of the one above."""

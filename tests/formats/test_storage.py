@@ -595,3 +595,19 @@ def test_many_ranges_are_dropped_save_what_was_cached(cold, start):
         kept[1:3] = start > 0  # what is before `start` is not its business
         np.testing.assert_array_equal(after, before | kept)
         drop.ranges([(0, PAGE)])
+
+
+def test_pages_read_ahead_are_spared_once(cold):
+    with FileStorage(cold) as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        storage.remember_resident()
+        assert not storage.present(40 * PAGE, 2 * PAGE)
+        storage.read(0, 3 * PAGE)
+        storage.read_ahead(40 * PAGE, 2 * PAGE)
+        storage.read(40 * PAGE, 2 * PAGE)  # waits for them
+        assert storage.present(40 * PAGE, 2 * PAGE)
+        storage.drop_seen()
+        assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [40, 41]
+        storage.drop_seen()
+        assert not resident(cold, 64 * PAGE).any()
+        assert not storage.present(40 * PAGE, 2 * PAGE)

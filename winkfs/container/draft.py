@@ -12,12 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.kv.sequence import KVSeq
+from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
+    BELOW,
     DEFAULT_MODES,
     FEW,
     Attrs,
     Extent,
+    ExtentArray,
     FileType,
     Inode,
     attr_key,
@@ -25,7 +28,6 @@ from winkfs.container.ondisk.inode import (
     data_key,
     default_mode,
     joined,
-    overlay,
 )
 from winkfs.errors import Refusal
 
@@ -40,10 +42,12 @@ class Draft:
     """What a file is going to be.
 
     base      extents of the first `body` bytes of the content, except what was overwritten since
+    over      a `base`, and what of it is other than in `under`: see `changed`
     patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
+    under     that inode, with all its extents; None: there is none
     owned     data and attribute entries of the old inode and those written since
     promised  bytes reserved for what is still to be written
     """
@@ -54,6 +58,7 @@ class Draft:
     mtime: int
     body: int = 0
     base: Sequence[Extent] = ()
+    over: tuple[Sequence[Extent], ExtentArray] | None = None
     patches: list[tuple[int, Extent]] = field(default_factory=list)
     tail: bytearray = field(default_factory=bytearray)
     attrs: Attrs | None = None
@@ -61,16 +66,19 @@ class Draft:
     old: int = 0
     old_size: int = 0
     old_lsize: int = 0
+    under: Inode | None = None
     owned: set[int] = field(default_factory=set)
     promised: int = 0
 
     @classmethod
     def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
         """The draft of a file as it stands."""
+        base, over = cut(inode.extents, 0, inode.lsize), None
+        if isinstance(base, ExtentArray) and inode.lsize:
+            over = base, ExtentArray.of([Extent(BELOW, 0, inode.lsize)])
         return cls(
-            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
-            cut(inode.extents, 0, inode.lsize), [], bytearray(), attrs, inode.attrs,
-            pos, inode.size, inode.lsize, set(inode.pointers),
+            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize, base, over, [], bytearray(),
+            attrs, inode.attrs, pos, inode.size, inode.lsize, inode, set(inode.pointers),
         )  # fmt: skip
 
     @property
@@ -92,8 +100,16 @@ class Draft:
     def extents(self) -> Sequence[Extent]:
         """The first `body` bytes of the content, exactly."""
         if self.patches:
-            self.base, self.patches = overlay(self.base, self.patches), []
+            rows = layer(sum_of(self.base), self.patches)
+            base, over = laid_over(rows, as_array(self.base)), self.changed
+            known = None if over is None else (base, laid_over(rows, over))
+            self.base, self.patches, self.over = base, [], known
         return self.base
+
+    @property
+    def changed(self) -> ExtentArray | None:
+        """Of `base`, BELOW where it is as in `under`; None where more than overwrites was done."""
+        return self.over[1] if self.over is not None and self.over[0] is self.base else None
 
     @property
     def pairs(self) -> int:

@@ -17,12 +17,15 @@ import numpy as np
 
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.index import MERGE_OVERLAY
+from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.inode import (
     DEFAULT_MODES,
     Attrs,
     Extent,
+    ExtentArray,
     FileType,
     Inode,
+    Link,
     check_attrs,
     check_directory,
     check_length,
@@ -635,8 +638,8 @@ class Changes:
         """Bytes that writing to a file takes at most beside what is written."""
         draft = self.drafts.get(key)
         if draft is None:
-            pos, inode = self.files.inode(key)
-            draft = Draft.of(key, inode, pos, None)
+            _, inode = self.files.inode(key)
+            draft = Draft(key, 0, 0, 0, base=inode.extents)
         return self._writer.cost(draft, 0)
 
     # --- inodes ---
@@ -645,9 +648,17 @@ class Changes:
         """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
-        value = inode.encode(store.settings.form, store.settings.isz)
+        stored, links = inode, tuple[Link, ...]()
+        if len(inode.extents) > LEAST and draft.under and store.need_chains():
+            stored, links = above(inode, draft.under, draft.old, draft.changed)
+        value = stored.encode(store.settings.form, store.settings.isz)
         if not (store.settings.ao and draft.old):
-            return inode, kv.append(draft.key, value), len(value)
+            pos = kv.append(draft.key, value)
+            if isinstance(inode.extents, ExtentArray):
+                if links:
+                    links = (link_of(pos, len(value), stored), *links)
+                store.keep_inode(pos, draft.key, replace(inode, size=len(value), links=links))
+            return inode, pos, len(value)
         kv.replace(draft.old, draft.key, value)
         store.rewritten(draft.old)
         return inode, draft.old, len(value)
@@ -776,6 +787,7 @@ class Changes:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue
             draft.old, inode = found
-            draft.old_size, draft.old_lsize = inode.size, inode.lsize
+            draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
+            draft.over = None
             draft.owned.update(inode.pointers)
             self._waiting += draft.promised

@@ -389,6 +389,14 @@ class ContainerView:
         self.names.budget.reads(int(rows[:, SIZE].sum()))
         return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
+    def present(self, pos: int, size: int) -> bool:
+        """Whether the page cache has what `read_at` takes, most likely."""
+        return self.names.lookup.present(pos, size)
+
+    def bring(self, pos: int, size: int) -> None:
+        """Wait until it has. For any thread."""
+        self.names.lookup.bring(pos, size)
+
     # --- attributes by path ---
 
     def attr(self, path: bytes) -> Attr | None:
