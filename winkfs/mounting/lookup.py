@@ -126,7 +126,8 @@ class Lookup:
 
     def at(self, pos: int) -> Found:
         """The file whose inode stands at a position. Raises CorruptError."""
-        return self._plain(pos) or self._found(pos, self.inode(pos))
+        found = None if pos in self._inodes else self._plain(pos)
+        return found or self._found(pos, self.inode(pos))
 
     def _plain(self, pos: int) -> Found | None:
         """The same of an inode that `put` writes for a file of one extent; None: it is another.
