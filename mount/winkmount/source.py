@@ -312,10 +312,6 @@ class Nodes(Protocol):
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
         of a page in [start, stop), at least one, if there are any."""
 
-    def prepare(self) -> tuple[Page, bool] | None:
-        """The page that a listing asks for next, if it goes on as before, and whether it was made
-        just now. None: it does not go on. Raises as `entries`."""
-
     def around(self, node: int) -> tuple[Page, int, int] | None:
         """Where a file is among those of its directory: a page that has them in [start, stop) is
         (page, start, stop). None: that is not known."""

@@ -18,7 +18,7 @@ import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import TOP, Numbers
 from winkmount.kernel.ahead import AHEAD, FIRST, LARGEST, Ahead, Batch, Held, Waiting
-from winkmount.kernel.giving import IN_VAIN, PROBES, Giving
+from winkmount.kernel.entries import IN_VAIN, PROBES, Giving
 
 FILES: Final = 600
 PER_FOLDER: Final = 150

@@ -502,7 +502,7 @@ class Sheet:
 
     def _split(self, names: list[bytes]) -> list[bytes]:
         """Fill in the directories of the names -> what each is called there. Names of one directory
-        without others between them are looked at together: a third of the time of each alone."""
+        without others between them are looked at together: 0.4 of the time of each alone."""
         shorts, n = list[bytes](), len(names)
         self.above, self.depths = [], []
         while (at := len(shorts)) < n:
@@ -564,7 +564,6 @@ class Numbers:
         self._parts: dict[int, Part] = {}
         self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
         self._sheet: Sheet | None = None
-        self._in_order = False  # it is the one behind the one before
         self._last: tuple[int, Rows] = 0, NO_ROWS  # the last block, and its first index
         self._above: tuple[bytes, int] = b"", self.places.root
 
@@ -742,31 +741,17 @@ class Numbers:
         """Here, of one of a listing."""
         return offset + self._base
 
-    def prepare(self) -> tuple[Page, bool] | None:
-        sheet = self._sheet
-        if sheet is None or not self._in_order or sheet.stop >= self._order.count:
-            return None
-        start, _ = self._order.block(sheet.stop)
-        known = start in self._sheets
-        return self._made(sheet.stop).page, not known
-
     def _sheet_of(self, index: int) -> Sheet:
         sheet = self._sheet
         if sheet is None or not sheet.start <= index < sheet.stop:
-            before, sheet = sheet, self._made(index)
-            self._in_order = before is not None and sheet.start == before.stop
+            start, rows = self._order.block(index)
+            sheet = self._sheets.get(start)
+            if sheet is None:
+                sheet = Sheet(self, start, rows)
+                if len(self._sheets) >= SHEETS:
+                    del self._sheets[next(iter(self._sheets))]
+                self._sheets[start] = sheet
             self._sheet = sheet
-        return sheet
-
-    def _made(self, index: int) -> Sheet:
-        """The sheet that has an index; the last SHEETS stay in memory."""
-        start, rows = self._order.block(index)
-        sheet = self._sheets.get(start)
-        if sheet is None:
-            sheet = Sheet(self, start, rows)
-            if len(self._sheets) >= SHEETS:
-                del self._sheets[next(iter(self._sheets))]
-            self._sheets[start] = sheet
         return sheet
 
     def _part(self, path: bytes, offset: int) -> Part:

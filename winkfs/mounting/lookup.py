@@ -126,11 +126,12 @@ class Lookup:
 
     def at(self, pos: int) -> Found:
         """The file whose inode stands at a position. Raises CorruptError."""
-        return self._plain(pos) or self._found(pos, self.inode(pos))
+        found = None if pos in self._inodes else self._plain(pos)
+        return found or self._found(pos, self.inode(pos))
 
     def _plain(self, pos: int) -> Found | None:
         """The same of an inode that `put` writes for a file of one extent; None: it is another.
-        Half the time of the ordinary way."""
+        0.4 to 0.7 of the time of the ordinary way."""
         kv, size = self._store.kv, self._inode_size
         if not kv.layout.standard or not 0 < pos < kv.end or size < self._form.size:
             return None
@@ -331,8 +332,8 @@ class Lookup:
 
     def _expect(self, at: int, size: int) -> None:
         """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings
-        twice as many bytes, while these are checked and pushed. On a cold disk: 1.5 times the
-        files a second."""
+        twice as many bytes, while these are checked and pushed. On a cold disk 1.1 to 1.4
+        times as fast."""
         stop = min(at + min(2 * size, AHEAD), self._store.kv.end)
         start = self._ahead if at <= self._ahead <= at + AHEAD else at
         if stop - start >= min(size, AHEAD // 4):

@@ -29,7 +29,7 @@ SKIPPED: Final = 3  # files that a reader may leave out and still go in order
 STREAMS: Final = 8  # readers at once
 NEAR: Final = 1 << 18  # numbers from one file to one that may be the next
 RARELY: Final = 256  # other reads in no order, of which one is looked for among all files: that
-# takes 1 ms where readers go at random
+# takes as long as many reads where readers go at random
 THREADS: Final = 4  # that wait for the disk
 
 Batch = tuple[Page, npt.NDArray[np.int64]]  # some files of a page

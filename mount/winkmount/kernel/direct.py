@@ -16,8 +16,7 @@ from winkmount.handles import DOTS, NAME_MAX
 from winkmount.kernel import protocol as p
 from winkmount.kernel.ahead import Ahead, Batch, Held, Waiting
 from winkmount.kernel.device import Connection
-from winkmount.kernel.entries import NO_ENTRY, Entries, Shown, attr_fields, sized
-from winkmount.kernel.giving import Giving
+from winkmount.kernel.entries import NO_ENTRY, Entries, Giving, Shown, attr_fields, sized
 from winkmount.operations import Operations
 from winkmount.source import Healing, Nodes, Page, refuse
 
@@ -111,20 +110,7 @@ class Direct:
                 return False
             code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
-        if opcode == p.READDIRPLUS:
-            self._prepare()
         return True
-
-    def _prepare(self) -> None:
-        """One step of what is listed next, while the kernel takes what it was given. Without it, a
-        listing by two processors takes 1.2 times as long."""
-        with self._operations.mutex:
-            try:
-                found = self._nodes.prepare()
-                if found is not None and not found[1] and found[0].packed is None:
-                    self._packed(found[0])
-            except Exception:  # whoever lists it is told
-                log.debug("listing", exc_info=True)
 
     def _later(self, unique: int, node: int, body: memoryview) -> bool:
         """Whether another thread answers a read."""
