@@ -150,11 +150,14 @@ class Corpus:
 
 def small_documents(asked: Options, place: Path) -> Corpus:
     """200,000 x 4 KiB, random bytes."""
-    count, size = asked.size(200_000, 4_000), 4 * samples.KIB
+    return random_documents(place, asked.size(200_000, 4_000), 4 * samples.KIB)
+
+
+def random_documents(place: Path, count: int, size: int) -> Corpus:
     generator = np.random.default_rng(samples.SEED)
     documents = ((name, generator.bytes(size)) for name in samples.names(count))
     _make(place, documents, count)
-    return Corpus(f"{count:,} x 4 KiB", count, count * size, place)
+    return Corpus(f"{count:,} x {size // samples.KIB} KiB", count, count * size, place)
 
 
 def html_documents(asked: Options, place: Path) -> Corpus:
