@@ -47,7 +47,7 @@ COLUMNS: Final = (
 
 
 @contextmanager
-def session() -> Iterator[Any]:
+def session(settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """A session of this machine with two cores, warm: JVM and Python workers have run a job."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,7 +56,7 @@ def session() -> Iterator[Any]:
     except ImportError:
         sys.exit("Spark is not installed: pip install 'winkfs[spark]'")
     builder = SparkSession.builder.master("local[2]")
-    spark = builder.config(map=SPARK_CONF | session_conf()).getOrCreate()
+    spark = builder.config(map=SPARK_CONF | session_conf() | dict(settings or {})).getOrCreate()
     try:
         from winkfs.spark import register
 
