@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
 
 DAY: Final = 86_400  # seconds
+KEPT: Final = 32 << 20  # bytes read one by one that may stay in the page cache
 MINUTES: Final = 1440  # of a day
 Record = dict[str, Any]
 
@@ -419,7 +420,7 @@ def _is_many(container: Reader, argument: str) -> bool:
 def _write_all(container: Any, glob: str, failures: Failures) -> None:
     """The contents of all files that match, in byte order of the names; nothing else is read."""
     match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
-    found = False
+    found, passed = False, _passing(container)
     for rows in container.engine.rows(prefix, failures.damage):
         chosen = _matching(rows, match)
         found = found or bool(chosen.names)
@@ -431,10 +432,30 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
                     _write(container, name)
                 else:
                     sys.stdout.buffer.write(data)
+                    passed(len(data))
             except FormatError as error:
                 failures.add(to_str(name), str(error))
     if not found:
         failures.add(glob, "no name matches")
+
+
+def _passing(container: Any) -> Callable[[int], None]:
+    """To be told of bytes that were read once: beyond KEPT of them, no page stays that was not in
+    the page cache before."""
+    from winkfs.mounting.lookup import CacheBudget
+
+    kept, budget = KEPT, None
+
+    def passed(size: int) -> None:
+        nonlocal kept, budget
+        if kept > 0:
+            kept -= size
+            if kept <= 0:
+                budget = CacheBudget(container.engine.store.kv)
+        elif budget:
+            budget.reads(size)
+
+    return passed
 
 
 def _write(container: Reader, name: bytes) -> bool:
