@@ -3,8 +3,8 @@
 A searcher reads 4 KiB at random from an index of 500 MiB, which is in memory: some thousand times a
 second, so it takes a fifth of a processor. Searcher and ingest are in one memory cgroup of 600 MiB,
 without swap: what the ingest leaves in the page cache takes room from the index, and a read of a
-page that went waits for the disk. Each round: drop all caches, warm the index, a window undisturbed,
-a window beside the ingest, and both again with the ingest in a cgroup of its own. The latter has the
+page that went waits for the disk. Each round: mount anew, warm the index, a window undisturbed, a
+window beside the ingest, and both again with the ingest in a cgroup of its own. The latter has the
 same work on the same processors and disk, but no hand in the memory of the searcher: what it costs
 is not the page cache.
 
@@ -25,36 +25,42 @@ import ctypes
 import mmap
 import os
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import searcher_work
-from common import Options, drop_caches, options, scratch
+from common import Options, options, scratch
 from filesystems import WINKFS, served
 from memorygroup import MemoryGroup
 from report import Goal, Report
 
 MIB: Final = 1 << 20
+INDEX: Final = 500 * MIB
+ROOM: Final = 100 * MIB  # of the cgroup, beside the index
+SPARE: Final = 16 * MIB  # by which the limit is ahead of what it follows
+START: Final = 2048 * MIB  # on top, until it is known
 SYSTEMS: Final = {
     "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     "xfs": ["mkfs.xfs", "-q"], "btrfs": ["mkfs.btrfs", "-q"],
 }  # fmt: skip
 HERE: Final = Path(__file__).parent
-QUIET: Final = 4.0  # seconds of a window undisturbed
+QUIET: Final = 4  # seconds of a window undisturbed
 CACHESTAT: Final = 451
 LIMIT: Final = Goal(1.1, at_most=True)
 COLUMNS: Final = (
-    "filesystem, work", "s", "p50, us: undisturbed / beside", "p99, us: undisturbed / beside / "
-    "beside, own cgroup", "p99.9, us", "p99 of undisturbed", "goal", "p99 of own cgroup",
-    "index in memory before / least / after, %", "read from disk by searcher, MiB",
+    "filesystem: work", "s", "p50, us: undisturbed / beside / own cgroup", "p99, us",
+    "p99.9, us", "p99 beside / undisturbed", "goal", "p99 beside / own cgroup",
+    "index in memory, least / after", "the searcher had read from disk, MiB",
 )  # fmt: skip
 
 
@@ -142,9 +148,7 @@ def command(group: MemoryGroup, *words: str | Path) -> Iterator[Callable[[], Non
     """A command that ends by itself."""
 
     def act() -> None:
-        subprocess.run(
-            group.command(list(map(str, words))), check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run(group.command(list(map(str, words))), check=True, stdout=subprocess.DEVNULL)
 
     yield act
 
@@ -193,18 +197,39 @@ def work(kind: str, path: Path, total: int) -> list[str]:
     return [sys.executable, str(HERE / "searcher_work.py"), kind, str(path), str(total)]
 
 
-Work = Callable[[MemoryGroup, Place], contextlib.AbstractContextManager[Callable[[], None]]]
+Act = Callable[[], None]
+Begin = Callable[[MemoryGroup, Place], contextlib.AbstractContextManager[Act]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """begin: what runs first, in the cgroup, and yields the work itself.
+
+    follows  the limit is raised by what the processes have in memory of their own
+    goal     of p99 beside it
+    """
+
+    begin: Begin
+    follows: bool = False
+    goal: Goal | None = LIMIT
+
+
 WORKS: Final[dict[str, Work]] = {
-    "pack": lambda g, p: command(g, WINKFS, "pack", p.tree, p.out / "c"),
-    "put_many": lambda g, p: command(g, *work("put_many", p.out / "c", p.total)),
-    "mount": mounted,
-    "spark": spark,
-    "scan": lambda g, p: command(g, *work("scan", p.container, p.total)),
-    "unpack": lambda g, p: command(g, WINKFS, "unpack", p.container, p.out / "t"),
-    "cat": lambda g, p: command(g, WINKFS, "cat", p.container, "*"),
-    "rival: cp -r": lambda g, p: command(g, "cp", "-r", p.tree, p.out / "t"),
-    "rival: tar": lambda g, p: command(g, "tar", "cf", p.out / "t.tar", "-C", p.tree, "."),
-    "rival: write": lambda g, p: command(g, *work("files", p.out, p.total)),
+    "pack": Work(lambda g, p: command(g, WINKFS, "pack", p.tree, p.out / "c")),
+    "put_many": Work(lambda g, p: command(g, *work("put_many", p.out / "c", p.total))),
+    "mount": Work(mounted),
+    "mount, memory on top": Work(mounted, follows=True),
+    "Spark sink, memory on top": Work(spark, follows=True),
+    "scan": Work(lambda g, p: command(g, *work("scan", p.container, p.total))),
+    "cat": Work(lambda g, p: command(g, WINKFS, "cat", p.container, "*")),
+    "unpack": Work(lambda g, p: command(g, WINKFS, "unpack", p.container, p.out / "t"), goal=None),
+    "rival: cp -r": Work(lambda g, p: command(g, "cp", "-r", p.tree, p.out / "t"), goal=None),
+    "rival: tar cf": Work(
+        lambda g, p: command(g, "tar", "cf", p.out / "t.tar", "-C", p.tree, "."), goal=None
+    ),
+    "rival: files written": Work(
+        lambda g, p: command(g, *work("files", p.out, p.total)), goal=None
+    ),
 }
 
 
@@ -220,6 +245,7 @@ class Window:
     before: float
     least: float
     after: float
+    seconds: float = 0.0
 
 
 class Searcher:
@@ -296,28 +322,162 @@ def resident(path: Path) -> float:
 
 # --- rounds ---
 
-Rounds = list[dict[str, Window]]  # "quiet", "beside", "own": of a cgroup of its own
-
 
 def round_of(asked: Options, place: Place, room: Path, name: str) -> dict[str, Window]:
+    """-> windows "quiet", "beside", and "own", of an ingest in a cgroup of its own."""
     found: dict[str, Window] = {}
-    size = limit_of(asked)
-    for where in ("beside", "own"):
+    size, work = asked.size(INDEX, INDEX // 10) + ROOM, WORKS[name]
+    for where in ("beside", "own") if asked.own.control and work.goal else ("beside",):
         place.clean()
-        drop_caches()
-        with MemoryGroup("winkfs-searcher", size) as group, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            group = stack.enter_context(MemoryGroup("winkfs-searcher", size))
             other = group
             if where == "own":
                 other = stack.enter_context(MemoryGroup("winkfs-ingest", None))
             searcher = Searcher(group, place.index, room)
             stack.callback(searcher.close)
             searcher.warm()
-            act = stack.enter_context(WORKS[name](other, place))
-            if name == "spark" and where == "beside":
-                stack.enter_context(following(group, size, searcher))
-            quiet = searcher.window(lambda: time.sleep(quiet_of(asked)))
-            found.setdefault("quiet", quiet)
+            if work.follows and where == "beside":
+                stack.enter_context(following(group, size))
+            act = stack.enter_context(work.begin(other, place))
+            searcher.warm()
+            quiet = searcher.window(lambda: time.sleep(asked.size(QUIET, 1)))
             start = time.perf_counter()
-            found[where] = searcher.window(act)
-            print(f"{name}, {where}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
+            window = searcher.window(act)
+            seconds = time.perf_counter() - start
+        found[where] = replace(window, seconds=seconds)
+        found["quiet"] = joined(found.get("quiet"), quiet)
+        told = ", ".join(f"{q / 1000:,.1f}" for q in quantiles(window.took))
+        print(f"{name}, {where}: {seconds:.1f} s; p50, p99, p99.9: {told} us; least of the index: "
+              f"{window.least:.1%}", file=sys.stderr, flush=True)  # fmt: skip
     return found
+
+
+def joined(first: Window | None, second: Window) -> Window:
+    """Both quiet windows of a round, so that what the machine does meanwhile cancels."""
+    if first is None:
+        return second
+    took = np.concatenate((first.took, second.took))
+    return replace(second, took=took, disk=first.disk + second.disk)
+
+
+@contextlib.contextmanager
+def following(group: MemoryGroup, size: int) -> Iterator[None]:
+    """The limit of the cgroup is `size` and what processes have of their own."""
+    done = threading.Event()
+
+    def follow() -> None:
+        most = 0
+        while not done.wait(0.02):
+            own = group.anonymous() + SPARE
+            if own > most:
+                group.limit(size + own)
+                most = own
+
+    group.limit(size + START)
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def quantiles(took: npt.NDArray[np.int64]) -> tuple[float, float, float]:
+    """p50, p99, p99.9 of latencies, ns."""
+    found = np.percentile(took, [50, 99, 99.9]) if len(took) else np.zeros(3)
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def row(report: Report, kind: str, name: str, rounds: list[dict[str, Window]]) -> None:
+    """A row of the table: medians over the rounds."""
+
+    def middle(where: str, which: int) -> float:
+        return statistics.median(quantiles(found[where].took)[which] for found in rounds) / 1000
+
+    def times(of: str, which: int = 1) -> float:
+        return statistics.median(
+            quantiles(found["beside"].took)[which] / quantiles(found[of].took)[which]
+            for found in rounds
+        )
+
+    places = [where for where in ("quiet", "beside", "own") if where in rounds[0]]
+    beside = [found["beside"] for found in rounds]
+    goal = WORKS[name].goal
+    least, after = (
+        statistics.median(getattr(x, part) for x in beside) for part in ("least", "after")
+    )
+    report.row(
+        f"{kind}: {name}", f"{statistics.median(x.seconds for x in beside):.1f}",
+        *(" / ".join(f"{middle(where, which):,.1f}" for where in places) for which in range(3)),
+        f"**{times('quiet'):.2f}x**", report.verdict(goal, times("quiet")),
+        f"{times('own'):.2f}x" if "own" in places else "", f"{least:.1%} / {after:.1%}",
+        " / ".join(f"{statistics.median(found[where].disk for found in rounds) / MIB:,.1f}"
+                   for where in places),
+    )  # fmt: skip
+    report.keep(f"{kind}: {name}", [{where: _kept(found[where]) for where in places}
+                                    for found in rounds])  # fmt: skip
+
+
+def _kept(window: Window) -> dict[str, float]:
+    p50, p99, p999 = quantiles(window.took)
+    return {"p50": p50, "p99": p99, "p99.9": p999, "reads": len(window.took),
+            "disk": window.disk, "before": window.before, "least": window.least,
+            "after": window.after, "seconds": window.seconds}  # fmt: skip
+
+
+def own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="some of: %(default)s")
+    parser.add_argument("--works", default="", help=f"some of: {';'.join(WORKS)}")
+    parser.add_argument(
+        "--no-control", dest="control", action="store_false", help="no run in a cgroup of its own"
+    )
+    parser.add_argument("--gigabytes", type=float, default=3.0, help="of the ingest (3)")
+
+
+def main() -> None:
+    asked = options(__doc__, runs=1, own=own)
+    kinds = asked.own.systems.split(",")
+    works = asked.own.works.split(";") if asked.own.works else list(WORKS)
+    check(kinds, works)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # mounts must not stay
+    total = int(0.1e9 if asked.quick else asked.own.gigabytes * 1e9)
+    for kind in kinds:
+        question = f"Does winkfs leave the page cache to others? {kind}, {total / 1e9:g} GB"
+        report = Report(asked, f"searcher-{kind}", question, COLUMNS)
+        with scratch(asked) as room, filesystem(kind, room, 3 * total + 4 * INDEX, total) as place:
+            fill(place, asked.size(INDEX, INDEX // 10))
+            for name in works:
+                rounds = [round_of(asked, place, room, name) for _ in range(asked.runs)]
+                row(report, kind, name, rounds)
+        size = (asked.size(INDEX, INDEX // 10) + ROOM) // MIB
+        report.note(
+            f"One cgroup of {size} MiB with the searcher and the work; files of "
+            f"{searcher_work.SIZE // 1024} KiB. Three figures: undisturbed / beside / beside, but in "
+            "a cgroup of its own. The goal is of p99 beside to undisturbed."
+        )
+        report.note(
+            "Memory on top: the limit is raised by what processes have of their own (RssAnon), so "
+            "the row is about the page cache alone. unpack makes files to be used: they stay."
+        )
+        report.finish()
+
+
+def check(kinds: list[str], works: list[str]) -> None:
+    """One line where it cannot run here."""
+    if unknown := (set(kinds) - set(SYSTEMS)) | (set(works) - set(WORKS)):
+        sys.exit(f"there is no {', '.join(sorted(unknown))}")
+    if os.geteuid() != 0:
+        sys.exit("only root may make memory cgroups and loop devices")
+    for kind in kinds:
+        if not shutil.which(SYSTEMS[kind][0]):
+            sys.exit(f"{SYSTEMS[kind][0]} is not installed: leave {kind} out with --systems")
+    try:
+        MemoryGroup("winkfs-try", None).close()
+    except OSError as error:
+        sys.exit(f"no memory cgroup can be made: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""A memory cgroup with a limit, version 1 or 2, whichever the kernel has. Only root may make one."""
+"""A memory cgroup with a limit, of the version that the kernel has. Only root may make one."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-SIZE: Final = 32 << 10  # bytes of a file
+SIZE: Final = 64 << 10  # bytes of a file
 ROOM: Final = 1000  # files of a directory
 POOL: Final = os.urandom(4 << 20)
 HEAP: Final = "512m"  # of Spark's JVM
