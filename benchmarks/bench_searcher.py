@@ -454,7 +454,7 @@ def main() -> None:
         size = (asked.size(INDEX, INDEX // 10) + ROOM) // MIB
         report.note(
             f"One cgroup of {size} MiB with the searcher and the work; files of "
-            f"{searcher_work.SIZE // 1024} KiB. Three figures: undisturbed / beside / beside, but in "
+            f"{searcher_work.SIZE // 1024} KiB. Three figures: undisturbed / beside / beside, in "
             "a cgroup of its own. The goal is of p99 beside to undisturbed."
         )
         report.note(

@@ -442,7 +442,7 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
 
 
 class Passed:
-    """Is told of contents that were read once. Beyond KEPT bytes of them, no page stays that was not
+    """Is told of contents that were read once. Beyond KEPT bytes, no page stays that was not
     in the page cache before."""
 
     def __init__(self, container: Any) -> None:

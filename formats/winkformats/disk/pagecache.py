@@ -151,22 +151,26 @@ class ReadOnce:
         """The first `size` bytes of a file, fewer where it is shorter."""
         if size > len(self._buffer):
             self._buffer = memoryview(bytearray(size))
-        drop = None if self._flags else dropper(fd, 0, size)
-        got = 0
-        while got < size and (more := self._some(fd, self._buffer[got:size], got)):
-            got += more  # a network filesystem may give less than was asked for
-        if drop:
-            drop(0, size + PAGE)
-        return bytes(self._buffer[:got])
+        into, got = self._buffer[:size], 0
+        if self._flags:
+            try:
+                got = self._fill(fd, into, self._flags)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._flags = 0
+        if not self._flags:
+            drop = dropper(fd, 0, size)
+            got = self._fill(fd, into, 0)
+            if drop:
+                drop(0, size + PAGE)
+        return bytes(into[:got])
 
-    def _some(self, fd: int, into: memoryview, offset: int) -> int:
-        try:
-            return os.preadv(fd, [into], offset, self._flags)
-        except OSError as error:
-            if not self._flags or error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-            self._flags = 0
-            return os.preadv(fd, [into], offset)
+    def _fill(self, fd: int, into: memoryview, flags: int) -> int:
+        got = 0
+        while got < len(into) and (more := os.preadv(fd, [into[got:]], got, flags)):
+            got += more  # a network filesystem may give less than was asked for
+        return got
 
 
 class OnceFile(io.FileIO):

@@ -86,7 +86,9 @@ class FileStorage(Storage):
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
         self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
-        self._written = 0  # start of the window of dirty pages behind an uncached write
+        self._written: int | None = (
+            None  # start of the window of dirty pages behind an uncached write
+        )
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
         self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._not_resident: list[tuple[int, int]] = []  # pages
@@ -206,26 +208,26 @@ class FileStorage(Storage):
         Without it pages that RWF_DONTCACHE drops when they are written wait for a slow disk in
         memory, as many as the kernel lets be dirty.
         """
-        if start < self._written or self._written == 0:
+        if self._written is None or start < self._written:
             self._written = start
         if not self._dontcache:
             pagecache.write_back(self.fd, start, stop)
         if stop - self._written >= BEHIND:
             half = stop - BEHIND // 2
-            self._drop(half)
+            self._drop(self._written, half)
             self._written = half
 
-    def _drop(self, stop: int) -> None:
-        self._refused = pagecache.drop(self.fd, self._written, stop) or self._refused
+    def _drop(self, start: int, stop: int) -> None:
+        self._refused = pagecache.drop(self.fd, start, stop) or self._refused
 
     def sync(self) -> None:
         try:
             os.fdatasync(self.fd)  # also flushes the size, where reading needs it
             if self._refused:
                 raise OSError(self._refused, os.strerror(self._refused), self.name)
-            if self._written:
-                self._drop(self.size())
-                self._written = 0
+            if self._written is not None:
+                self._drop(self._written, self.size())
+                self._written = None
             if self._small:
                 os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
                                  os.POSIX_FADV_DONTNEED)  # fmt: skip
