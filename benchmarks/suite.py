@@ -2,7 +2,7 @@
 
     python benchmarks/suite.py [--quick] [--only put,get] [--minutes 20]
 
-In each section all systems run in turn, three rounds at least, more while there is time. Writes a
+In each section all systems run in turn, two rounds at least, more while there is time. Writes a
 page, a JSON file and a figure by date to benchmarks/results/, each figure beside that of the last
 run on such a machine. A rival that is not here has a row that says why, and how to install it.
 Yardsticks, such as reading a file and doing nothing with it, are no rivals and do not count.

@@ -32,9 +32,9 @@ TOGETHER: Final = 1024  # names of one statement of SQLite, values of one raw wr
 MEGABYTE: Final = 1e6
 
 
-def tree_of(asked: Options) -> tuple[Path, list[Path], str]:
+def tree_of(asked: Options, full: int = 6_000) -> tuple[Path, list[Path], str]:
     """A tree of HTML files, its files in order, what it is."""
-    tree, told = htmltree.make(asked.place, asked.size(6_000, 1_000))
+    tree, told = htmltree.make(asked.place, asked.size(full, 1_000))
     files = sorted(path for path in tree.rglob("*") if path.is_file())
     warm(*files)
     return tree, files, told.partition(":")[0]
@@ -42,7 +42,7 @@ def tree_of(asked: Options) -> tuple[Path, list[Path], str]:
 
 @contextmanager
 def packing(asked: Options) -> Iterator[Section]:
-    tree, files, told = tree_of(asked)
+    tree, files, told = tree_of(asked, 12_000)
     makers, absent = split({name: (x.program, x) for name, x in archives.MAKERS.items()})
     size = sum(path.stat().st_size for path in files)
     with scratch(asked) as place:

@@ -57,7 +57,8 @@ def reading(asked: Options) -> Iterator[Section]:
         }
         os.sync()
         yield Section(f"A tree through a mount: {told}; backing files warm, save where cold is "
-                      "said; each read by path", _steps(count), cases, absent)  # fmt: skip
+                      "said; each read by path", _steps(count), cases, absent,
+                      frozenset({"winkfs mount"}))  # fmt: skip
 
 
 def _steps(count: int) -> dict[str, Step]:

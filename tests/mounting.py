@@ -30,13 +30,30 @@ from marks import needs
 from memory_source import MemorySource
 
 import winkfs
-from winkmount.binding import BINDINGS, usable
+from winkmount.binding import BINDINGS, ENVIRONMENT, KERNEL, usable
 from winkmount.mounts import Mount, canonical, connection, mount_at
 from winkmount.options import Options
 from winkmount.service import Request
 
 WINKFS = (sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())")
 PATIENCE = 60.0  # seconds one mount may live before it counts as hung
+BINDING = os.environ.get(ENVIRONMENT) or KERNEL  # of all mounts that do not name one
+
+
+def not_by_libfuse2(reason: str) -> pytest.MarkDecorator:
+    """What libfuse 2 cannot do: see docs/mount.md."""
+    return pytest.mark.skipif(BINDING == "fusepy", reason=f"libfuse 2 {reason}")
+
+
+def not_by_libfuse(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(BINDING != KERNEL, reason=f"libfuse {reason}")
+
+
+@contextmanager
+def dead() -> Iterator[None]:
+    """A file of a dead mount is closed: with libfuse 2 the kernel asks the server, who is gone."""
+    with suppress(*([OSError] if BINDING == "fusepy" else [])):
+        yield
 
 
 def need_fuse(binding: str | None = None) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from winkmount.handles import FOREVER, Caching
-from winkmount.kernel.device import Refused
+from winkmount.kernel.device import Pace, Refused
 from winkmount.operations import Operations
 from winkmount.source import Nodes, Numbered, Source
 
@@ -94,18 +94,18 @@ def run(
     nodes: Nodes | None,
     mountpoint: str,
     options: Mapping[str, str | bool],
-    spin: float,
+    pace: Pace,
 ) -> None:
     """Mount and serve until the mount is gone or a signal ends it.
 
     options     for libfuse: name -> value, or True for a flag
-    spin        seconds for which the kernel binding asks for a request before it sleeps
+    pace        of the kernel binding
     raises      LibfuseError
     """
     if binding == KERNEL:
         engine = importlib.import_module("winkmount.kernel.engine")
         try:
-            engine.serve(operations, nodes, mountpoint, dict(options), spin)
+            engine.serve(operations, nodes, mountpoint, dict(options), pace)
         except Refused as error:
             raise MountError(str(error)) from None
         return

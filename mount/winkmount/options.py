@@ -9,14 +9,17 @@ from typing import Final
 SYNC_EVERY: Final = 5.0  # seconds
 SPIN: Final = 100  # microseconds
 MOST_SPIN: Final = 10_000
+TIMEOUT: Final = 600  # seconds
+MOST_TIMEOUT: Final = 65_535
 LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "as_of=, timedir, low_latency, spin=, noexec, sync"
+    "as_of=, timedir, low_latency, spin=, timeout=, noexec, sync"
 )
 _OURS: Final = ("follow", "timedir", "low_latency")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
+_WHOLE: Final = {"spin": (MOST_SPIN, "microseconds"), "timeout": (MOST_TIMEOUT, "seconds")}
 _NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
 # for mount(8) and systemd, or what holds anyway: a mount is always nosuid and nodev, and keeps no
 # access times
@@ -40,6 +43,7 @@ class Options:
     timedir     append-only containers: a directory by time
     low_latency processors stay awake while requests come
     spin        microseconds for which the server asks for the next request before it sleeps
+    timeout     seconds after which a request without an answer ends the mount; 0: it never does
     fuse        options that libfuse takes as they are: name -> value, True for a flag
     """
 
@@ -51,6 +55,7 @@ class Options:
     timedir: bool = False
     low_latency: bool = False
     spin: int = SPIN
+    timeout: int = TIMEOUT
     fuse: dict[str, str | bool] = field(default_factory=dict)
 
 
@@ -81,10 +86,8 @@ def _take(options: Options, item: str) -> bool:
         options.fuse[name] = _number(item, value, *_NUMBERS[name])
     elif equals and name == "sync_every":
         options.sync_every = _seconds(item, value)
-    elif equals and name == "spin":
-        if not (value.isascii() and value.isdigit()) or len(value) > 5 or int(value) > MOST_SPIN:
-            raise ValueError(f"{item}: must be 0 to {MOST_SPIN} microseconds")
-        options.spin = int(value)
+    elif equals and name in _WHOLE:
+        setattr(options, name, _whole(item, value, *_WHOLE[name]))
     elif equals and name == "cache":
         if value not in CACHES:
             raise ValueError(f"{item}: must be one of {', '.join(CACHES)}")
@@ -114,6 +117,12 @@ def _seconds(item: str, value: str) -> float:
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"{item}: must be more than 0 and at most {LONGEST:.0f} seconds")
     return seconds
+
+
+def _whole(item: str, value: str, most: int, unit: str) -> int:
+    if not (value.isascii() and value.isdigit()) or len(value) > 5 or int(value) > most:
+        raise ValueError(f"{item}: must be 0 to {most} {unit}")
+    return int(value)
 
 
 def _number(item: str, value: str, base: int, most: int) -> str:

@@ -30,6 +30,7 @@ from typing import IO, Final
 from winkmount import guard
 from winkmount.binding import KERNEL, LibfuseError, MountError, choose, numbers_of, run
 from winkmount.handles import Caching, Paths
+from winkmount.kernel.device import Pace
 from winkmount.kernel.nodes import NodePaths
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Operations
@@ -148,7 +149,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
             said = _said_until()
             try:
                 libfuse = _fuse_options(request, source)
-                run(binding, operations, nodes, point, libfuse, options.spin * 1e-6)
+                pace = Pace(options.spin * 1e-6, options.timeout)
+                run(binding, operations, nodes, point, libfuse, pace)
             except LibfuseError as error:
                 raise MountError(f"{error}{_last_line(said)}") from None
         finally:

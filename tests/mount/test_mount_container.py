@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, is_readable, mounted, need, need_fuse, run, same, watched
+from mounting import WINKFS, dead, is_readable, mounted, need, need_fuse, run, same, watched
 
 import winkfs
 from winkfs import FileType
+from winkmount.binding import BINDINGS
 from winkmount.mounts import canonical, mount_at
 
 pytestmark = pytest.mark.mount
@@ -305,7 +306,8 @@ def test_sigterm_keeps_what_is_still_open(base: str) -> None:
         _ended(server)
         with pytest.raises(OSError):
             os.write(file, b"x")
-        os.close(file)
+        with dead():
+            os.close(file)
         assert mount_at(canonical(there)) is None
         with winkfs.open(base, "a") as container:
             assert container.read("f") == b"written, not closed"
@@ -337,7 +339,7 @@ def test_killed_server_loses_nothing_that_was_synced(base: str) -> None:
             assert (there / f"f{i}").read_bytes() == b"%d" % i * 1000
 
 
-@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_each_binding_serves_a_container(base: str, binding: str) -> None:
     need_fuse(binding)
     with mounted(base, "--binding", binding) as there:

@@ -1,4 +1,4 @@
-"""winkmount through the kernel, over a Source of dicts, under both bindings."""
+"""winkmount through the kernel, over a Source of dicts, under each binding."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 from mounting import need_fuse, run, same, serving
 
+from winkmount.binding import BINDINGS
+
 HERE = Path(__file__).parents[1]
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
-@pytest.fixture(scope="module", params=["mfusepy", "fusepy"])
+@pytest.fixture(scope="module", params=BINDINGS)
 def mount(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:

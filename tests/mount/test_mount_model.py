@@ -17,6 +17,7 @@ from model_worker import Differ, compare
 from mounting import mounted
 
 import winkfs
+from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak]
 
@@ -64,7 +65,11 @@ def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) ->
     run_workers(*[[*given, str(seed * 100 + 50 + worker)] for worker in range(WORKERS)])
 
 
-@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+# of the operations a binding takes one in so many
+PART = {"kernel": 2, "mfusepy": 10, "fusepy": 20}
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_random_operations_do_as_on_a_disk(
     tmp_path: Path, memory: Path, seed: int, amount: Callable[[str], int], binding: str
 ) -> None:
@@ -72,7 +77,7 @@ def test_random_operations_do_as_on_a_disk(
     base, disk = str(memory / "corpus"), tmp_path / "disk"
     winkfs.create(base).close()
     disk.mkdir()
-    operations = amount("operations") // (2 if binding == "mfusepy" else 20)
+    operations = amount("operations") // PART[binding]
     options = ["-o", "sync_every=0.3", "--binding", binding]
     for turn in range(2):
         with mounted(base, *options, patience=PATIENCE) as there:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from mounting import WINKFS, mounted, need_fuse, server_of, serving
+from mounting import WINKFS, mounted, need_fuse, not_by_libfuse, server_of, serving
 
 import winkfs
 from winkfs import FileType
@@ -22,7 +22,7 @@ from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import TOP, Numbers
 from winkmount.handles import Caching
 from winkmount.kernel import protocol
-from winkmount.kernel.device import Connection
+from winkmount.kernel.device import Connection, Pace
 from winkmount.kernel.direct import Direct
 from winkmount.kernel.entries import Shown
 from winkmount.operations import Operations
@@ -256,9 +256,10 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     source = source_of(base)
     caching = Caching.of(source, pages=True, follow=False)
     operations = Operations(source, "winkfs", caching=caching)
-    connection = Connection(os.open(os.devnull, os.O_RDWR))  # nobody asks
+    connection = Connection(os.open(os.devnull, os.O_RDWR), Pace(0, 0))  # nobody asks
     direct = Direct(operations, numbers_of(source), Shown(), connection)
-    shrink(monkeypatch, "numbers that the kernel is given", 25)
+    shrink(monkeypatch, "part of the memory for numbers", 1 << 40)
+    shrink(monkeypatch, "numbers that the kernel is given", 33)
     directories = [node for node in known_of(direct, known_of(direct, TOP)[b"0"]).values() if node]
     assert len(directories) == 10
 
@@ -293,6 +294,7 @@ def walked(directory: Path) -> int:
 
 
 @pytest.mark.mount
+@not_by_libfuse("opens directories, and forgets what it has listed")
 def test_what_was_listed_is_not_asked_for_again(base: str) -> None:
     tree(base)
     with mounted(base, "--ro") as there:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from model_operations import LIBC
-from mounting import kill_server, mounted, run, watched, winkfs_command
+from mounting import dead, kill_server, mounted, not_by_libfuse2, run, watched, winkfs_command
 
 import winkfs
+from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
@@ -94,7 +95,7 @@ def test_new_directory_under_the_old_name_of_an_open_one_is_another(there: Path)
     assert listed == ["below"]
 
 
-@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_renamed_directories_keep_their_inode_numbers(tmp_path: Path, binding: str) -> None:
     """The kernel believes for an hour what it was told of those below."""
     base = str(tmp_path / "corpus")
@@ -130,6 +131,7 @@ def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
         assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o600, 77)
 
 
+@not_by_libfuse2("has no fallocate")
 @pytest.mark.parametrize("how", [0, 1, 3, 16])
 @pytest.mark.parametrize("size", [10, 9000])
 def test_fallocate_sets_the_time(there: Path, how: int, size: int) -> None:
@@ -140,7 +142,7 @@ def test_fallocate_sets_the_time(there: Path, how: int, size: int) -> None:
     assert time.time() - (there / "f").stat().st_mtime < 100
 
 
-@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_refused_rename_leaves_the_open_file_that_it_would_replace(
     tmp_path: Path, binding: str
 ) -> None:
@@ -174,7 +176,7 @@ def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(
         directory = tmp_path / "there"
         directory.mkdir()
         winkfs_command("mount", base, directory, *options)
-        with watched(directory), (directory / "f").open("rb"):
+        with watched(directory), dead(), (directory / "f").open("rb"):
             (directory / "f").unlink()
             if options:
                 time.sleep(1)

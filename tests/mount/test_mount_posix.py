@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import mounted, run
+from mounting import mounted, not_by_libfuse2, run
 from xxh3_clash import clash
 
 import winkfs
@@ -152,6 +153,7 @@ def test_owner_and_attributes_of_the_top_directory_last_as_long_as_the_mount(bas
 
 
 @pytest.mark.mount
+@not_by_libfuse2("has no lseek")
 @pytest.mark.parametrize("synced", [False, True])
 def test_holes_are_told_on_a_descriptor_that_only_writes(base: str, synced: bool) -> None:
     with mounted(base) as there:
@@ -186,3 +188,46 @@ def test_a_directory_that_goes_while_it_is_open_is_no_end_of_others(base: str) -
                 assert found == [] or found.st_nlink == 0  # type: ignore[union-attr]
         os.close(gone)
         assert os.listdir(there / "x") == ["kept"]
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6700, 0o2644])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: os.chown(path, -1, -1),
+        lambda path: os.chown(path, 0, -1),
+        lambda path: os.chown(path, 1, 1),
+        lambda path: os.truncate(path, 3),
+        lambda path: path.open("wb").close(),
+        lambda path: path.write_bytes(b"other"),
+    ],
+    ids=["chown nothing", "chown", "chown both", "truncate", "O_TRUNC", "write"],
+)
+def test_set_user_id_bits_go_when_they_do_on_a_disk(
+    base: str, tmp_path: Path, mode: int, change: Callable[[Path], None]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("changes owners")
+    with mounted(base) as there:
+        found = []
+        for path in (there / "f", tmp_path / "f"):
+            path.write_bytes(b"content")
+            path.chmod(mode)
+            change(path)
+            found.append(path.stat().st_mode)
+    assert found[0] == found[1]
+
+
+@pytest.mark.mount
+def test_a_directory_is_found_though_the_call_before_was_about_a_removed_file(base: str) -> None:
+    """The server has forgotten where both are, and looks both up again."""
+    with mounted(base) as there:
+        (there / "a/b/c").mkdir(parents=True)
+        with (there / "a/gone").open("wb") as file:
+            (there / "a/gone").unlink()
+            (there / "a/b").rename(there / "a/moved")
+            (there / "a/moved").rename(there / "a/b")  # ids of what is not open are forgotten
+            os.fchmod(file.fileno(), 0o600)
+            (there / "a/b/c/new").mkdir()
+            assert os.listdir(there / "a/b/c") == ["new"]

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from mounting import need_fuse, serving
 
+from winkmount.binding import BINDINGS
+
 HERE = Path(__file__).parents[1]
 LARGE = bytes(range(250)) * 40_000
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
-@pytest.fixture(params=["mfusepy kernel", "mfusepy none", "fusepy kernel", "fusepy none"])
+@pytest.fixture(params=[f"{one} {cache}" for one in BINDINGS for cache in ("kernel", "none")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     binding, cache = request.param.split()
     need_fuse(binding)

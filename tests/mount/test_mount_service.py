@@ -17,7 +17,7 @@ from memory_source import MemorySource
 from mounting import WINKFS, command, libraries, mounted, need_fuse, request, serving, watched
 
 import winkfs
-from winkmount.binding import BINDINGS, MountError
+from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.operations import Operations
 from winkmount.service import check, serve_in_background
@@ -268,6 +268,7 @@ def test_any_source_mounts_in_the_background(there: Path) -> None:
 
 
 def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
     libraries(monkeypatch, {"libfuse3.so.3": 314})
     shrink(monkeypatch, "device of FUSE", "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
@@ -275,6 +276,7 @@ def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.Monk
 
 
 def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
     libraries(monkeypatch, {"libfuse3.so.3": 314})
     shrink(monkeypatch, "device of FUSE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from winkmount.kernel import protocol as p
 
@@ -118,15 +118,24 @@ class Server(Protocol):
         answers to further requests."""
 
 
-class Connection:
-    """What the kernel asks on one device, until the mount is gone or a signal ends the server.
+class Pace(NamedTuple):
+    """How a server waits for the kernel, and the kernel for it.
 
-    spin    seconds behind a request in which the device is asked for the next one before the thread
-            sleeps: to wake it takes as long
+    spin        seconds behind a request in which the device is asked for the next one before the
+                thread sleeps: to wake it takes as long
+    timeout     seconds that a request may wait for its answer until the kernel, Linux 6.14 or
+                later, ends the mount; it looks every 15 s; 0: for ever
     """
 
-    def __init__(self, device: int, spin: float) -> None:
-        self.device, self._spin = device, spin
+    spin: float
+    timeout: int
+
+
+class Connection:
+    """What the kernel asks on one device, until the mount is gone or a signal ends the server."""
+
+    def __init__(self, device: int, pace: Pace) -> None:
+        self.device, self._pace = device, pace
         self._room = memoryview(bytearray(p.REQUEST))
         os.set_blocking(device, False)
 
@@ -142,14 +151,21 @@ class Connection:
             if length:
                 break
         _, opcode, unique, _ = p.IN.unpack_from(self._room)
-        _, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
         assert opcode == p.INIT
-        known = min(minor, p.MINOR)
-        reply = p.INIT_OUT.pack(
-            p.MAJOR, known, ahead, flags & wanted, 0, 0, p.MOST, 1, p.MOST >> 12, 0
-        )
-        self.reply(unique, 0, reply)
+        self.reply(unique, 0, self._init(length, wanted | p.INIT_EXT | p.REQUEST_TIMEOUT))
         return True
+
+    def _init(self, length: int, wanted: int) -> bytes:
+        """The answer to an INIT of so many bytes."""
+        _, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
+        if flags & p.INIT_EXT and length >= p.IN.size + p.INIT_MORE.size:
+            flags |= p.INIT_MORE.unpack_from(self._room, p.IN.size)[0] << 32
+        flags &= wanted
+        most, pages, timeout = p.MOST, p.MOST >> 12, min(self._pace.timeout, p.UINT16)
+        low, high, minor = flags & p.UINT32, flags >> 32, min(minor, p.MINOR)
+        return p.INIT_OUT.pack(
+            p.MAJOR, minor, ahead, low, 0, 0, most, 1, pages, 0, high, 0, timeout
+        )
 
     def _receive(self) -> int:
         """-> bytes of the next request; 0: there is none now; -1: the mount is gone."""
@@ -197,7 +213,7 @@ class Connection:
         poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
-        spin = self._spin
+        spin = self._pace.spin
         while (length := receive()) >= 0:
             if not length:
                 if clock() > until:

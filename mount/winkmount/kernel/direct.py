@@ -73,7 +73,7 @@ class Rare:
     def _statfs(self, node: int, body: memoryview) -> bytes:
         found = self._operations.statfs("/")
         fields = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
-        return p.STATFS_OUT.pack(*(found[f"f_{field}"] for field in fields))
+        return p.STATFS_OUT.pack(*(found.get(f"f_{field}", 0) for field in fields))
 
     def _access(self, node: int, body: memoryview) -> bytes:
         self._operations.access(self._path(node), *p.WORD.unpack_from(body))

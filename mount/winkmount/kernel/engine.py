@@ -15,7 +15,7 @@ import numpy as np
 
 from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
-from winkmount.kernel.device import Connection, mount, signals, unmount
+from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
@@ -226,7 +226,7 @@ class Engine:
             operations.chown(path, *owner)
         if what & p.SET_SIZE:
             operations.truncate(path, size, info)
-        if what & p.KILLS:
+        if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
             self._kill(path, info)
         if what & (p.SET_MTIME | p.SET_ATIME):
             operations.utimens(path, _times(what, mtime, nanos))
@@ -397,16 +397,13 @@ def serve(
     nodes: Nodes | None,
     point: str,
     options: dict[str, str | bool],
-    spin: float,
+    pace: Pace,
 ) -> None:
-    """Mount, and answer the kernel until the mount is gone or a signal comes. Raises Refused.
-
-    spin    see `Connection`
-    """
+    """Mount, and answer the kernel until the mount is gone or a signal comes. Raises Refused."""
     shown = Shown.take(options)
     device = mount(point, options)
     try:
-        connection = Connection(device, spin)
+        connection = Connection(device, pace)
         wanted = WANTED | (p.AUTO_INVAL_DATA if operations.caching.names != FOREVER else 0)
         with signals() as ending:
             if connection.begin(wanted):

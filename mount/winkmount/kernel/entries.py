@@ -17,7 +17,6 @@ from winkmount.source import UNREADABLE, Attr, Page, refuse
 NANO: Final = 1_000_000_000
 NO_ENTRY: Final = bytes(p.ENTRY_OUT.size)
 S_IFMT: Final = 0o170000
-UINT32: Final = (1 << 32) - 1
 
 
 class Shown(NamedTuple):
@@ -54,7 +53,7 @@ def attr_fields(attr: Attr, links: int = 1) -> tuple[int, ...]:
     id, mode, size, mtime_ns, uid, gid, ctime_ns = attr
     at, nanos = divmod(mtime_ns, NANO)
     changed, rest = divmod(ctime_ns or mtime_ns, NANO)
-    blocks, who = -(-size // 512), (uid & UINT32, gid & UINT32)
+    blocks, who = -(-size // 512), (uid & p.UINT32, gid & p.UINT32)
     return id, size, blocks, at, at, changed, nanos, nanos, rest, mode, links, *who, 0, 4096, 0
 
 

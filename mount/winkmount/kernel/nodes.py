@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 from winkmount.handles import NAME_MAX, FileInfo, Paths
@@ -79,12 +80,11 @@ class NodePaths(Paths):
         return 1
 
     def look_again(self) -> bool:
-        """Look the last numbers up from the top -> whether they are what they were."""
-        try:
-            for number in (self._asked, self._before):
+        """Look the last numbers up from the top: one of them may have been asked of by an earlier
+        call, and stand for nothing any more."""
+        for number in (self._asked, self._before):
+            with contextlib.suppress(OSError):
                 self._look_up(number)
-        except OSError:
-            return False
         return True
 
     def _look_up(self, number: int) -> None:

@@ -38,6 +38,8 @@ PARALLEL_DIROPS: Final = 1 << 18
 MAX_PAGES: Final = 1 << 22
 CACHE_SYMLINKS: Final = 1 << 23
 HANDLE_KILLPRIV_V2: Final = 1 << 28
+INIT_EXT: Final = 1 << 30  # there are flags from 32 on
+REQUEST_TIMEOUT: Final = 1 << 42
 AUTO_INVAL_DATA: Final = 1 << 12
 
 # of a SETATTR: what is set
@@ -49,6 +51,8 @@ KILL_AT_OPEN: Final = 1  # of an OPEN or CREATE: take set-user-ID bits away
 KILL_AT_WRITE: Final = 4
 DIRECT_IO, KEEP_CACHE, CACHE_DIR, NOFLUSH = 1, 2, 8, 32  # of the answer to an OPEN
 
+UINT16: Final = (1 << 16) - 1
+UINT32: Final = (1 << 32) - 1
 MOST: Final = 1 << 20  # bytes of one read or write
 REQUEST: Final = MOST + 4096  # bytes of the largest request
 
@@ -56,8 +60,9 @@ IN: Final = struct.Struct("=IIQQ16x")  # fuse_in_header: length, opcode, unique,
 CALLER: Final = struct.Struct("=24xIII")  # of the same: uid, gid, pid
 OUT: Final = struct.Struct("=IiQ")  # fuse_out_header: length, -errno, unique
 INIT_IN: Final = struct.Struct("=IIII")  # major, minor, max_readahead, flags
-INIT_OUT: Final = struct.Struct("=IIIIHHIIHH32x")
-SETATTR_IN: Final = struct.Struct("=I4xQQ16xQ12xI4xI4xII4x")  # what, fh, size, mtime, its
+INIT_MORE: Final = struct.Struct("=16xI")  # of a newer kernel: flags from 32 on
+INIT_OUT: Final = struct.Struct("=IIIIHHIIHHIIH22x")  # ... flags from 32 on, stack, timeout
+SETATTR_IN: Final = struct.Struct("=I4xQQ16xq12xI4xI4xII4x")  # what, fh, size, mtime, its
 # nanoseconds, mode, uid, gid
 MKNOD_IN: Final = struct.Struct("=II8x")  # mode, device
 MKDIR_IN: Final = struct.Struct("=I4x")  # mode
