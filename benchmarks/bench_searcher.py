@@ -224,7 +224,9 @@ WORKS: Final[dict[str, Work]] = {
     "scan": Work(lambda g, p: command(g, *work("scan", p.container, p.total))),
     "cat": Work(lambda g, p: command(g, WINKFS, "cat", p.container, "*")),
     "unpack": Work(lambda g, p: command(g, WINKFS, "unpack", p.container, p.out / "t"), goal=None),
-    "rival: cp -r": Work(lambda g, p: command(g, "cp", "-r", p.tree, p.out / "t"), goal=None),
+    "rival: cp -r": Work(
+        lambda g, p: command(g, "cp", "-r", "--reflink=never", p.tree, p.out / "t"), goal=None
+    ),
     "rival: tar cf": Work(
         lambda g, p: command(g, "tar", "cf", p.out / "t.tar", "-C", p.tree, "."), goal=None
     ),
@@ -325,7 +327,8 @@ def resident(path: Path) -> float:
 
 
 def round_of(asked: Options, place: Place, room: Path, name: str) -> dict[str, Window]:
-    """-> windows "quiet", "beside", and "own", of an ingest in a cgroup of its own."""
+    """-> windows "quiet", "beside", and "own", of an ingest in a cgroup of its own; none where
+    others have emptied the page cache in each of TRIES."""
     found: dict[str, Window] = {}
     controlled = asked.own.control and WORKS[name].goal
     for where in ("beside", "own") if controlled else ("beside",):
@@ -335,6 +338,8 @@ def round_of(asked: Options, place: Place, room: Path, name: str) -> dict[str, W
             if emptied() == before:
                 break
             print("somebody emptied the page cache of the machine: again", file=sys.stderr)
+        else:
+            return {}
         found[where] = window
         found["quiet"] = joined(found.get("quiet"), quiet)
         told = ", ".join(f"{q / 1000:,.1f}" for q in quantiles(window.took))
@@ -468,7 +473,10 @@ def main() -> None:
             fill(place, asked.size(INDEX, INDEX // 10))
             for name in works:
                 rounds = [round_of(asked, place, room, name) for _ in range(asked.runs)]
-                row(report, kind, name, rounds)
+                if all(rounds):
+                    row(report, kind, name, rounds)
+                else:
+                    report.note(f"{name}: no result: somebody emptied the page cache each time.")
         size = (asked.size(INDEX, INDEX // 10) + ROOM) // MIB
         report.note(
             f"One cgroup of {size} MiB with the searcher and the work; files of "
