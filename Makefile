@@ -13,7 +13,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings soak mutants lint collect format bench performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -59,7 +59,13 @@ format: $(VENV)/.ready-test ## put the sources into their form
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready-bench ## run all benchmarks, each against its rival
+bench: $(VENV)/.ready-bench ## winkfs beside all its rivals, in 20 minutes (BENCH='--only put,get')
+	@$(BIN)/python benchmarks/suite.py $(BENCH)
+
+bench-quick: $(VENV)/.ready-bench ## the same with small sizes, in 3 minutes
+	@$(BIN)/python benchmarks/suite.py --quick $(BENCH)
+
+bench-all: $(VENV)/.ready-bench ## all benchmarks of benchmarks/ at full size, one after the other: hours
 	@set -e; for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 performance: $(VENV)/.ready-test ## docs/performance.md, its figures and the README, from the kept results

@@ -76,6 +76,10 @@ def options(
     if own:
         own(parser)
     found = parser.parse_args()
+    os.environ["PATH"] = os.pathsep.join([os.fspath(Path(sys.executable).parent),
+                                          os.environ.get("PATH", os.defpath)])  # fmt: skip
+    # Servers and commands start as installed ones do: of modules that were compiled once.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if found.awake:
         try:
             _keep_awake()

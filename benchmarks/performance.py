@@ -51,10 +51,13 @@ class Line:
 
 
 def newest() -> list[tuple[str, Result]]:
-    """The newest result of each benchmark on each processor, with its date; oldest first."""
+    """The newest result of each benchmark on each processor, with its date; oldest first. Those of
+    the suite (`make bench`) have a page of their own."""
     found: dict[tuple[str, str], tuple[str, Result]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         result = json.loads(path.read_text())
+        if "sections" in result:
+            continue
         found[result["name"], processor(result)] = (path.name[:10], result)
     return sorted(found.values(), key=lambda dated: (dated[0], dated[1]["name"]))
 

@@ -130,7 +130,7 @@ class Report:
         date = datetime.date.today().isoformat()
         path = RESULTS / f"{date}-{self._name}.json"
         path.write_text(json.dumps(self._found, indent=1) + "\n")
-        _write_page(date)
+        write_page(date)
 
 
 COMPARISON: Final = (
@@ -168,7 +168,7 @@ def _table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in found["notes"])])
 
 
-def _write_page(date: str) -> None:
+def write_page(date: str) -> None:
     """The page of a day: a section for each benchmark that ran."""
     parts = [f"# Benchmarks of {date}"]
     for path in sorted(RESULTS.glob(f"{date}-*.json")):

@@ -33,7 +33,7 @@ class Rival(ABC):
     put: Callable[[bytes, bytes], object]
     get: Callable[[bytes], bytes]
     remove: Callable[[bytes], object]
-    put_many: Callable[[Pairs], object]
+    put_many: Callable[[Iterable[tuple[bytes, bytes]]], object]
     get_many: Callable[[Sequence[bytes]], Sequence[bytes]]
     remove_many: Callable[[Sequence[bytes]], object]
 
@@ -93,7 +93,7 @@ class Sqlite(Rival):
         self.get = lambda id: run("SELECT body FROM records WHERE id = ?", (id,)).fetchone()[0]
         self.remove = lambda id: run("DELETE FROM records WHERE id = ?", (id,))
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         self._all("INSERT INTO records VALUES (?, ?)", pairs)
 
     def get_many(self, ids: Sequence[bytes]) -> Sequence[bytes]:
@@ -137,7 +137,7 @@ class Lmdb(Rival):
         with self.begin(write=True) as transaction:
             transaction.delete(id)
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         with self.begin(write=True) as transaction:
             transaction.cursor().putmulti(pairs)
 
@@ -181,7 +181,7 @@ class Rocks(Rival):
         self.get_many = db.__getitem__
         self.batch, self.write = partial(rocks.WriteBatch, raw_mode=True), db.write
 
-    def put_many(self, pairs: Pairs) -> None:
+    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         batch = self.batch()
         put = batch.put
         for id, body in pairs:

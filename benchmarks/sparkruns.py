@@ -47,7 +47,7 @@ COLUMNS: Final = (
 
 
 @contextmanager
-def session() -> Iterator[Any]:
+def session(settings: Mapping[str, str] | None = None) -> Iterator[Any]:
     """A session of this machine with two cores, warm: JVM and Python workers have run a job."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,7 +56,7 @@ def session() -> Iterator[Any]:
     except ImportError:
         sys.exit("Spark is not installed: pip install 'winkfs[spark]'")
     builder = SparkSession.builder.master("local[2]")
-    spark = builder.config(map=SPARK_CONF | session_conf()).getOrCreate()
+    spark = builder.config(map=SPARK_CONF | session_conf() | dict(settings or {})).getOrCreate()
     try:
         from winkfs.spark import register
 
@@ -150,11 +150,14 @@ class Corpus:
 
 def small_documents(asked: Options, place: Path) -> Corpus:
     """200,000 x 4 KiB, random bytes."""
-    count, size = asked.size(200_000, 4_000), 4 * samples.KIB
+    return random_documents(place, asked.size(200_000, 4_000), 4 * samples.KIB)
+
+
+def random_documents(place: Path, count: int, size: int) -> Corpus:
     generator = np.random.default_rng(samples.SEED)
     documents = ((name, generator.bytes(size)) for name in samples.names(count))
     _make(place, documents, count)
-    return Corpus(f"{count:,} x 4 KiB", count, count * size, place)
+    return Corpus(f"{count:,} x {size // samples.KIB} KiB", count, count * size, place)
 
 
 def html_documents(asked: Options, place: Path) -> Corpus:

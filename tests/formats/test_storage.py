@@ -5,6 +5,7 @@ And a kernel that writes less than it was given, knows no RWF_DONTCACHE, has no 
 
 import ctypes
 import errno
+import itertools
 import mmap
 import os
 import time
@@ -19,7 +20,7 @@ from winkformats.disk import pagecache
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
-from winkformats.disk.posix import RWF_DONTCACHE, SMALL, FileStorage
+from winkformats.disk.posix import BEHIND, RWF_DONTCACHE, SMALL, FileStorage
 from winkformats.disk.storage import Lookups, replacing
 from winkformats.errors import CorruptError
 
@@ -611,3 +612,24 @@ def test_pages_read_ahead_are_spared_once(cold):
         storage.drop_seen()
         assert not resident(cold, 64 * PAGE).any()
         assert not storage.present(40 * PAGE, 2 * PAGE)
+
+
+@pytest.mark.parametrize("kind", ["uncached", "sliding"])
+def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind):
+    """What waits for the disk has a bound, and the last writes are never waited for."""
+    dropped, end, part = [], 0, 3 << 20
+    real = pagecache.drop
+
+    def drop(fd: int, start: int, stop: int) -> int:
+        assert stop <= end + part - (BEHIND // 2)
+        dropped.append((start, stop))
+        return real(fd, start, stop)
+
+    monkeypatch.setattr(pagecache, "drop", drop)
+    storage = make(kind)
+    for _ in range(16):
+        storage.write(end, [b"x" * part])
+        end += part
+        assert end - (dropped[-1][1] if dropped else 0) <= BEHIND
+    assert dropped[0][0] == 0
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(dropped)), dropped

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import IO, Any, Final, Self
 
+from winkformats.disk.pagecache import OnceFile
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
@@ -132,7 +133,7 @@ class Tarball:
         """The bytes of the tar file, decompressed."""
         with contextlib.ExitStack() as stack:
             path = 0 if self._path == STDIN else self._path
-            opened = io.FileIO(path, closefd=path != 0)
+            opened = OnceFile(path, closefd=path != 0)
             plain = stack.enter_context(io.BufferedReader(opened, BUFFER))
             start = plain.peek(HEADER)
             for magic, (opener, kind, tool) in COMPRESSION.items():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice, product
 from typing import BinaryIO, Final, NamedTuple
 
+from winkformats.disk.pagecache import OnceFile, ReadOnce
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     LARGE,
@@ -151,6 +152,7 @@ class Tree:
         self._scratch = scratch
         self._own = own
         self._xattrs = XAttrs(everything=xattrs)
+        self._read_once = ReadOnce()
         self._exclude = exclude
         self._names = names
 
@@ -341,9 +343,7 @@ class Tree:
                 watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
                 return Large(found.name, watched, size, _meta(before, mtime, xattrs), sparse)
-            data = os.read(fd, size) if size else b""
-            while len(data) < size and (more := os.read(fd, size - len(data))):
-                data += more  # a network filesystem may give less than was asked for
+            data = self._read_once(fd, size) if size else b""
             if _state(os.fstat(fd)) != _state(before) or len(data) != size:
                 self._note(Note(found.name, CHANGED, True))
         finally:
@@ -424,7 +424,7 @@ class WatchedFile:
     def __init__(
         self, fd: int, before: os.stat_result, name: bytes, note: Notes, *, sparse: bool
     ) -> None:
-        self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
+        self._file = OnceFile(fd)
         self._before, self._name, self._note = before, name, note
         self._sparse = sparse
         self._left = before.st_size

@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
     from winkfs.container.entry import Stat
     from winkfs.container.rows import Rows
+    from winkfs.mounting.lookup import CacheBudget
     from winkfs.reader import Reader
 
 DAY: Final = 86_400  # seconds
+KEPT: Final = 8 << 20  # bytes read one by one that may stay in the page cache
 MINUTES: Final = 1440  # of a day
 Record = dict[str, Any]
 
@@ -420,7 +422,7 @@ def _is_many(container: Reader, argument: str) -> bool:
 def _write_all(container: Any, glob: str, failures: Failures) -> None:
     """The contents of all files that match, in byte order of the names; nothing else is read."""
     match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
-    found = False
+    found, passed = False, Passed(container)
     for rows in container.engine.rows(prefix, failures.damage):
         chosen = _matching(rows, match)
         found = found or bool(chosen.names)
@@ -432,10 +434,35 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
                     _write(container, name)
                 else:
                     sys.stdout.buffer.write(data)
+                    passed.add(len(data))
             except FormatError as error:
                 failures.add(to_str(name), str(error))
+    passed.finish()
     if not found:
         failures.add(glob, "no name matches")
+
+
+class Passed:
+    """Is told of contents that were read once. Beyond KEPT bytes, no page stays that was not
+    in the page cache before."""
+
+    def __init__(self, container: Any) -> None:
+        self._kv, self._kept = container.engine.store.kv, KEPT
+        self._budget: CacheBudget | None = None
+
+    def add(self, size: int) -> None:
+        from winkfs.mounting.lookup import CacheBudget
+
+        if self._budget:
+            self._budget.reads(size)
+        elif self._kept < size:
+            self._budget = CacheBudget(self._kv)
+        else:
+            self._kept -= size
+
+    def finish(self) -> None:
+        if self._budget:
+            self._kv.storage.drop_seen()
 
 
 def _write(container: Reader, name: bytes) -> bool:

@@ -56,7 +56,7 @@ from winkfs.units import NANO
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
+TAILS: Final = 8 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
 FEW_DRAFTS: Final = 16  # up to which they are settled one by one
 DOOMED: Final = 1 << 20  # delflags waiting for a sync

@@ -8,10 +8,10 @@
 Page-cache policy
     cached      ordinary reads and writes; the kernel keeps the pages
     uncached    the pages a pass touches do not stay. Writes: RWF_DONTCACHE where kernel and
-                filesystem know it (6.14+), else sync_file_range and POSIX_FADV_DONTNEED in a window
-                that slides behind the write. Reads (`bulk`): ordinary reads, and DONTNEED behind
-                them for the pages that were not resident before. Sparse views: the same, for all of
-                the file, with each `drop_seen`.
+                filesystem know it (6.14+); sync_file_range and POSIX_FADV_DONTNEED in a window
+                that slides behind the write bound what waits for the disk. Reads (`bulk`): ordinary
+                reads, and DONTNEED behind them for the pages that were not resident before. Sparse
+                views: the same, for all of the file, with each `drop_seen`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
-RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
-BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
+RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
+BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
@@ -86,7 +86,9 @@ class FileStorage(Storage):
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
         self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
-        self._written = 0  # start of the window of dirty pages behind an uncached write
+        self._written: int | None = (
+            None  # start of the window of dirty pages behind an uncached write
+        )
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
         self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._not_resident: list[tuple[int, int]] = []  # pages
@@ -166,11 +168,7 @@ class FileStorage(Storage):
 
     def dropper(self, start: int, stop: int) -> Dropper | None:
         """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
-        stop = min(stop, self.size())
-        if pagecache.whole(self.fd, stop, start):
-            return None
-        absent = pagecache.absent(self.fd, stop, start)
-        return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
+        return pagecache.dropper(self.fd, start, min(stop, self.size()))
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         try:
@@ -205,11 +203,11 @@ class FileStorage(Storage):
                     raise
                 self._dontcache, flags = False, 0
         self._write_rest(offset, buffers, done, flags)
-        if not self._dontcache:
-            self._drop_behind(offset, offset + total)
-        elif total < SMALL:
+        if self._dontcache and total < SMALL:
             low, high = self._small or (offset, 0)
             self._small = (min(low, offset), max(high, offset + total))
+        else:
+            self._drop_behind(offset, offset + total)
 
     def _write_rest(self, offset: int, buffers: Sequence[Buffer], done: int, flags: int) -> None:
         """Write the buffers from byte `done` of them on."""
@@ -223,25 +221,31 @@ class FileStorage(Storage):
                 done, skip = done + n, skip + n
 
     def _drop_behind(self, start: int, stop: int) -> None:
-        if start < self._written or self._written == 0:
-            self._written = start
-        if stop - self._written < BEHIND:
-            pagecache.write_back(self.fd, start, stop)
-            return
-        self._drop(stop)
-        self._written = stop
+        """Wait for the older half of the window, so that the disk always has something to do.
 
-    def _drop(self, stop: int) -> None:
-        self._refused = pagecache.drop(self.fd, self._written, stop) or self._refused
+        Without it pages that RWF_DONTCACHE drops when they are written wait for a slow disk in
+        memory, as many as the kernel lets be dirty.
+        """
+        if self._written is None or start < self._written:
+            self._written = start
+        if not self._dontcache:
+            pagecache.write_back(self.fd, start, stop)
+        if stop - self._written >= BEHIND:
+            half = stop - BEHIND // 2
+            self._drop(self._written, half)
+            self._written = half
+
+    def _drop(self, start: int, stop: int) -> None:
+        self._refused = pagecache.drop(self.fd, start, stop) or self._refused
 
     def sync(self) -> None:
         try:
             os.fdatasync(self.fd)  # also flushes the size, where reading needs it
             if self._refused:
                 raise OSError(self._refused, os.strerror(self._refused), self.name)
-            if self.uncached and not self._dontcache and self._written:
-                self._drop(self.size())
-                self._written = 0
+            if self._written is not None:
+                self._drop(self._written, self.size())
+                self._written = None
             if self._small:
                 os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
                                  os.POSIX_FADV_DONTNEED)  # fmt: skip

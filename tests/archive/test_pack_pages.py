@@ -1,0 +1,129 @@
+"""Bulk work leaves the page cache to others: what was not in it before does not stay."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import Run
+from commands import run as run
+
+import winkfs
+from winkformats.disk import pagecache
+from winkformats.disk.pagecache import PAGE
+from winkfs.archive.items import LARGE
+from winkfs.archive.pack import pack
+from winkfs.cli import read as cli_read
+
+SIZES = [300, 5 * PAGE, 70_000, LARGE + 5]
+
+
+def resident(*paths: Path) -> int:
+    """Pages of files that are in the page cache."""
+    total = 0
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        absent = pagecache.absent(fd, path.stat().st_size)
+        os.close(fd)
+        assert absent is not None
+        total += int((~absent).sum())
+    return total
+
+
+def evict(*paths: Path) -> None:
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    if resident(*paths):
+        pytest.skip("this filesystem does not drop pages")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Files of a tree, small and large, on the disk; skipped where it is memory."""
+    (tmp_path / "tree").mkdir()
+    found = [tmp_path / "tree" / f"file{size}" for size in SIZES]
+    for path, size in zip(found, SIZES, strict=True):
+        path.write_bytes(os.urandom(size))
+    evict(*found)
+    return found
+
+
+def without_dontcache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As btrfs answers, and older kernels."""
+    real = os.preadv
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+
+
+@pytest.mark.parametrize("prepare", [lambda _: None, without_dontcache], ids=["ext4", "btrfs"])
+def test_pack_of_a_tree_leaves_none_of_its_pages_but_keeps_those_that_were_there(
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    used = files[2]
+    assert used.read_bytes()
+    before = resident(used)
+    assert before > 10
+    prepare(monkeypatch)
+    pack(tmp_path / "tree", tmp_path / "c")
+    assert resident(*(path for path in files if path != used)) == 0
+    assert resident(used) == before
+    with winkfs.open(tmp_path / "c") as container:
+        assert [container.read(path.name) for path in files] == [x.read_bytes() for x in files]
+
+
+def test_pack_of_a_tar_file_leaves_none_of_its_pages(files: list[Path], tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        for i in range(8):
+            tar.add(files[3], f"{i}")
+    evict(tmp_path / "t.tar")
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    assert resident(tmp_path / "t.tar") == 0
+    with winkfs.open(tmp_path / "c") as container:
+        assert container.read("7") == files[3].read_bytes()
+
+
+def test_cat_of_many_files_leaves_few_pages(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_read, "KEPT", 1 << 20)
+    with winkfs.create(tmp_path / "c") as container:
+        container.put_many((f"{i:04d}", os.urandom(30_000)) for i in range(1000))
+        container.engine.save_catalog()
+    evict(tmp_path / "c.data")
+    done = run("cat", tmp_path / "c", "*")
+    assert (done.status, len(done.out)) == (0, 30_000_000)
+    # What was read before the limit, with what the kernel read ahead: 8 MiB on some disks.
+    assert resident(tmp_path / "c.data") * PAGE <= 11 << 20
+
+
+def test_a_pass_in_pieces_that_cut_large_folios_leaves_no_pages(tmp_path: Path) -> None:
+    """The kernel drops a large folio only as a whole; each piece ends within one."""
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(32 << 20))
+    evict(path)
+    fd = os.open(path, os.O_RDONLY)
+    drop = pagecache.dropper(fd, 0, 32 << 20)
+    assert drop is not None
+    reader = pagecache.BulkReader(lambda into, at: os.preadv(fd, [into], at), drop)
+    at = 0
+    while got := len(reader.read(at, (1 << 20) + 5 * PAGE)):
+        at += got
+    reader.close()
+    os.close(fd)
+    assert at == 32 << 20
+    assert resident(path) <= 16
