@@ -2,6 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
+NATIVE := setup.py $(wildcard formats/winkformats/*.[ch])
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
@@ -82,15 +83,15 @@ distclean: clean ## remove the virtual environment too
 system-run system-test: system-%:
 	@scripts/system-packages $*
 
-$(VENV)/.ready-run: pyproject.toml scripts/venv | system-run
+$(VENV)/.ready-run: pyproject.toml scripts/venv $(NATIVE) | system-run
 	@scripts/venv $(VENV) spark
 	@touch $@
 
-$(VENV)/.ready-pipeline: pyproject.toml scripts/venv | system-run
+$(VENV)/.ready-pipeline: pyproject.toml scripts/venv $(NATIVE) | system-run
 	@scripts/venv $(VENV) pipeline
 	@touch $(VENV)/.ready-run $@
 
-$(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
+$(VENV)/.ready-test: pyproject.toml scripts/venv $(NATIVE) | system-test
 	@scripts/venv $(VENV) dev
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
@@ -98,6 +99,6 @@ $(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
 $(CLASSES): tests/jvm.py $(VENV)/.ready-test
 	@PYTHONPATH=. $(BIN)/python tests/jvm.py $@
 
-$(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
+$(VENV)/.ready-bench: pyproject.toml scripts/venv $(NATIVE) | system-run
 	@scripts/venv $(VENV) bench
 	@touch $@

@@ -18,14 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from common import Case, Options, Phases, Watch, interleaved, options, scratch, sleeps
+from common import Case, Options, Phases, Watch, interleaved, options, scratch
 from filesystems import Rival, bindfs, directory, naive, present, versions, winkfs_mount
 from report import SERVER, Goal, Report, rates, server
 
 import winkfs
 
 PLAIN: Final = "winkfs mount"
-LOW_LATENCY: Final = "winkfs mount, low_latency"
 APPEND_ONLY: Final = "winkfs mount, append-only"
 NAIVE: Final = "naive, fusepy"
 NAIVE3: Final = "naive, mfusepy"
@@ -34,9 +33,9 @@ EXT4: Final = "ext4 directory"
 DIRECTORIES: Final = 100
 CONTENT: Final = os.urandom(4096)
 GOALS: Final = {
-    "one": ((NAIVE, Goal(2)), (BINDFS, Goal(1))),
-    "spread": ((NAIVE, Goal(2)), (BINDFS, Goal(1))),
-    "large": ((EXT4, Goal(0.5)),),
+    "one": ((NAIVE, Goal(3)), (BINDFS, Goal(4))),
+    "spread": ((NAIVE, Goal(3)), (BINDFS, Goal(4))),
+    "large": ((EXT4, Goal(0.7)),),
 }
 COLUMNS: Final = (
     "file system", "one directory, files/s (range)", "100 directories, files/s", "large, MiB/s",
@@ -85,15 +84,12 @@ def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
     point, below, base = place / "mnt", place / "below", place / "container"
     rivals = present({
         PLAIN: ("", partial(winkfs_mount, base, point)),
-        LOW_LATENCY: ("", partial(winkfs_mount, base, point, "-o", "low_latency")),
         APPEND_ONLY: ("", partial(winkfs_mount, base, point)),
         NAIVE: ("", partial(naive, "fusepy", point)),
         NAIVE3: ("", partial(naive, "mfusepy", point)),
         BINDFS: ("bindfs", partial(bindfs, below, point)),
         EXT4: ("", partial(directory, below)),
     })  # fmt: skip
-    if not sleeps(asked):
-        del rivals[LOW_LATENCY]
     return {
         name: partial(round_of, place, rival, count, partial(prepare, place, name),
                       0 if name in (NAIVE, NAIVE3) else large(asked))
@@ -107,7 +103,7 @@ def prepare(place: Path, name: str) -> None:
     for path in place.glob("container.*"):
         path.unlink()
     (place / "below").mkdir()
-    if name in (PLAIN, LOW_LATENCY, APPEND_ONLY):
+    if name in (PLAIN, APPEND_ONLY):
         winkfs.create(place / "container", ao=name == APPEND_ONLY).close()
     os.sync()
 

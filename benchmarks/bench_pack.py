@@ -1,7 +1,9 @@
-"""How long does it take to pack a tree of HTML files, until the container is durable?
+"""How long does it take to pack a tree of files, until the container is durable?
 
 `winkfs pack TREE BASE` against `tar cf` followed by fsync of the tar file, both as processes of
-their own, with their start. The tree has 20,000 files, 550 MB, made of the machine's own HTML.
+their own, with their start. One tree has 20,000 files, 550 MB, made of the machine's own HTML; the
+other one 78,000, made of its sources, documentation and headers. winkfs runs on both paths,
+compiled and in Python.
 
 Warm: the tree was read once before. Cold: the caches of pages, names and inodes were dropped, which
 needs root; without, the pages of the tree alone are dropped.
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import htmltree
+import sourcetree
 from common import (
     Case,
     Options,
@@ -27,7 +30,9 @@ from common import (
     drop_caches,
     evict,
     interleaved,
+    on,
     options,
+    paths,
     scratch,
     warm,
 )
@@ -41,24 +46,38 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+GOALS: Final = {"compiled": Goal(1.0, at_most=True), "in Python": Goal(1.2, at_most=True)}
+
+
 def main() -> None:
     asked = options(__doc__)
     if not shutil.which("tar"):
         sys.exit("tar, the rival, is not installed")
-    question = "How long does it take to pack a tree of HTML files, durable?"
-    report = Report(asked, "pack", question, COLUMNS)
-    tree, made_of = htmltree.make(asked.place, asked.size(20_000, 500))
-    files = sorted(path for path in tree.rglob("*") if path.is_file())
-    with scratch(asked) as place:
-        for cache in ("warm", "cold"):
-            measure(asked, report, place, tree, files, cache)
-    report.note(f"The tree: {made_of}.")
+    report = Report(asked, "pack", "How long does it take to pack a tree, durable?", COLUMNS)
+    trees = {
+        "HTML": htmltree.make(asked.place, asked.size(20_000, 500)),
+        "sources": sourcetree.tree(asked.place, asked.size(78_000, 1_000)),
+    }
+    for name, (tree, made_of) in trees.items():
+        files = sorted(path for path in tree.rglob("*") if path.is_file())
+        with scratch(asked) as place:
+            for cache in ("warm", "cold"):
+                measure(asked, report, place, tree, files, (name, cache))
+        report.note(f"{name}: {made_of}.")
     report.finish()
 
 
 def measure(
-    asked: Options, report: Report, place: Path, tree: Path, files: list[Path], cache: str
+    asked: Options,
+    report: Report,
+    place: Path,
+    tree: Path,
+    files: list[Path],
+    what: tuple[str, str],
 ) -> None:
+    """`what`: the tree and the caches, for the table."""
+    name, cache = what
+
     def prepare() -> None:
         if cache == "warm":
             warm(*files)
@@ -67,21 +86,24 @@ def measure(
         os.sync()
 
     cases: dict[str, Case] = {
-        "winkfs": lambda: pack_winkfs(place, tree, files, prepare),
+        **{path: on(path, lambda: pack_winkfs(place, tree, files, prepare)) for path in paths()},
         "tar": lambda: pack_tar(place, tree, prepare),
     }
     found = interleaved(cases, asked.runs)
-    report.keep(cache, found)
-    ours, theirs = (found[name]["all"] for name in cases)
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    figure = statistics.median(ratios)
+    report.keep(f"{name}, {cache}", found)
     size = sum(path.stat().st_size for path in files) / 1e6
-    report.row(
-        cache, seconds(ours), seconds(theirs), f"{size / statistics.median(ours):,.0f}",
-        f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})",
-        report.verdict(Goal(1.2, at_most=True), figure),
-        " / ".join(f"{statistics.median(found[name]['cpu']):.2f}" for name in cases),
-    )  # fmt: skip
+    for path in paths():
+        ours, theirs = (found[case]["all"] for case in (path, "tar"))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        figure = statistics.median(ratios)
+        said = [cache, "" if name == "HTML" else name, "" if path == "compiled" else path]
+        rate = f"{size / statistics.median(ours):,.0f}"
+        report.row(
+            ", ".join(filter(None, said)), seconds(ours), seconds(theirs), rate,
+            f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})",
+            report.verdict(GOALS[path], figure),
+            " / ".join(f"{statistics.median(found[case]['cpu']):.2f}" for case in (path, "tar")),
+        )  # fmt: skip
 
 
 def pack_winkfs(place: Path, tree: Path, files: list[Path], prepare: Callable[[], None]) -> Phases:

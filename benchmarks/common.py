@@ -24,13 +24,14 @@ from types import ModuleType
 from typing import Final
 
 import winkfs
-from winkmount.guard import LATENCY_DEVICE, NO_SLEEP
+from winkformats import native
 
 Phases = dict[str, float]  # name of a part of a run -> seconds
 Case = Callable[[], Phases]
 PIECE: Final = 8 << 20  # bytes read at once to warm a file
 MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 DIR_VARIABLE: Final = "WINKFS_BENCH_DIR"
+PATHS: Final = {"compiled": native.built(), "in Python": None}  # see `winkformats.native`
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,9 @@ def options(
     )
 
 
-def sleeps(asked: Options) -> bool:
-    """Whether processors may sleep during the runs, and `-o low_latency` can keep them awake."""
-    return not asked.awake and os.access(LATENCY_DEVICE, os.W_OK)
-
-
 def _keep_awake() -> None:
     """Until this process ends: so a request to a server does not cost two wake-ups."""
-    os.write(os.open(LATENCY_DEVICE, os.O_WRONLY), NO_SLEEP)
+    os.write(os.open("/dev/cpu_dma_latency", os.O_WRONLY), bytes(4))  # an int32: microseconds
 
 
 @contextlib.contextmanager
@@ -167,6 +163,27 @@ def _cpu() -> float:
     """Seconds, to the microsecond; os.times knows only hundredths."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(found.ru_utime + found.ru_stime for found in used)
+
+
+def paths() -> list[str]:
+    """The paths of winkfs that can be timed here, by their names in PATHS."""
+    if PATHS["compiled"] is None:
+        print("the compiled path was not built here: only that in Python is timed", file=sys.stderr)
+    return [path for path, code in PATHS.items() if code is not None or path == "in Python"]
+
+
+def on(path: str, case: Case) -> Case:
+    """A case that runs on one path, here and in the programs that it starts."""
+
+    def run() -> Phases:
+        before, native.code = native.code, PATHS[path]
+        os.environ[native.VARIABLE] = "1" if PATHS[path] is not None else "0"
+        try:
+            return case()
+        finally:
+            native.code = before
+
+    return run
 
 
 def interleaved(cases: Mapping[str, Case], runs: int) -> dict[str, dict[str, list[float]]]:

@@ -271,9 +271,6 @@ SHOWN: Final[Sequence[tuple[str, Make]]] = (
                                    "RssAnon when mounted, MiB")),
     ("mount-write", beside_mount("mount: new files of 4 KiB", "one directory, files/s (range)",
                                  "one", "winkfs mount", "bindfs")),
-    ("mount-write", beside_mount("mount: new files of 4 KiB, `-o low_latency`",
-                                 "one directory, files/s (range)", "one",
-                                 "winkfs mount, low_latency", "bindfs")),
     ("mount-write", beside_mount("mount: a file of 1 GiB, durable", "large, MiB/s", "large",
                                  "winkfs mount", "ext4 directory")),
     ("mount-overwrite", overwriting("mount: 65,536 random 4 KiB overwrites of a 64 MiB file, "

@@ -84,7 +84,7 @@ class Report:
             "; ".join(
                 self.against(rival, speed[ours][step], speed[rival][step], goal)
                 for rival, goal in wanted
-                if rival in speed
+                if rival in speed and step in speed[ours]
             )
             for step, wanted in goals.items()
         )

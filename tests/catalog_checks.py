@@ -39,7 +39,7 @@ def row_of(store: Store, name: bytes) -> list[int]:
     ns = store.settings.ns_of(inode.mtime)
     mtime = nearest_ns(ns)
     pointer = -1 if inode.lsize else 0
-    if len(inode.extents) == 1 and inode.lsize:
+    if len(inode.extents) == 1 and inode.lsize and not inode.links:
         only = inode.extents[0]
         value = store.entry_at(only.pointer).value if only.pointer else b""
         if (only.skip, only.size, len(value)) == (0, inode.lsize, inode.lsize):

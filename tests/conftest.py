@@ -19,10 +19,16 @@ from drivers import cluster_driver as cluster_driver  # a fixture
 from sparking import end_applications
 from sparking import spark as spark  # a fixture
 
+from winkformats import native
+
 # A shell makes its background jobs ignore SIGINT, and children inherit that: no program that a test
 # interrupts would notice. A handler, unlike SIG_IGN, is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files whose tests run on both paths, compiled and in Python: see `winkformats.native`.
+BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_container_read",
+        "test_cut_short"}  # fmt: skip
 
 # name -> (number in the suite, number with --soak, what it counts)
 AMOUNTS = {
@@ -52,6 +58,7 @@ EVERY = {
     "content bits": (3, 1, "bits of contents, flipped, that Spark reads"),
     "failing calls": (4, 1, "calls to the disk in a life, of which each fails in turn"),
     "selections": (3, 1, "selections compared with a loop, in each state of a container"),
+    "both paths": (17, 1, "bytes of a small container, flipped, read on both paths"),
     "superblock bits": (797, 1, "bits of two superblocks, flipped"),
 }
 
@@ -109,6 +116,23 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
         return slice(start, None, step)
 
     return which
+
+
+# --- the compiled path ---
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH:
+        metafunc.fixturenames.append("which_path")
+        metafunc.parametrize("which_path", ["compiled", "python"], indirect=True)
+
+
+@pytest.fixture
+def which_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = native.built() if request.param == "compiled" else None
+    if code is None and request.param == "compiled":
+        pytest.skip("the compiled path was not built here")
+    monkeypatch.setattr(native, "code", code)
 
 
 # --- marks, and who runs what ---

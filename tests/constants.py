@@ -29,6 +29,8 @@ PLACES: Final = {
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
+    "extents of a file whose inode is a chain": "winkfs.container.write.LEAST",
+    "times the bytes of the inode above it": "winkfs.container.ondisk.chain.RATIO",
     "changes that a close leaves": "winkfs.container.store.LEFT",
     "files of the index for each of them": "winkfs.container.store.SHARE",
     "files of an index that is always written": "winkfs.container.store.LARGE",
@@ -85,21 +87,27 @@ PLACES: Final = {
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",
     "entries of a directory made at once": "winkfs.mounting.listing.BATCH",
-    "numbers that the kernel is given": "winkmount.kernel.direct.LEAST",
-    "part of the memory for numbers": "winkmount.kernel.direct.SHARE",
+    "numbers that the kernel is given": "winkmount.kernel.giving.LEAST",
+    "numbers that are given freely": "winkmount.kernel.giving.FREELY",
+    "part of the memory for numbers": "winkmount.kernel.giving.SHARE",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",
     "seconds to the other half of an unlink": "winkmount.handles._SOON",
     "seconds to a server's answer": "winkmount.mounts.ANSWER",
     "seconds until umount says why it waits": "winkmount.mounts.SLOW",
     "device of FUSE": "winkmount.service.DEVICE",
-    "device of wakefulness": "winkmount.guard.LATENCY_DEVICE",
 }
 
 
 def shrink(patch: pytest.MonkeyPatch, what: str, value: object) -> None:
     """Give a constant another value, till the end of the test."""
     patch.setattr(PLACES[what], value)
+
+
+def make_chains(patch: pytest.MonkeyPatch) -> None:
+    """A file that is changed gets an inode that builds on the one before, however small it is."""
+    shrink(patch, "extents of a file whose inode is a chain", 0)
+    shrink(patch, "times the bytes of the inode above it", 0.2)
 
 
 def leave_tails(patch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,27 @@ def duplicates_life(c: Container) -> Files:
     return {b"n%d" % i: File(b"version 2", 2 * NANO) for i in (1, 2)}
 
 
+def chain_life(c: Container) -> Files:
+    """A file of many extents, overwritten in small pieces: inodes that build on others."""
+    model = bytearray(range(256)) * 8
+    c.put("file", bytes(model), mtime_ns=T0)
+    c.put("other", b"plain", mtime_ns=T0)
+    sync(c)
+    name = "file"
+    for places in (range(0, 2048, 14), [700], [3, 500, 501, 1999], [40, 41], range(0, 1000, 50)):
+        for at in places:
+            model[at : at + 2] = at.to_bytes(2, "big")
+            c.write(name, at, at.to_bytes(2, "big"))
+        sync(c)
+    c.rename(name, "moved")
+    c.truncate("moved", 2000)
+    sync(c)
+    c.append("moved", b"behind what was cut off")
+    del model[2000:]
+    content = bytes(model) + b"behind what was cut off"
+    return {b"moved": File(content, NOW_NS), b"other": File(b"plain", T0)}
+
+
 def nothing(c: Container) -> Files:
     return {}
 
@@ -217,6 +238,7 @@ CREATED: dict[str, tuple[Life, dict[str, bool | int]]] = {
     "two": (life, {}),
     "two-htalgo1": (life, {"htalgo": 1}),
     "two-empty": (nothing, {}),
+    "chains": (chain_life, {}),
     "two-ao": (append_only_life, {"ao": True}),
     "two-ao-timemp7": (append_only_life, {"ao": True, "timemp": 7, "htalgo": 3}),
     "classic": (life, {"classic": True}),

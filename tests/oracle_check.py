@@ -25,7 +25,17 @@ from oracle_format import (
     read_entries,
     read_superblock,
 )
-from oracle_inode import FileView, Inode, Key, check_pairs, read_attributes, read_inode, read_key
+from oracle_inode import (
+    FileView,
+    Inode,
+    Key,
+    Pair,
+    all_pairs,
+    check_pairs,
+    read_attributes,
+    read_inode,
+    read_key,
+)
 
 NANO = 1_000_000_000
 
@@ -35,6 +45,7 @@ class InodeEntry:
     entry: Entry
     name: bytes
     inode: Inode | None  # None: a tombstone
+    pairs: tuple[Pair, ...] = ()  # of the file, whichever inodes they stand in
 
 
 @dataclass
@@ -118,6 +129,7 @@ def read_data(path: Path) -> DataFile:
     for found in data.inodes:
         if found.inode is not None:
             check_pairs(sb, found.entry, found.inode, by_pos)
+            found.pairs = all_pairs(sb, found.entry, found.inode, by_pos)
     return data
 
 
@@ -129,6 +141,9 @@ def check_incompat(sb: Superblock) -> None:
         equal("INCOMPAT", f"{sb.label} bit {bit}, {name}", wanted, incompat & bit)
     if incompat & 16:
         equal("INCOMPAT", f"{sb.label} bit 16, ATTRS", 1, sb.get("ATTRS", 0))
+    equal("INCOMPAT", f"{sb.label} bit 64, INCHAIN", 64 * sb.get("INCHAIN", 0), incompat & 64)
+    if incompat & 64:
+        equal("INCHAIN", f"{sb.label} PAIROFF", 1, sb.get("PAIROFF", 0))
 
 
 def decide(inodes: list[InodeEntry]) -> dict[bytes, InodeEntry]:
@@ -179,7 +194,7 @@ def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> 
     assert inode is not None
     pairs = [pair for pair in inode.pairs if pair.size >= 0]
     pointer = -1 if inode.lsize else 0
-    if inode.lsize and len(pairs) == 1 and pairs[0].pointer:
+    if inode.lsize and len(pairs) == 1 and pairs[0].pointer and not inode.nexti:
         whole = len(by_pos[pairs[0].pointer].value) == pairs[0].size == inode.lsize
         pointer = pairs[0].pointer if whole and not pairs[0].skip else -1
     mtime = min(max(file.mtime_ns, -(2**63)), 2**63 - 1)
@@ -197,7 +212,7 @@ def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileVie
     inode = found.inode
     assert inode is not None
     ns = 1 if data.sb.get("MTIMENS", 0) == 1 else NANO
-    values = {pair.pointer: by_pos[pair.pointer].value for pair in inode.pairs if pair.pointer}
+    values = {pair.pointer: by_pos[pair.pointer].value for pair in found.pairs if pair.pointer}
     file = FileView(
         name=found.name,
         fileid=inode.fileid,
@@ -205,7 +220,7 @@ def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileVie
         ftype=inode.ftype,
         mtime_ns=inode.fmtime * ns,
         inode_pos=found.entry.pos,
-        pairs=inode.pairs,
+        pairs=found.pairs,
         values=values,
     )
     if inode.pairs and inode.pairs[0].is_attributes:
@@ -252,7 +267,7 @@ def check_clean_data(data: DataFile, live: dict[bytes, InodeEntry]) -> None:
 def check_live_delflags(data: DataFile, live: dict[bytes, InodeEntry]) -> None:
     by_pos = data.by_pos
     for found in live.values():
-        for pair in found.inode.pairs if found.inode else ():
+        for pair in found.pairs:
             if not pair.is_hole:
                 target = by_pos[pair.pointer]
                 equal("delflag of live data", data.where(target), 0, target.delflag)
@@ -264,12 +279,12 @@ def check_dead_delflags(data: DataFile, live: dict[bytes, InodeEntry]) -> None:
     Of a deleted file only what its last inode points to: a writer finds nothing else of it.
     """
     living = {found.inode.fileid for found in live.values() if found.inode}
-    last = {found.inode.fileid: found.inode for found in data.inodes if found.inode}
+    last = {found.inode.fileid: found for found in data.inodes if found.inode}
     owned = {
         pair.pointer
-        for fileid, inode in last.items()
+        for fileid, found in last.items()
         if fileid not in living
-        for pair in inode.pairs
+        for pair in found.pairs
     }
     for found in data.inodes:
         if live.get(found.name) is not found:

@@ -36,6 +36,8 @@ class State:
     inode_pos: int = 0
     inode_size: int = 0
     number: int = 0  # the next D<n>
+    nexti: int = 0  # of an inode that builds on an older one, and
+    changed: list[tuple[int, int, int]] = field(default_factory=list)  # its pairs
 
 
 class Container:

@@ -15,7 +15,7 @@ KVSEQ, HINDEX, PERM = 0x10, 0x20, 0x30
 LOW63 = (1 << 63) - 1
 LOW64 = (1 << 64) - 1
 MAX_CHECKSUMMED_VARIABLES = 31  # so that all of them lie in one 512-byte sector
-KNOWN_INCOMPAT = 1 | 2 | 4 | 8 | 16  # 32, compressed content, has no layout in the documents
+KNOWN_INCOMPAT = 1 | 2 | 4 | 8 | 16 | 64  # 32, compressed content, has no layout in the documents
 ZERO_OR_ONE = ("KVCKSUM", "MTIMENS", "PAIROFF", "ATTRS", "HAVEDUPS", "HAVEAO")
 
 

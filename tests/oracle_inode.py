@@ -27,9 +27,17 @@ class Pair:
     def is_hole(self) -> bool:
         return self.pointer == 0
 
+    @property
+    def is_below(self) -> bool:
+        """As the inode at NEXTI has these bytes."""
+        return self.pointer == -1
+
 
 @dataclass(frozen=True)
 class Inode:
+    """nexti: 0, or the position of an older inode. pairs: as stored."""
+
+    nexti: int
     fileid: int
     lsize: int
     ftype: int
@@ -124,7 +132,10 @@ def read_inode(sb: Superblock, entry: Entry) -> Inode:
     expect(good, "DCOUNT", where, f"0 to {(len(value) - HEAD) // width}", dcount)
     end = HEAD + dcount * width
     equal("CKSUM", where, checksum(sb, value[8:end]).hex(), value[:8].hex())
-    equal("NEXTI", where, 0, nexti)
+    if sb.get("INCHAIN", 0) == 1:
+        expect(0 <= nexti < entry.pos, "NEXTI", where, f"0 to {entry.pos - 1}", nexti)
+    else:
+        equal("NEXTI", where, 0, nexti)
     expect(fileid >= 1, "FILEID", where, "1 or more", fileid)
     expect(0 <= ftype <= 255, "FTYPE", where, "0 to 255", ftype)
     expect(lsize >= 0, "LSIZE", where, "0 or more", lsize)
@@ -134,7 +145,7 @@ def read_inode(sb: Superblock, entry: Entry) -> Inode:
         expect(good, "directory name", where, "no / at the end", entry.key)
     equal("inode padding", f"{where} offset {end}", b"", value[end:].strip(b"\0"))
     pairs = tuple(read_pair(value, HEAD + i * width, width) for i in range(dcount))
-    return Inode(fileid, lsize, ftype, fmtime, pairs)
+    return Inode(nexti, fileid, lsize, ftype, fmtime, pairs)
 
 
 def checksum(sb: Superblock, covered: bytes) -> bytes:
@@ -160,6 +171,14 @@ def check_pairs(sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, En
             check_attribute_pair(sb, where, number, pair, inode, by_pos)
             continue
         total += pair.size
+        if pair.is_below:
+            expect(inode.nexti > 0, "pair pointer", where, "no -1 where NEXTI is 0", pair.pointer)
+            equal("skip of a pair that is below", where, 0, pair.skip)
+            if entry.delflag:  # a repair may have taken out what it builds on
+                continue
+            reach = below(sb, entry, inode, by_pos).lsize
+            expect(total <= reach, "pair size", where, f"up to {reach} below", total)
+            continue
         if pair.is_hole:
             bit = sb.get("INCOMPAT", 0) & 4
             equal("INCOMPAT", f"{where}, bit 4, hole", 4, bit)
@@ -171,6 +190,59 @@ def check_pairs(sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, En
         expect(good, "pair size", where, f"inside a value of {len(target.value)}", found)
     where = f"{sb.label} inode {entry.key!r} at {entry.pos}"
     expect(total >= inode.lsize, "LSIZE", where, f"<= sum of sizes {total}", inode.lsize)
+
+
+def below(sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, Entry]) -> Inode:
+    """The inode at NEXTI: an older one of the same file."""
+    where = f"{sb.label} inode {entry.key!r} at {entry.pos}"
+    target = by_pos.get(inode.nexti)
+    good = target is not None and read_key(where, target.key).kind == "I" and target.value != b""
+    if target is None or not good:
+        raise OracleError("NEXTI", where, "the position of an inode", inode.nexti)
+    found = read_inode(sb, target)
+    equal("NEXTI", f"{where}, FILEID", inode.fileid, found.fileid)
+    return found
+
+
+def all_pairs(
+    sb: Superblock, entry: Entry, inode: Inode, by_pos: dict[int, Entry], depth: int = 1
+) -> tuple[Pair, ...]:
+    """The pairs of a file, with those of older inodes in the place of what is below."""
+    expect(depth <= 64, "NEXTI", sb.label, "64 inodes at most", depth)
+    if not inode.nexti:
+        return inode.pairs
+    try:
+        older = below(sb, entry, inode, by_pos)
+    except OracleError:
+        if depth == 1 and entry.delflag:
+            return tuple(pair for pair in inode.pairs if not pair.is_below)
+        raise
+    low = all_pairs(sb, by_pos[inode.nexti], older, by_pos, depth + 1)
+    found, at = list[Pair](), 0
+    for pair in inode.pairs:
+        if pair.is_attributes:
+            found.append(pair)
+            continue
+        if pair.is_below:
+            found += part_of(low, at, at + pair.size)
+        else:
+            found.append(pair)
+        at += pair.size
+    return tuple(found)
+
+
+def part_of(pairs: tuple[Pair, ...], start: int, stop: int) -> list[Pair]:
+    """The pairs that hold the bytes [start, stop) of a file."""
+    found, at = [], 0
+    for pair in pairs:
+        if pair.is_attributes:
+            continue
+        first, last = max(start, at), min(stop, at + pair.size)
+        if first < last:
+            skip = 0 if pair.is_hole else pair.skip + first - at
+            found.append(Pair(pair.pointer, skip, last - first))
+        at += pair.size
+    return found
 
 
 def check_attribute_pair(

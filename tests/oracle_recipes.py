@@ -114,6 +114,32 @@ def plain(base: Path) -> Files:
 
 
 @recipe()
+def chains(base: Path) -> Files:
+    """Inodes that build on older ones of their file: INCHAIN."""
+    writer = Writer(base, NEW | {"INCOMPAT": NEW["INCOMPAT"] | 64, "INCHAIN": 1})
+    seed_life(writer)
+    for name, size in ((b"big", 2_600_000), (b"small", 900), (b"cut", 5_000), (b"doomed", 700)):
+        writer.put(name, pattern(size), T0)
+    for step, size in enumerate((15, 400, 30, 70)):
+        writer.sync()
+        writer.overwrite_above(b"big", 1_048_570 + 11 * step, pattern(size, step))
+        writer.overwrite_above(b"small", 200 * step, pattern(size, step + 9))
+    writer.overwrite_above(b"doomed", 690, b"over the end of the file")
+    writer.truncate(b"cut", 3_000)
+    writer.sync()
+    writer.overwrite_above(b"cut", 2_990, b"what was cut off does not come back")
+    writer.delete(b"doomed")
+    writer.sync()
+    writer.rename(b"small", b"dir/small")  # all of it again
+    writer.attributes(b"a", 0o4711, 1000, 100, {b"user.a": b"\0\1\2"})
+    writer.sync()
+    writer.overwrite_above(b"a", 3, b"!")
+    writer.sync()
+    writer.write_catalog()
+    return finish(writer)
+
+
+@recipe()
 def nothing(base: Path) -> Files:
     return finish(Writer(base, NEW))
 

@@ -21,11 +21,12 @@ class Writer(Container):
     # --- inodes
 
     def inode_value(self, state: State, size: int) -> bytes:
+        stored = self.stored(state)
         if self.var("PAIROFF"):
-            pairs = [struct.pack(">3q", *pair) for pair in state.pairs]
+            pairs = [struct.pack(">3q", *pair) for pair in stored]
         else:
-            pairs = [struct.pack(">2q", pair[0], pair[2]) for pair in state.pairs]
-        head = (0, state.fileid, state.lsize, state.ftype, state.fmtime, len(pairs))
+            pairs = [struct.pack(">2q", pair[0], pair[2]) for pair in stored]
+        head = (state.nexti, state.fileid, state.lsize, state.ftype, state.fmtime, len(pairs))
         covered = struct.pack(">6q", *head) + b"".join(pairs)
         if self.vars.get("CKALGO", 1) == 2:
             cksum = xxhash.xxh3_64(covered).digest()
@@ -33,8 +34,11 @@ class Writer(Container):
             cksum = hashlib.md5(covered).digest()[:8]
         return (cksum + covered).ljust(size, b"\0")
 
+    def stored(self, state: State) -> list[tuple[int, int, int]]:
+        return state.changed if state.nexti else state.pairs
+
     def room_for(self, state: State) -> int:
-        return 56 + len(state.pairs) * (24 if self.var("PAIROFF") else 16)
+        return 56 + len(self.stored(state)) * (24 if self.var("PAIROFF") else 16)
 
     def new_inode(self, name: bytes, state: State, size: int) -> None:
         """Append an inode of at least `size` bytes: doubled until the pairs fit."""
@@ -48,6 +52,7 @@ class Writer(Container):
     def save(self, name: bytes) -> None:
         """The changed inode into its place; where it may not or is full, a new one at the end."""
         state = self.states[name]
+        state.nexti = 0
         if state.inode_pos >= self.syncsize and self.room_for(state) <= state.inode_size:
             value = self.inode_value(state, state.inode_size)
             packed = self.packed(state.inode_pos, name + b"/I0", value, 0)
@@ -195,6 +200,25 @@ class Writer(Container):
         self.save(name)
         content = self.model[name].content
         self.model[name].content = content[:offset] + data + content[offset + len(data) :]
+
+    def overwrite_above(self, name: bytes, offset: int, data: bytes) -> None:
+        """The same as an inode that builds on the one before it (INCHAIN)."""
+        assert self.var("INCHAIN")
+        state, old = self.states[name], self.states[name].inode_pos
+        named = [pair for pair in state.pairs if pair[2] < 0]
+        held, end = state.lsize, offset + len(data)
+        self.overwrite(name, offset, data)
+        new = next(pair for pair in state.pairs if pair[0] == self.log[-2][0])
+        state.changed = [*named, (-1, 0, offset), new]
+        if end < held:
+            state.changed.append((-1, 0, held - end))
+        # Another inode in the place of the plain one that `overwrite` has written
+        assert state.inode_pos != old, "an inode that others build on is never rewritten"
+        pos, key = self.log.pop()
+        del self.data[pos:]
+        assert key == name + b"/I0"
+        state.nexti = old
+        self.new_inode(name, state, self.vars.get("ISZ", 128))
 
     def attributes(
         self, name: bytes, mode: int, uid: int, gid: int, xattrs: dict[bytes, bytes]

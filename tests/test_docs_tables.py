@@ -263,7 +263,7 @@ def test_file_types_are_never_renumbered():
 def test_bits_and_formats_are_never_renumbered():
     assert superblock.INCOMPAT_BITS == {
         1: "KVCKSUM", 2: "MTIMENS", 4: "hole pairs", 8: "PAIROFF", 16: "ATTRS",
-        32: "compressed content",
+        32: "compressed content", 64: "INCHAIN",
     }  # fmt: skip
     assert superblock.FORMAT_NAMES == {0x10: "kvseq", 0x20: "hindex", 0x30: "perm"}
     assert (inode.CK_MD5, inode.CK_XXH3) == (1, 2)

@@ -19,7 +19,8 @@ import mmh3
 import numpy as np
 import xxhash
 
-from winkformats.arrays import UInt64
+from winkformats import native
+from winkformats.arrays import Int64, UInt64
 from winkformats.errors import FormatError
 
 MD5: Final = 1
@@ -55,7 +56,7 @@ def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
 def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
     """Hash n keys -> S: uint64[n], slot bits: uint64[n]. Cost: with XXH3 one call in C a key."""
     if htalgo == XXH3:
-        s = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, keys)), ">u8").astype(np.uint64)
+        s = xxh3_many(keys)
         return s, s & np.uint64(MASK63)
     if htalgo == MURMUR3:
         raw = b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
@@ -66,7 +67,24 @@ def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
     return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
 
 
-def xxh3_many(buffers: Iterable[Any], seeds: Iterable[int]) -> UInt64:
-    """XXH3-64 of each buffer with its seed -> uint64[n]. Cost: one call in C a buffer."""
-    found = b"".join(map(xxhash.xxh3_64_digest, buffers, seeds))  # bytes cost less than numbers
+def xxh3_many(buffers: Iterable[Any], seeds: UInt64 | None = None) -> UInt64:
+    """XXH3-64 of each buffer with its seed -> uint64[n]. Cost: one call in C a buffer.
+
+    seeds  uint64[n]; None: all 0
+    """
+    if native.code is not None:
+        return np.frombuffer(native.code.hash_each(buffers, seeds), np.uint64)
+    columns = (buffers,) if seeds is None else (buffers, seeds.tolist())
+    found = b"".join(map(xxhash.xxh3_64_digest, *columns))  # bytes cost less than numbers
     return np.frombuffer(found, ">u8").astype(np.uint64)
+
+
+def xxh3_at(data: Any, starts: Int64, stops: Int64, seeds: UInt64 | None = None) -> UInt64:
+    """The same of data[starts[i]:stops[i]]. Cost: a slice each, where nothing is compiled."""
+    if native.code is not None:
+        into = np.empty(len(starts), np.uint64)
+        starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
+        native.code.hash_at(data, starts, stops, seeds, into)
+        return into
+    slices = map(slice, starts.tolist(), stops.tolist())  # one at a time: no list of all
+    return xxh3_many(map(data.__getitem__, slices), seeds)

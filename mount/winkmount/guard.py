@@ -1,8 +1,8 @@
 """What stands around the operations: the lock, error mapping, the read-only check, and syncs.
 
-AwakeLock                    the lock of a mount that must answer fast
 operation, change, waiting   decorators of the callbacks
 Durability                   how what was written becomes durable while others are served
+Waiting                      requests that wait for that
 """
 
 from __future__ import annotations
@@ -10,21 +10,27 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import signal
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from winkmount.handles import Hidden, Paths
 from winkmount.source import Healing, Source, Steps, Stepwise, error_of, next_step, refuse
 
-LATENCY_DEVICE: Final = (
-    "/dev/cpu_dma_latency"  # open: no processor sleeps deeper than was written into it
-)
-NO_SLEEP: Final = bytes(4)  # an int32: microseconds
-LINGER: Final = 0.1  # seconds without a request after which they may sleep again
+LOOK: Final = 0.05  # seconds between two looks at who was sent a signal and waits
+MASKS: Final = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")  # the first two: pending signals
+ENDS: Final = ~sum(
+    1 << number - 1
+    for number in (
+        signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH,
+        signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
+    )
+)  # fmt: skip # signals that end who has no handler for them
 
 log = logging.getLogger("winkmount")
 
@@ -32,50 +38,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AwakeLock:
-    """A lock that keeps the processors awake while requests come, since every request takes it.
-
-    A request that meets sleeping processors costs two wake-ups: the server's and the caller's. It
-    concerns the whole machine: all its processors stay in their shallowest idle state from the
-    first request of a burst until LINGER after the last.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._busy = threading.Event()
-        self._asked = False
-        threading.Thread(target=self._hold, daemon=True).start()
-
-    def __enter__(self) -> bool:
-        self._asked = True
-        if not self._busy.is_set():
-            self._busy.set()
-        return self._lock.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
-
-    def _hold(self) -> None:
-        pause = threading.Event()
-        while self._busy.wait():
-            with Path(LATENCY_DEVICE).open("wb", buffering=0) as device:
-                device.write(NO_SLEEP)
-                while self._asked:
-                    self._asked = False
-                    pause.wait(LINGER)
-            self._busy.clear()
-
-
 class Guarded(Protocol):
     """What an object with operations has to have: see `Operations`."""
 
     source: Source
-    mutex: threading.RLock | AwakeLock
+    mutex: threading.RLock
     changed: threading.Event
     version: int
     paths: Paths
@@ -211,3 +178,88 @@ class Durability:
         if what != self.failed:  # once, not each time that it is tried again
             self.failed = what
             log.error("what was written is not on the disk: %s", what)
+
+
+class Waiting:
+    """Requests that wait for the disk: a thread answers them, and who is killed is let go.
+
+    The kernel makes a process wait for an answer once its request was read, also one that was
+    killed. It tells of each signal that comes to who waits, of the first alone, and not which one.
+    A signal that has a handler ends no fsync, here as in other file systems.
+
+    answer  -> an errno or 0, and what is to be said: of opcode, node and body of a request
+    reply   says that to the kernel: unique, errno, data
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[int, int, memoryview], tuple[int, bytes]],
+        reply: Callable[[int, int, bytes], None],
+    ) -> None:
+        self._answer, self._reply = answer, reply
+        self._thread = ThreadPoolExecutor(1, "winkmount-sync")
+        self._callers: dict[int, int] = {}  # unique -> thread that asked; whoever pops it, replies
+        self._signalled: set[int] = set()
+        self._lock = threading.Lock()  # of `_signalled`, and of whether somebody looks
+
+    def put(self, opcode: int, unique: int, node: int, body: memoryview, caller: int) -> None:
+        """Have a request answered. `caller`: the thread that asks."""
+        self._callers[unique] = caller
+        self._thread.submit(self._run, opcode, unique, node, bytes(body))
+
+    def interrupt(self, unique: int) -> None:
+        """A signal came to the caller of a request."""
+        if unique not in self._callers:
+            return
+        with self._lock:
+            first = not self._signalled
+            self._signalled.add(unique)
+        if first:
+            threading.Thread(target=self._look, name="winkmount-signals", daemon=True).start()
+
+    def close(self) -> None:
+        """Return when all are answered."""
+        self._thread.shutdown()
+
+    def _run(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+        if unique in self._callers:
+            self._end(unique, *self._answer(opcode, node, memoryview(body)))
+
+    def _end(self, unique: int, code: int, data: bytes = b"") -> None:
+        if self._callers.pop(unique, None) is None:
+            return
+        try:
+            self._reply(unique, code, data)
+        except OSError as error:
+            log.error("the answer to a request that waited: %s", error)
+
+    def _look(self) -> None:
+        """Let those go that were killed, as long as anybody waits who was sent a signal."""
+        while True:
+            for unique in list(self._signalled):
+                if is_killed(self._callers.get(unique, 0)):
+                    self._end(unique, errno.EINTR)
+            with self._lock:
+                self._signalled &= self._callers.keys()
+                if not self._signalled:
+                    return
+            time.sleep(LOOK)
+
+
+def is_killed(thread: int) -> bool:
+    """Whether a signal has come that ends the thread. 0: one that is not known here."""
+    if not thread:
+        return False
+    try:
+        lines = Path(f"/proc/{thread}/status").read_text().splitlines()
+    except OSError:
+        return True
+    masks = {name: int(value, 16) for name, _, value in map(_partition, lines) if name in MASKS}
+    pending, shared, *handled = (masks.get(name, 0) for name in MASKS)
+    for mask in handled:
+        pending, shared = pending & ~mask, shared & ~mask
+    return (pending | shared) & ENDS != 0
+
+
+def _partition(line: str) -> tuple[str, str, str]:
+    return line.partition(":\t")

@@ -105,9 +105,12 @@ class Paths:
         opened = self.opened.get(found.id)
         return found if opened is None else opened.shown(found)
 
+    def id(self, path: str | None, fi: FileInfo | None = None) -> int:
+        return self.attr(path, fi).id
+
     def settled(self, path: str | None, fi: FileInfo | None = None) -> int:
         """-> the id of a file of which the Source knows every byte."""
-        id = self.attr(path, fi).id
+        id = self.id(path, fi)
         opened = self.opened.get(id)
         if opened is not None:
             opened.pass_on()

@@ -19,10 +19,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from winkmount.guard import AwakeLock, Durability, change, operation, waiting
+from winkmount.guard import Durability, change, operation, waiting
 from winkmount.handles import (
     KNOWN_DIRS,
     NAME_MAX,
@@ -34,7 +35,15 @@ from winkmount.handles import (
     Stat,
     stat_fields,
 )
-from winkmount.source import Attr, DirEntry, Source, refuse
+from winkmount.source import (
+    Amending,
+    Amendment,
+    Attr,
+    DirEntry,
+    Source,
+    amend_singly,
+    refuse,
+)
 
 RENAME_NOREPLACE: Final = 1
 PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
@@ -78,7 +87,6 @@ class Operations:
         name: str,
         on_start: Callable[[], None] | None = None,
         caching: Caching = Caching(),  # noqa: B008 # it is frozen
-        mutex: AwakeLock | None = None,
         paths: type[Paths] | None = None,
     ) -> None:
         """`name`: the kind of mount; `user.NAME.pid` of the root is the server's process id.
@@ -87,7 +95,7 @@ class Operations:
         self.paths = (paths or Paths)(source)
         self.opened, self.hidden = self.paths.opened, self.paths.hidden
         # not `lock`: libfuse has an operation of that name
-        self.mutex: threading.RLock | AwakeLock = mutex or threading.RLock()
+        self.mutex = threading.RLock()
         self.durable = Durability(source, self.mutex)
         self.changed = self.durable.changed
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
@@ -101,6 +109,9 @@ class Operations:
         self._facts = f"user.{name}."
         self._made: Attr | None = None  # the file that the last `create` made
         self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
+        self._amend = (
+            source.amend if isinstance(source, Amending) else partial(amend_singly, source)
+        )
         self._refused: set[int] = set()  # files that may have pages of a mapping that nobody took
         self._listings: dict[int, Listing] = {}
         self._last_listing = 0
@@ -176,28 +187,32 @@ class Operations:
         return {"f_namemax": NAME_MAX, **self.source.statfs()}
 
     @change
+    def amend(self, path: str | None, what: Amendment, fi: FileInfo | None = None) -> Attr:
+        """Change mode, owner and time -> the attributes after that."""
+        id = self.paths.id(path, fi)
+        opened = self.opened.get(id)
+        if opened is not None and (what.is_now or what.mtime_ns is not None):
+            opened.pass_on()  # what waits would move the time again
+        attr = self._amend(id, what, time.time_ns())
+        self._groups.pop(id, None)
+        return attr if opened is None else opened.shown(attr)
+
     def chmod(self, path: str | None, mode: int, fi: FileInfo | None = None) -> int:
         """By a handle it comes with an ftruncate that takes a set-user-ID bit away."""
-        id = self.paths.attr(path, fi).id
-        self.source.chmod(id, stat.S_IMODE(mode))
-        self._groups.pop(id, None)
+        self.amend(path, Amendment(mode=stat.S_IMODE(mode)), fi)
         return 0
 
-    @change
     def chown(self, path: str, uid: int, gid: int) -> int:
-        id = self.paths.attr(path).id
-        self.source.chown(id, uid, gid)
-        self._groups.pop(id, None)
+        self.amend(path, Amendment(uid=uid, gid=gid))
         return 0
 
-    @change
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
         """Access times are not kept."""
         mtime = _UTIME_NOW if times is None else times[1]
-        if mtime == _UTIME_OMIT:
-            return 0
-        id, now = self.paths.settled(path), time.time_ns()  # what waits would move the time again
-        self.source.utime(id, now if mtime == _UTIME_NOW else mtime, now)
+        if mtime == _UTIME_NOW:
+            self.amend(path, Amendment(is_now=True))
+        elif mtime != _UTIME_OMIT:
+            self.amend(path, Amendment(mtime_ns=mtime))
         return 0
 
     # extended attributes
@@ -276,8 +291,13 @@ class Operations:
         self._open(attr, fi, write=write, truncate=truncate)
         return 0
 
-    @change
     def create(self, path: str, mode: int, fi: FileInfo) -> int:
+        self._made = self.make(path, mode, fi)
+        return 0
+
+    @change
+    def make(self, path: str, mode: int, fi: FileInfo) -> Attr:
+        """The same as `create` -> the attributes of what is open now."""
         parent, name = self.paths.split(path)
         truncate = False
         try:
@@ -287,11 +307,9 @@ class Operations:
                 raise
             attr = self.paths.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
-        else:
-            self._made = attr
         write = fi.flags & os.O_ACCMODE != os.O_RDONLY
         self._open(attr, fi, write=write, truncate=truncate)
-        return 0
+        return self.paths.attr(path) if truncate else attr
 
     def _open(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(attr.id, write=write, truncate=truncate)

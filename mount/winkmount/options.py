@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,9 +16,9 @@ LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "as_of=, timedir, low_latency, spin=, timeout=, noexec, sync"
+    "as_of=, timedir, spin=, timeout=, noexec, sync"
 )
-_OURS: Final = ("follow", "timedir", "low_latency")  # fields of Options
+_OURS: Final = ("follow", "timedir")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
 _WHOLE: Final = {"spin": (MOST_SPIN, "microseconds"), "timeout": (MOST_TIMEOUT, "seconds")}
 _NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
@@ -29,7 +30,10 @@ _IGNORED: Final = (
     "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime",
     "nolazytime", "silent", "loud", "nonempty", "sloppy",
 )  # fmt: skip
+_GONE: Final = ("low_latency",)
 _IGNORED_STARTS: Final = ("x-", "X-", "comment=", "user=")
+
+log = logging.getLogger("winkmount")
 
 
 @dataclass(slots=True)
@@ -41,7 +45,6 @@ class Options:
     follow      read only, and show what another process syncs
     as_of       data sets: the generation or time of what is shown, as it was written; "": the last
     timedir     append-only containers: a directory by time
-    low_latency processors stay awake while requests come
     spin        microseconds for which the server asks for the next request before it sleeps
     timeout     seconds after which a request without an answer ends the mount; 0: it never does
     fuse        options that libfuse takes as they are: name -> value, True for a flag
@@ -53,7 +56,6 @@ class Options:
     follow: bool = False
     as_of: str = ""
     timedir: bool = False
-    low_latency: bool = False
     spin: int = SPIN
     timeout: int = TIMEOUT
     fuse: dict[str, str | bool] = field(default_factory=dict)
@@ -104,6 +106,8 @@ def _take(options: Options, item: str) -> bool:
         options.fuse[item] = True
     elif item == "remount":
         raise ValueError("remount: a mount cannot be changed: unmount it and mount it anew")
+    elif item in _GONE:
+        log.warning("mount option %s: does nothing any more, leave it out", item)
     else:
         return item in _IGNORED or item.startswith(_IGNORED_STARTS)
     return True

@@ -27,7 +27,6 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from typing import IO, Final
 
-from winkmount import guard
 from winkmount.binding import KERNEL, LibfuseError, MountError, choose, numbers_of, run
 from winkmount.handles import Caching, Paths
 from winkmount.kernel.device import Pace
@@ -96,10 +95,6 @@ def check(request: Request) -> str:
     folder = os.path.realpath(request.folder or os.path.dirname(request.origin))
     if os.path.commonpath([point, folder]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
-    if request.options.low_latency and not os.access(guard.LATENCY_DEVICE, os.W_OK):
-        raise MountError(
-            f"low_latency: {guard.LATENCY_DEVICE} cannot be written: leave it out, or mount as root"
-        )
     helper = "fusermount" if binding == "fusepy" else "fusermount3"
     if os.geteuid() != 0 and shutil.which(helper) is None:
         raise MountError(f"{helper} is not installed: apt install fuse3")
@@ -136,10 +131,9 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     caching = Caching.of(
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
-    mutex = guard.AwakeLock() if options.low_latency else None
     nodes = numbers_of(binding, source, caching)
     paths = NodePaths if binding == KERNEL and nodes is None else Paths
-    operations = Operations(source, request.name, on_start, caching, mutex, paths)
+    operations = Operations(source, request.name, on_start, caching, paths)
     stop = threading.Event()
     task, every = _task(operations, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)

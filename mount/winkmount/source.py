@@ -220,6 +220,43 @@ def error_of(wait: Callable[[], None]) -> OSError | None:
     return None
 
 
+class Amendment(NamedTuple):
+    """What is to become of the attributes of a file; None and -1: what they are.
+
+    mode      permission bits
+    mtime_ns  nanoseconds; with `is_now`: the time of the call
+    """
+
+    mode: int | None = None
+    uid: int = -1
+    gid: int = -1
+    mtime_ns: int | None = None
+    is_now: bool = False
+
+
+@runtime_checkable
+class Amending(Protocol):
+    """Optional for a Source: it changes mode, owner and time of a file in one step."""
+
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        """The same as `chmod`, `chown` and `utime` -> the attributes after that.
+
+        now_ns  the time of the call, which `is_now` means
+        """
+
+
+def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Attr:
+    """`Amending.amend` in single steps, for any Source."""
+    if change.mode is not None:
+        source.chmod(id, change.mode)
+    if (change.uid, change.gid) != (-1, -1):
+        source.chown(id, change.uid, change.gid)
+    if change.is_now or change.mtime_ns is not None:
+        mtime_ns = now_ns if change.is_now or change.mtime_ns is None else change.mtime_ns
+        source.utime(id, mtime_ns, now_ns)
+    return source.stat(id)
+
+
 @runtime_checkable
 class Healing(Protocol):
     """Optional for a Source: it can recover from damage to what it reads."""
@@ -275,6 +312,10 @@ class Nodes(Protocol):
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
         of a page in [start, stop), at least one, if there are any."""
 
+    def prepare(self) -> tuple[Page, bool] | None:
+        """The page that a listing asks for next, if it goes on as before, and whether it was made
+        just now. None: it does not go on. Raises as `entries`."""
+
     def around(self, node: int) -> tuple[Page, int, int] | None:
         """Where a file is among those of its directory: a page that has them in [start, stop) is
         (page, start, stop). None: that is not known."""
@@ -284,6 +325,14 @@ class Nodes(Protocol):
     ) -> Sequence[bytes | memoryview | None]:
         """The contents of some files of a page that `around` gave, int64[n] rows in it, all of
         each; good until the next call. None: it has to be read alone."""
+
+    def present(self, node: int, size: int) -> bool:
+        """Whether the first `size` bytes of a file can be read without waiting for the disk, as
+        far as that is known without waiting. Never raises."""
+
+    def bring(self, node: int, size: int) -> None:
+        """Wait until that is so, most likely. Any thread may call it at any time. Raises
+        OSError."""
 
     def ids(self, node: int) -> tuple[int, int]:
         """Ids of a directory and of the one above."""

@@ -12,14 +12,17 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import commands
 import pytest
+from click.testing import CliRunner
 from commands import PROGRAM, Run, one_line
 from seam import disk_calls, once
 
 import winkfs
+from winkformats import native
 from winkfs.cli import COMMANDS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
@@ -315,3 +318,14 @@ def test_help_of_a_command_by_its_name(run: Run, command: list[str]) -> None:
     done = run("help", *command)
     assert done == run(*command, "--help") and done.status == 0 and b"Usage: winkfs" in done.out
     assert "nothing" in one_line(run("help", "nothing"), 2)
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["info", "--version"]])
+def test_the_version_says_which_path_runs(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, name in ((object(), "compiled"), (None, "pure Python")):
+        monkeypatch.setattr(native, "code", code)
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0
+        assert done.output == f"winkfs {version('winkfs')} ({name})\n"

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import random
+import types
 from pathlib import Path
 
 import container_checks
@@ -167,6 +168,8 @@ def ways(container: winkfs.Container | winkfs.Dataset) -> str:
     """By what the next file will be read."""
     assert isinstance(container, Container)
     fast = container.engine.fast
+    if isinstance(fast, types.BuiltinFunctionType):
+        return "fast_reader"  # compiled
     return "" if fast is None else fast.__qualname__.partition(".")[0]  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from winkfs.container.ondisk.inode import Extent, ExtentArray, cut, overlay
+from winkfs.container.ondisk.chain import overlay
+from winkfs.container.ondisk.inode import Extent, ExtentArray, cut
 
 Byte = tuple[int, int]  # entry, offset in its value; (0, 0) in a hole
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from catalog_checks import check_catalog
-from constants import leave_tails
+from constants import leave_tails, make_chains
 from container_checks import VARIANTS, assert_sound, contents, path_of
 from folders import MEMORY
 from hypothesis import HealthCheck, settings
@@ -34,6 +34,7 @@ CTIME = b"system.winkfs.ctime"  # where it is another time than the mtime
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "12"))
 STARTS = (
     "plain",
+    "chains",
     "classic",
     "classic_seqdb",
     "classic_negative_cells",
@@ -363,6 +364,25 @@ class LifeOfOthers(Life):
         self._began()
 
 
+class LifeOfChains(Life):
+    """The same, where every change makes an inode that builds on another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        make_chains(self.patch)
+
+    @initialize(variant=st.sampled_from(["plain", "plain murmur3"]))
+    def begin(self, variant: str) -> None:
+        super().begin(variant)
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.patch.undo()
+
+
 profile = settings(
     max_examples=EXAMPLES,
     derandomize="WINKFS_EXAMPLES" not in os.environ,  # the suite is the same each time
@@ -372,5 +392,7 @@ profile = settings(
 )
 TestLife = Life.TestCase
 TestLife.settings = profile
+TestLifeOfChains = LifeOfChains.TestCase
+TestLifeOfChains.settings = profile
 TestLifeOfOthers = LifeOfOthers.TestCase
 TestLifeOfOthers.settings = profile

@@ -37,7 +37,7 @@ NAMED = {
     "purpose": "FSYSDATA",
     "variable_twice": "twice",
     "sbcksum": "superblock checksum",
-    "unknown_incompat": "extension 64",
+    "unknown_incompat": "extension 128",
     "filesize_beyond_the_end": "cut short",
     "filesize_in_the_last_entry": "bad entry .*no good one behind it",
     "file_cut": "cut short",

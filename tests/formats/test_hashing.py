@@ -83,5 +83,5 @@ def test_unknown_algorithm_is_refused_and_named(htalgo):
 @given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 2**64 - 1)), max_size=20))
 def test_seeded_sums_of_many_buffers(items):
     buffers, seeds = [b for b, _ in items], [s for _, s in items]
-    found = hashing.xxh3_many(buffers, seeds)
+    found = hashing.xxh3_many(buffers, np.array(seeds, np.uint64))
     assert found.tolist() == [xxhash.xxh3_64(b, seed=s).intdigest() for b, s in items]

@@ -598,7 +598,7 @@ def test_random_bytes_are_a_format_error(noise, magic):
         ("HTSIZE", 0), ("HTSIZE", -1), ("HTSIZE", 21), ("HTSIZE", 1 << 62), ("HTALGO", 9),
         ("CELLSZ", 0), ("CELLSZ", 1), ("CELLSZ", 1 << 40), ("HTDEL", 0), ("FORMAT", 0x10),
         ("FORMAT", 0x99), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("FILESIZE", -1),
-        ("INCOMPAT", 64),
+        ("INCOMPAT", 128),
     ],
 )  # fmt: skip
 def test_superblock_that_makes_no_table_is_a_format_error(name, value):

@@ -440,7 +440,7 @@ def test_random_bytes_are_a_format_error(noise, magic):
     ("name", "value"),
     [
         ("PERMSIZE", 21), ("PERMSIZE", -1), ("PERMSIZE", 1 << 60), ("HTALGO", 9), ("HTSIZE", -1),
-        ("FORMAT", 0x20), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("INCOMPAT", 64),
+        ("FORMAT", 0x20), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("INCOMPAT", 128),
     ],
 )  # fmt: skip
 def test_superblock_that_makes_no_perm_is_a_format_error(name, value):

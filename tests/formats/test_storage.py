@@ -617,3 +617,19 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind):
         assert end - (dropped[-1][1] if dropped else 0) <= BEHIND
     assert dropped[0][0] == 0
     assert all(a[1] == b[0] for a, b in itertools.pairwise(dropped)), dropped
+
+
+def test_pages_read_ahead_are_spared_once(cold):
+    with FileStorage(cold) as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        storage.remember_resident()
+        assert not storage.present(40 * PAGE, 2 * PAGE)
+        storage.read(0, 3 * PAGE)
+        storage.read_ahead(40 * PAGE, 2 * PAGE)
+        storage.read(40 * PAGE, 2 * PAGE)  # waits for them
+        assert storage.present(40 * PAGE, 2 * PAGE)
+        storage.drop_seen()
+        assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [40, 41]
+        storage.drop_seen()
+        assert not resident(cold, 64 * PAGE).any()
+        assert not storage.present(40 * PAGE, 2 * PAGE)

@@ -209,16 +209,16 @@ def test_random_bytes_are_a_format_error_or_a_block_that_can_be_written(noise, s
 
 
 @pytest.mark.parametrize(
-    ("bits", "name"), [(32, "32 .compressed content"), (64, "64 .unknown"), (-(2**63), "unknown")]
+    ("bits", "name"), [(32, "32 .compressed content"), (128, "128 .unknown"), (-(2**63), "unknown")]
 )
 def test_an_extension_this_version_does_not_know_is_named(bits, name):
-    block = Superblock.new(KVSEQ, "", {"INCOMPAT": bits | 31})
+    block = Superblock.new(KVSEQ, "", {"INCOMPAT": bits | 31 | 64})
     with pytest.raises(FormatError, match=name):
         block.check_known("f")
 
 
 def test_known_extensions_pass():
-    Superblock.new(KVSEQ, "", {"INCOMPAT": 31}).check_known("f")
+    Superblock.new(KVSEQ, "", {"INCOMPAT": 31 | 64}).check_known("f")
     Superblock.new(KVSEQ, "", {}).check_known("f")
 
 

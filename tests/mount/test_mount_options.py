@@ -82,6 +82,13 @@ def test_bad_option_is_named(text: str, complaint: str) -> None:
         parse([text])
 
 
+def test_an_option_of_old_is_passed_over_with_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert parse(["low_latency,ro"]) == Options(ro=True)
+    assert caplog.messages == ["mount option low_latency: does nothing any more, leave it out"]
+
+
 def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
     libraries(monkeypatch, {})

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
+import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,54 @@ def test_others_are_served_while_an_fsync_waits(base: str, mount: Path, control:
     assert stored(base, "file") == b"before"
     sync(mount)
     assert stored(base, "d/moved2") == b"new"
+
+
+WAITER = """
+import ctypes, os, signal, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+signal.signal(signal.SIGALRM, lambda *_: None)  # without SA_RESTART
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+print("begins", flush=True)
+libc = ctypes.CDLL(None, use_errno=True)
+os._exit(ctypes.get_errno() if libc.fsync(file) else 0)  # with the handler until the end
+"""
+
+
+@contextmanager
+def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits for an fsync, and to which signals come that it has a handler for."""
+    command = [sys.executable, "-c", WAITER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.3)
+        yield process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_who_is_killed_during_an_fsync_need_not_wait(
+    base: str, mount: Path, control: Path, number: int
+) -> None:
+    for name in ("file", "other"):  # of one file, the kernel lets no second fsync begin
+        (mount / name).write_bytes(b"x")
+    control.write_text(f"slow {SLOW}")
+    with waiting(mount / "file") as first, waiting(mount / "other") as second:
+        for process in (second, first):  # the second is in the queue
+            process.send_signal(number)
+            within(SLOW / 3, process.wait)
+            assert process.returncode == -number
+    requests_of_all_kinds(mount)
+    control.write_text("")
+    sync(mount)
+    assert stored(base, "file") == b"x"
+
+
+def test_a_signal_with_a_handler_ends_no_fsync(base: str, mount: Path, control: Path) -> None:
+    (mount / "file").write_bytes(b"x")
+    control.write_text("slow 0.4")
+    with waiting(mount / "file") as process:
+        assert process.wait(timeout=30) == 0
+    assert stored(base, "file") == b"x"
 
 
 def test_several_fsyncs_at_once_end_all(base: str, mount: Path, control: Path) -> None:

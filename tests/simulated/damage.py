@@ -24,6 +24,8 @@ from typing import Any, ClassVar
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "results")]
 
+import pytest
+from constants import make_chains
 from folders import MEMORY
 from test_digests import make, pairs
 
@@ -215,10 +217,31 @@ def places(base: Path) -> list[tuple[int, int, str]]:
         for entry in container.scan():
             pos = store.index.lookup(entry.name.encode() + b"/I0")
             inode = store.inode_at(pos)[1]
-            for at in (pos, *inode.pointers):
+            for at in (pos, *(link.pos for link in inode.links), *inode.pointers):
                 size = store.kv.get(at).size if at else 0
                 found.append((at, at + size, entry.name))
         return found
+
+
+class ChainStore(ContainerStore):
+    """Inodes that build on others."""
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        patch = pytest.MonkeyPatch()
+        make_chains(patch)
+        for number in range(4):
+            yield from list(super().stages())[number : number + 1]
+            yield self._overwrite
+        yield lambda: winkfs.reindex(self.base(self.folder))
+        patch.undo()
+
+    def _overwrite(self) -> None:
+        rng = random.Random(5)
+        with self.open(self.folder, "a") as c:
+            for _ in range(3):
+                for name in ("big", "a06", "a07", "a08"):
+                    c.write(name, rng.randrange(90), rng.randbytes(40))
+                c.sync()
 
 
 class AoStore(ContainerStore):
@@ -303,6 +326,7 @@ class DigestStore(Store):
 
 STORES: dict[str, type[Store]] = {
     "plain": ContainerStore,
+    "chains": ChainStore,
     "ao": AoStore,
     "classic": ClassicStore,
     "data set": DataSetStore,

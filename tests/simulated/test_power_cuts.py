@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from constants import leave_tails
+from constants import leave_tails, make_chains
 from lives import VARIANTS, live, repeatable
 
 import winkfs
@@ -54,6 +54,19 @@ def test_every_image_after_closes_that_leave_tails(
 ) -> None:
     leave_tails(monkeypatch)
     wanted, images = 5000 if soak else 80, 0
+    for number in itertools.count(seed):
+        images += live(kind, number)
+        if images >= wanted:
+            break
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["plain", "mount"])
+def test_every_image_where_inodes_build_on_others(
+    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_chains(monkeypatch)
+    wanted, images = 20_000 if soak else 60, 0
     for number in itertools.count(seed):
         images += live(kind, number)
         if images >= wanted:

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from winkfs.cli._common import explain, printable, say
+from winkfs.cli._common import VERSION, explain, printable, say
 from winkfs.errors import DamageWarning
 
 COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
@@ -71,19 +71,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
-
-        click.echo(f"winkfs {version('winkfs')}")
-        ctx.exit()
-
-
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
-    help="Show the version and exit.",
-)  # fmt: skip
+@VERSION
 def cli() -> None:
     """Store millions of small files in a few large append-only files.
 

@@ -108,6 +108,23 @@ AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
     help="For a data set: its files at that generation or time (ISO 8601).",
 )  # fmt: skip
+
+
+def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Also which path runs: see `winkformats.native`."""
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        from winkformats import native
+
+        click.echo(f"winkfs {version('winkfs')} ({native.name()})")
+        ctx.exit()
+
+
+VERSION = click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_tell_version,
+    help="Show the version, and whether the compiled path runs, and exit.",
+)  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _HINTS: Final = {
     errno.ENOSPC: "free some space and run it again",

@@ -65,7 +65,7 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 @click.option(
     "-o", "options", multiple=True, metavar="OPT,...",
     help="ro, allow_other, default_permissions, uid=N, gid=N, umask=N, noexec, sync, timedir, "
-    "low_latency, spin=, timeout=, cache=, sync_every=, follow, as_of=, and options of mount(8) "
+    "spin=, timeout=, cache=, sync_every=, follow, as_of=, and options of mount(8) "
     "and fstab.",
 )  # fmt: skip
 @click.option(

@@ -20,6 +20,7 @@ from winkfs.cli._common import (
     BASE,
     JSON,
     PIECE,
+    VERSION,
     WHERE,
     Failures,
     as_path,
@@ -511,6 +512,7 @@ def _print(record: dict[str, Any], as_json: bool) -> None:
 @click.command()
 @click.argument("base", metavar="BASE|DIR|FILE", shell_complete=complete_file)
 @JSON
+@VERSION
 def info(base: str, as_json: bool) -> int:
     """Show the state of a container, data set, digest set, order, mount or single file.
 

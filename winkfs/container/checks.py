@@ -24,6 +24,7 @@ from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog, Query, rows_now
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.ondisk.catalog import Run
+from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode, attributes
 from winkfs.container.rows import KIND, NOTHING, ClashFinder, some
@@ -59,6 +60,7 @@ class Claims:
         form = self._form
         pair = form.pair // 8
         plain = (rows.fields[:, 6] == 1) & (rows.size >= HEAD.size + form.pair)
+        plain &= rows.fields[:, 1] == 0
         simple = np.flatnonzero(plain)
         claims = np.empty((0, 4), np.int64)
         if len(simple):
@@ -90,14 +92,18 @@ class Claims:
 
     def _decode(self, rows: InodeRows, row: int) -> None:
         """Take an inode apart the slow way: note its claims, or what is wrong with it."""
-        pos = int(rows.pos[row])
+        pos, entry_at = int(rows.pos[row]), self._store.entry_at
         try:
             inode = Inode.decode(rows.value(row), self._form, file=self._name, offset=pos)
+            if not rows.deleted[row]:  # one that is deleted may be a part of others
+                inode = whole(inode, pos, entry_at, self._form, self._name)
         except CorruptError as error:
             self._problem(str(error))
             return
         owner = inode.fileid
-        self._odd += [(pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer]
+        self._odd += [
+            (pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer > 0
+        ]
         if inode.attrs:
             self._odd.append((pos, *inode.attrs, owner))
             if not rows.deleted[row]:

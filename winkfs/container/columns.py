@@ -337,7 +337,7 @@ class InodeScan:
         if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:
             raise CorruptError("no inode with a name", file=self._name, offset=pos)
         pointer, size = -1 if inode.lsize else 0, np.array([inode.lsize])
-        if len(inode.extents) == 1 and inode.lsize:
+        if len(inode.extents) == 1 and inode.lsize and not inode.nexti:
             extent = inode.extents[0]
             whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
             if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -28,9 +28,8 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
-from winkfs.container.datafile import MAX_VARIABLES
-from winkfs.container.inodescan import is_inode
-from winkfs.container.ondisk.data import UNNAMED
+from winkfs.container.inodescan import chained, is_inode
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, MAX_VARIABLES, UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, known_sums
@@ -126,6 +125,9 @@ def _would_be(store: Store, progress: Progress | None) -> Compacted:
     size = 0
     for batch, kept in _kept_in(store, progress):
         size += int((batch.end[kept] - batch.at[kept]).sum())
+        for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
+            inode = store.inode_at(pos)[1]
+            size += len(inode.encode(store.settings.form, store.settings.isz)) - inode.size
     return Compacted(store.kv.end, _superblock(store)["SBSIZE"] + size, store.index.count)
 
 
@@ -134,6 +136,8 @@ def _superblock(store: Store) -> Superblock:
     old = store.kv.superblock
     block = Superblock(old)
     block.pop(UNNAMED, None)
+    if block.pop(INCHAIN, None) is not None:  # each inode has all of its extents then
+        block["INCOMPAT"] &= ~CHAINS
     block.update({"SYNCTIME": max(int(time.time()), old.get("SYNCTIME", 0) + 1)})
     if store.kv.layout.checksum and "SBCKSUM" in old:
         if len(old) < MAX_VARIABLES or old.double:
@@ -192,13 +196,22 @@ class _Compaction:
         self._places = _Places()
         # of the live inodes, where they are moved one by one: where they are now, and the content
         self._inodes = self._contents = np.empty(0, np.int64)
+        # inodes that build on others, ascending, and where they are now
+        self._chained: list[tuple[int, int]] = []
+        self._grown = 0  # bytes that all inodes together are larger
+        self._known = True  # whether the old catalog says how the new inodes look
         self._lock: Lock | None = None
         self._columns_at = 0  # where the entry of the columns is now
 
     def _moved(self, old: Int64) -> Int64:
         """New positions of inodes, int64[n]."""
         if not len(self._inodes):
-            return self._places.of(old)
+            new = self._places.of(old)
+            if self._chained:
+                before, now = np.array(self._chained, np.int64).T
+                there = np.isin(old, before)
+                new[there] = now[np.searchsorted(before, old[there])]
+            return new
         return self._inodes[np.searchsorted(self._live, old)]
 
     def _moved_rows(self, rows: CatalogRows) -> CatalogRows:
@@ -221,7 +234,7 @@ class _Compaction:
                 with contextlib.suppress(_OddContainerError):
                     new = self._replace(move)
                     break
-            derived = _Derived.of(store, new, self._moved, self._moved_rows)
+            derived = _Derived.of(store, new, self._moved, self._moved_rows, known=self._known)
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -246,9 +259,11 @@ class _Compaction:
             if self._lock is None:
                 raise Locked("somebody has the new file open", store.base)
             kv = KVSeq(storage, block, writable=True)
-            sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
             try:
+                self._grown = 0
                 move(kv)
+                store.itotsz += self._grown
+                sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
                 if COLUMNS in block:
                     sums[COLUMNS] = self._columns_at
                 known = {name: value for name, value in sums.items() if name in block}
@@ -265,13 +280,40 @@ class _Compaction:
             if not len(chosen):
                 continue
             if not batch.whole:
+                if is_inode(batch).any():
+                    raise _OddContainerError
                 self._places.add(batch.pos, np.array([kv.end]), batch.end - batch.at)
                 entry = batch.entry(0)
                 kv.append(entry.key, entry.value)
                 continue
-            kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
+            others = chained(batch)[chosen]
+            self._chained += [(pos, 0) for pos in batch.pos[chosen[others]].tolist()]
+            if not others.all():
+                chosen = chosen[~others]
+                kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
+        self._chained = [(pos, self._move_chained(kv, pos)) for pos, _ in self._chained]
         old = self._store.kv.superblock.get(COLUMNS, 0)
         self._columns_at = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
+
+    def _move_chained(self, kv: KVSeq, pos: int) -> int:
+        """Append an inode with all of its extents, whose entries have been moved -> where it is."""
+        key, inode, _ = self._store.inode_at(pos)
+        pointers = np.array(inode.pointers, np.int64)
+        places = self._places.of(pointers)
+        if (places < 0).any():
+            raise _OddContainerError
+        new = dict(zip(pointers.tolist(), places.tolist(), strict=True))
+        return kv.append(key, self._pointing(inode, new))
+
+    def _pointing(self, inode: Inode, new: Mapping[int, int]) -> bytes:
+        """The value of an inode whose entries are in other places."""
+        extents = [Extent(new.get(e.pointer, 0), e.skip, e.size) for e in inode.extents]
+        attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
+        moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
+        value = moved.encode(self._store.settings.form, inode.size)
+        self._known &= len(extents) > 1 or not inode.links
+        self._grown += len(value) - inode.size
+        return value
 
     def _encoded(self, batch: Batch, chosen: Int64, kv: KVSeq) -> bytearray:
         """The chosen entries as they stand from the end of the new file on."""
@@ -313,7 +355,7 @@ class _Compaction:
         raw[where[:, None] + np.arange(8)] = _bytes(pointers, ">i8")
         with memoryview(out) as view:
             bodies = (view[a:b] for a, b in zip((values + 8).tolist(), ends.tolist(), strict=True))
-            sums = xxh3_many(bodies, [0] * len(values))
+            sums = xxh3_many(bodies)
         raw[values[:, None] + np.arange(8)] = _bytes(sums, ">u8")
 
     # --- one by one ---
@@ -326,13 +368,10 @@ class _Compaction:
         for pos in self._in_order():
             key, inode, _ = store.inode_at(pos)
             new = {old: _append(store, kv, old) for old in inode.pointers}
-            extents = [Extent(new.get(e.pointer, 0), e.skip, e.size) for e in inode.extents]
-            attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
-            moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
-            value = moved.encode(store.settings.form, inode.size)
+            extents, value = inode.extents, self._pointing(inode, new)
             at = int(np.searchsorted(self._live, pos))
             self._inodes[at] = kv.append(key, value)
-            self._contents[at] = extents[0].pointer if len(extents) == 1 else BY_INODE
+            self._contents[at] = new.get(extents[0].pointer, 0) if len(extents) == 1 else BY_INODE
 
     def _move_others(self, kv: KVSeq) -> None:
         """Entries that are neither inodes nor parts of files."""
@@ -374,6 +413,8 @@ class _Derived:
         kv: KVSeq,
         moved: Callable[[Int64], Int64],
         moved_rows: Callable[[CatalogRows], CatalogRows],
+        *,
+        known: bool,
     ) -> Self:
         """Before the old container is closed."""
         found = None
@@ -388,7 +429,7 @@ class _Derived:
             packed = packed | {"PACKEND": kv.end}
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
             packed = {}
-        catalog = open_catalog(store, exactly=True)
+        catalog = open_catalog(store, exactly=True) if known else None
         return cls(found, catalog, moved_rows, packed)
 
     def write(self, base: str) -> None:

@@ -41,7 +41,6 @@ from winkfs.container.writemany import BulkPut, Row, as_content
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (
     INODE,
-    INODE_TEXT,
     Name,
     base_of,
     literal_prefix,
@@ -215,11 +214,8 @@ class Container(Reader):
         fast = self._engine.fast
         whole = size < 0 and offset == 0
         if fast is not None and offset >= 0:
-            try:
-                key = (name + INODE_TEXT).encode()  # type: ignore[operator,union-attr]
-            except (TypeError, UnicodeEncodeError):
-                key = to_bytes(name) + INODE
-            found = fast(key) if whole else fast(key, LARGE)
+            asked = name if type(name) is str else to_bytes(name) + INODE
+            found = fast(asked) if whole else fast(asked, LARGE)
             if found is not None:
                 return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._engine.lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from winkformats.disk.paths import locate
@@ -16,8 +17,9 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
-from winkfs.container.ondisk.data import SANE, Settings
-from winkfs.container.ondisk.inode import Inode
+from winkfs.container.ondisk.chain import whole
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
+from winkfs.container.ondisk.inode import ExtentArray, Inode
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import (
     COLUMNS,
@@ -31,7 +33,7 @@ from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
 
 NOTES: Final = 100
-MAX_VARIABLES: Final = 31  # of a superblock
+KEEP: Final = 4  # inodes of many extents kept
 HEAD: Final = 512  # bytes read first for a key of unknown length
 
 
@@ -40,6 +42,7 @@ class DataFile:
 
     doomed   positions whose delflags are to be set after the next sync
     notes    sentences for the user about damage that was found and skipped
+    chains   whether inodes may be written that build on others: the superblock on the disk says so
     remarks  the same about derived files that were damaged, and about superblocks, to which a power
              cut may do that: nothing is missing for that
     """
@@ -56,6 +59,8 @@ class DataFile:
         self.remarks: list[str] = []
         self.doomed: list[int] = []
         self.recoveries = 0  # how often everything was counted anew
+        self._kept: dict[int, tuple[bytes, Inode]] = {}  # position -> key, inode of many extents
+        self.chains = self._want_chains = False
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock: WriterLock | None = None
         self.directory, self.name = locate(base)
@@ -89,6 +94,7 @@ class DataFile:
             storage.close()
             raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
+        self.chains, self._want_chains, self._kept = self.settings.chains, False, {}
         if self.kv.truncated:
             self.note(
                 f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
@@ -224,10 +230,48 @@ class DataFile:
         return data[span.key : span.key + span.key_len]
 
     def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
-        """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
-        entry = self.entry_at(pos)
-        inode = Inode.decode(entry.value, self.settings.form, file=self.kv.storage.name, offset=pos)
+        """-> (key, inode with all its extents, whether it is marked deleted). Raises CorruptError.
+
+        cost    those of many extents are kept, the last few
+        """
+        kept = self._kept.get(pos)
+        if kept is not None:
+            if self.writable:  # see `forget_inode`
+                return *kept, False
+            return *kept, bool(self.kv.layout.delflag) and self.kv.storage.read(pos, 1) == b"\1"
+        form, file, entry = self.settings.form, self.kv.storage.name, self.entry_at(pos)
+        stored = Inode.decode(entry.value, form, file=file, offset=pos)
+        inode = whole(stored, pos, self.entry_at, form, file)
+        if isinstance(inode.extents, ExtentArray) and not entry.deleted:
+            self.keep_inode(pos, entry.key, inode)
         return entry.key, inode, entry.deleted
+
+    def inode_left(self, pos: int) -> Inode:
+        """An inode with the extents that are known: see `whole`. CorruptError if it is damaged."""
+        form, file = self.settings.form, self.kv.storage.name
+        stored = Inode.decode(self.entry_at(pos).value, form, file=file, offset=pos)
+        return whole(stored, pos, self.entry_at, form, file, lambda _: None)
+
+    def keep_inode(self, pos: int, key: bytes, inode: Inode) -> None:
+        """Note what `inode_at` would find."""
+        if len(self._kept) >= KEEP:
+            del self._kept[next(iter(self._kept))]
+        self._kept[pos] = key, inode
+
+    def forget_inode(self, pos: int) -> None:
+        """It is going to be marked deleted."""
+        self._kept.pop(pos, None)
+
+    def forget_inodes(self) -> None:
+        """Other entries may come to stand where some are."""
+        self._kept = {}
+
+    def need_chains(self) -> bool:
+        """Whether inodes may build on others; if not yet, they may from the next sync on."""
+        layout = self.kv.layout
+        if self.settings.pairoff and layout.checksum and layout.delflag and not self.settings.ao:
+            self._want_chains = True
+        return self.chains
 
     @property
     def inode_size(self) -> int:
@@ -235,6 +279,11 @@ class DataFile:
         return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
 
     # --- staying current ---
+
+    def note_chains(self) -> None:
+        """Know inodes that build on others once the superblock says that there may be any."""
+        if self.kv.superblock.get(INCHAIN) == 1 and not self.settings.chains:
+            self.settings = replace(self.settings, chains=True)
 
     def moved(self) -> bool:
         """Whether FILESIZE in the file has changed. Cost: a read of 8 bytes."""
@@ -275,8 +324,10 @@ class DataFile:
         known = {name: value for name, value in variables.items() if name in block}
         if self._columns_at:
             known[COLUMNS] = self._columns_at
-            if COLUMNS not in block and len(block) >= MAX_VARIABLES:
-                del block["HTFREE"]  # 0, as where it is missing
+        chains = self.chains or (self._want_chains and "INCOMPAT" in block)
+        if chains and not self.chains:
+            known |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
+        make_room(block, known)
         now = int(time.time())
         if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
             last = block.get("SYNCTIME", 0)
@@ -293,6 +344,8 @@ class DataFile:
             raise
         finally:
             self._syncing = 0
+        self.note_chains()
+        self.chains = self.settings.chains
         if recoveries == self.recoveries:  # else all were counted anew
             self.synced = max(self.synced, end)
             self.doomed = doomed + self.doomed

@@ -12,11 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.kv.sequence import KVSeq
+from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
+    BELOW,
+    DEFAULT_MODES,
     FEW,
     Attrs,
     Extent,
+    ExtentArray,
     FileType,
     Inode,
     attr_key,
@@ -24,7 +28,6 @@ from winkfs.container.ondisk.inode import (
     data_key,
     default_mode,
     joined,
-    overlay,
 )
 from winkfs.errors import Refusal
 
@@ -39,10 +42,12 @@ class Draft:
     """What a file is going to be.
 
     base      extents of the first `body` bytes of the content, except what was overwritten since
+    over      a `base`, and what of it is other than in `under`: see `changed`
     patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
+    under     that inode, with all its extents; None: there is none
     owned     data and attribute entries of the old inode and those written since
     promised  bytes reserved for what is still to be written
     """
@@ -53,6 +58,7 @@ class Draft:
     mtime: int
     body: int = 0
     base: Sequence[Extent] = ()
+    over: tuple[Sequence[Extent], ExtentArray] | None = None
     patches: list[tuple[int, Extent]] = field(default_factory=list)
     tail: bytearray = field(default_factory=bytearray)
     attrs: Attrs | None = None
@@ -60,16 +66,19 @@ class Draft:
     old: int = 0
     old_size: int = 0
     old_lsize: int = 0
+    under: Inode | None = None
     owned: set[int] = field(default_factory=set)
     promised: int = 0
 
     @classmethod
     def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
         """The draft of a file as it stands."""
+        base, over = cut(inode.extents, 0, inode.lsize), None
+        if isinstance(base, ExtentArray) and inode.lsize:
+            over = base, ExtentArray.of([Extent(BELOW, 0, inode.lsize)])
         return cls(
-            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
-            cut(inode.extents, 0, inode.lsize), [], bytearray(), attrs, inode.attrs,
-            pos, inode.size, inode.lsize, set(inode.pointers),
+            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize, base, over, [], bytearray(),
+            attrs, inode.attrs, pos, inode.size, inode.lsize, inode, set(inode.pointers),
         )  # fmt: skip
 
     @property
@@ -79,10 +88,11 @@ class Draft:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a new file without attributes, all of whose content is in the tail."""
+        """Whether it is a new file of which nothing is written, all of whose content is in the
+        tail, with mode, owner and time of its last change at most."""
         return (
             not (self.old or self.owned or self.body or self.patches)
-            and self.attrs is None
+            and (self.attrs is None or not self.attrs.xattrs)
             and 0 < len(self.tail) <= CHUNK
         )
 
@@ -90,8 +100,16 @@ class Draft:
     def extents(self) -> Sequence[Extent]:
         """The first `body` bytes of the content, exactly."""
         if self.patches:
-            self.base, self.patches = overlay(self.base, self.patches), []
+            rows = layer(sum_of(self.base), self.patches)
+            base, over = laid_over(rows, as_array(self.base)), self.changed
+            known = None if over is None else (base, laid_over(rows, over))
+            self.base, self.patches, self.over = base, [], known
         return self.base
+
+    @property
+    def changed(self) -> ExtentArray | None:
+        """Of `base`, BELOW where it is as in `under`; None where more than overwrites was done."""
+        return self.over[1] if self.over is not None and self.over[0] is self.base else None
 
     @property
     def pairs(self) -> int:
@@ -135,7 +153,7 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        named = len(draft.attrs.encode()) if draft.attrs and not draft.attrs_at else 0
+        named = draft.attrs.size if draft.attrs and not draft.attrs_at else 0
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
@@ -309,9 +327,12 @@ def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
     owner   (uid, gid) of the container
     """
     ftype = draft.ftype
-    if ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755):
+    if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
         ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    if attrs == Attrs(default_mode(ftype), *owner):
+    if (
+        attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
+        and attrs.ctime_ns is None and not attrs.xattrs
+    ):  # fmt: skip
         draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
     elif draft.attrs != attrs:
         draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None

@@ -20,12 +20,14 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
 from winkfs.container.catalog import Query, all_rows, settled
+from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
     Attrs,
     FileType,
     check_directory,
     check_ftype,
+    check_length,
 )
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
@@ -104,6 +106,23 @@ class Engine:
             self.need_writable()
             fileid: int = self.run(self.changes.begin, key, None, ftype, attrs)
             return fileid
+
+    def amend(
+        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> Draft:
+        """Change mode, owner and mtime of a file at once -> its draft. See `Changes.amend`."""
+        with self.lock:
+            self.need_writable()
+            draft: Draft = self.run(self.changes.amend, key, mode, uid, gid, ns, ctime_ns)
+            return draft
+
+    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int) -> None:
+        """See `Container.write_many`. Of an inode key and bytes, which are not looked at again."""
+        for offset, data in pieces:
+            check_length(offset + len(data), key)
+        with self.lock:
+            self.need_writable()
+            self.run(self.changes.write_many, key, pieces, ns)
 
     def put_file(
         self,

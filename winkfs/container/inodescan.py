@@ -117,6 +117,14 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
     return found
 
 
+def chained(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Which entries of the batch are inodes that build on others."""
+    found = is_inode(batch) & (batch.value_len >= HEAD.size)
+    found &= batch.value + HEAD.size <= len(batch.raw)
+    found[found] = batch.words(batch.value[found] + 8, 1, ">i8")[:, 0] != 0
+    return found
+
+
 def fileids(batch: Batch, chosen: Int64) -> Int64:
     """The number in front of the / in the keys of these entries: the FILEID their keys name."""
     found, at = np.zeros(len(chosen), np.int64), batch.key[chosen]

@@ -6,6 +6,8 @@
   or `put_many` wrote it: one extent, the default layout. For any other it returns None.
 - `BulkGet` reads plain files by the thousand: one look-up for all names, inodes gathered as
   columns, and a slice for each data entry.
+
+The last two are compiled, too: see `native`.
 """
 
 from __future__ import annotations
@@ -23,15 +25,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import xxhash
 
+from winkformats import native
 from winkformats.arrays import Int64, column, rows_at
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
+from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
+    HEAD,
     INT64,
     Attrs,
     Extent,
@@ -48,7 +54,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
-    from winkformats.disk.storage import Lookups
+    from winkformats.disk.storage import Lookups, Storage
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
@@ -58,7 +64,8 @@ LARGE: Final = 64 << 10  # bytes from which an entry is kept
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
 SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
 NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
-SPARE: Final = 300  # bytes of a data entry beside its value, most
+SPARE: Final = 300  # bytes of an entry beside its value, most
+LARGEST: Final = 1024  # bytes of the inodes that the compiled path reads
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
@@ -168,6 +175,7 @@ class Files:
         store = self._store
         store.itotsz -= size
         store.dtotsz -= lsize
+        store.forget_inode(pos)
         if pos and (delete or not store.settings.havedups):
             store.doomed.append(pos)
             self._kv.aentries -= 1
@@ -270,9 +278,10 @@ class Files:
 
 
 class Read(Protocol):
-    """Reads a whole file of at most `most` bytes by its key; None: the ordinary way decides."""
+    """Reads a whole file of at most `most` bytes by its name, str, or its key, bytes; None: the
+    ordinary way decides."""
 
-    def __call__(self, key: bytes, most: int = ...) -> bytes | None: ...
+    def __call__(self, key: str | bytes, most: int = ...) -> bytes | None: ...
 
 
 def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
@@ -331,10 +340,18 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     base.looks.advise()
     table = base.looks.view
     cells, index_size = (table, _sizer(table)) if copy is None else (copy, None)
+    files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
+    if _is_compiled(store) and None not in files:
+        return native.code.reader(  # type: ignore[no-any-return]
+            view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel, overlay,
+            (stale, drafts, bulk), *files, -1 if writable else at, size_then, int(due * 1e9),
+        )  # fmt: skip
 
-    def read(key: bytes, most: int = INT64) -> bytes | None:
+    def read(key: str | bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
             return None
+        if not isinstance(key, bytes):
+            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
         if data_size() < mapped or (index_size is not None and index_size() < last):
             return None
         if not writable and (size_now[0] != size_then or clock() > due):
@@ -404,7 +421,9 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
                 return int(pos)
         return 0
 
-    def read(key: bytes, most: int = INT64) -> bytes | None:
+    def read(key: str | bytes, most: int = INT64) -> bytes | None:
+        if not isinstance(key, bytes):
+            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
         looks.reads -= 1
         if stale or size_now[0] != size_then or looks.reads < 0 or clock() > due:
             return None
@@ -442,6 +461,24 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
     return read
 
 
+def _is_compiled(store: Store) -> bool:
+    """Whether plain files of a standard layout are read by the compiled path."""
+    usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
+    return native.code is not None and usual_size
+
+
+def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int | None:
+    """By which to see how long a file is that is mapped; -1: the view is none that can be cut."""
+    if not isinstance(view, mmap.mmap):
+        return -1
+    return storage.fd if isinstance(storage, FileStorage) else None
+
+
+def _form(store: Store) -> tuple[int, bool, int]:
+    """What the compiled path has to know of a container: ISZ, PAIROFF, CONTID mod 2^64."""
+    return store.inode_size, store.settings.pairoff, store.kv.layout.contid & MASK64
+
+
 class BulkGet:
     """Reads batches of files by name."""
 
@@ -465,13 +502,33 @@ class BulkGet:
             rows = np.flatnonzero(pos)
             if len(rows):
                 store.kv.view(int(pos.max()), few=True)
-                self._gather(keys, pos, rows, found)
+                if _is_compiled(store):
+                    self._compiled(keys, pos, found)
+                else:
+                    self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
             if value is None:
                 value = found[i] = self._content.read_whole(keys[i])
             if value is None:
                 return found[:i], to_str(names[i])  # type: ignore[return-value]
         return found, None  # type: ignore[return-value]
+
+    def _compiled(self, keys: list[bytes], pos: Int64, found: list[bytes | None]) -> None:
+        """As `_gather`, in two steps. Before each the pages that it looks at are asked for."""
+        store, kv = self._store, self._store.kv
+        view = kv.view(0, few=True)
+        end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
+        form = view, end, *_form(store)
+        places = pos[(pos > 0) & (pos < end)]
+        kv.fetch(places, np.minimum(places + store.inode_size + SPARE, end))
+        pointers, sizes = np.empty(len(pos), np.int64), np.zeros(len(pos), np.int64)
+        native.code.inodes(*form, keys, pos, pointers, sizes)
+        plain = (pointers > 0) & (pointers < end - sizes)
+        if not plain.any():
+            return
+        kv.view(0, few=True)
+        kv.fetch(pointers[plain], np.minimum((pointers + sizes)[plain] + SPARE, end))
+        native.code.contents(*form, pointers, sizes, found)
 
     def _gather(
         self, keys: list[bytes], pos: Int64, rows: Int64, found: list[bytes | None]

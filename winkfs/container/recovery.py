@@ -23,6 +23,7 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import UNSEEN, Opened
 from winkfs.container.inodescan import InodeRows, fileids, good_inodes, inode_rows, rows_of
+from winkfs.container.ondisk.chain import entries_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
@@ -481,15 +482,20 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
     others: list[int] = []
     for at in range(0, len(superseded), TOGETHER):
         _sort_out(data, superseded[at : at + TOGETHER], heirs, todo, others)
-    for pos in others:
+    seen: set[int] = set()
+    kept: dict[int, set[int]] = {}  # FILEID -> the entries of the live inode
+    for pos in sorted(others):
         try:
-            _, inode, _ = data.inode_at(pos)
-            heir = heirs.get(inode.fileid)
-            keep = data.inode_at(heir)[1].pointers if heir else []
+            fileid, named = entries_of(
+                pos, seen, data.entry_at, data.settings.form, kv.storage.name, data.note
+            )
+            heir = heirs.get(fileid)
+            if fileid not in kept:
+                kept[fileid] = set(data.inode_at(heir)[1].pointers) if heir else set()
         except CorruptError as error:
             data.note(error)
             continue
-        todo += [pos, *(set(inode.pointers) - set(keep))]
+        todo += [pos, *(named - kept[fileid])]
     todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\0"]
     if todo:
         kv.confirm()  # or what replaces them may not be on the disk

@@ -20,12 +20,13 @@ import numpy as np
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
-from winkformats.kv.entry import Layout
+from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
-from winkfs.container.inodescan import InodeRows, inode_rows
-from winkfs.container.ondisk.data import Settings
+from winkfs.container.inodescan import InodeRows, chained, inode_rows
+from winkfs.container.ondisk.chain import whole
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, make_room
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -109,13 +110,18 @@ class _Repair:
                 raise Refusal(f"{error}: it can only be salvaged", self._base)
             self._ranges.append(error)
 
-        start = self._layout.aligned(self._block["SBSIZE"])
+        start, chains = self._layout.aligned(self._block["SBSIZE"]), False
         try:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 if self._guessed:
                     self._find_columns(batch)
+                    chains = chains or bool(chained(batch).any())
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
+        if self._guessed:
+            if not chains and self._block.pop(INCHAIN, None) is not None:
+                self._block["INCOMPAT"] &= ~CHAINS
+            make_room(self._block, ())
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
         if self._ranges or self._end < self._filesize:
@@ -180,8 +186,12 @@ class _Repair:
         with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
             store = source.engine.store
             for pos in store.index.positions().tolist() if self._ranges else []:
-                key, inode, _ = store.inode_at(pos)
-                if any(map(self._is_damaged, inode.pointers)):
+                try:
+                    key, inode, _ = store.inode_at(pos)
+                    lost = any(map(self._is_damaged, inode.pointers))
+                except CorruptError:  # one that it builds on is damaged
+                    key, lost = store.key_at(pos), True
+                if lost:
                     self._lost[pos] = key
         for key in self._lost.values():
             found.lost.append(to_str(name_of(key)))
@@ -420,13 +430,13 @@ class _Rollback:
                     flagged.append((pos, name, fileid))
         for pos, name, fileid in flagged:
             if pos == by_name[name] == by_file[fileid]:
-                form, value = self._settings.form, self._value(pos)
-                inode = Inode.decode(value, form, file=self._base, offset=pos)
+                form, value = self._settings.form, self._entry(pos).value
+                stored = Inode.decode(value, form, file=self._base, offset=pos)
+                inode = whole(stored, pos, self._entry, form, self._base)
                 for place in [pos, *inode.pointers]:
                     self._storage.patch(place, b"\0")
         self._storage.sync()
 
-    def _value(self, pos: int) -> bytes:
-        """The value of the entry at a position."""
+    def _entry(self, pos: int) -> KVEntry:
         storage = self._storage
-        return self._layout.read(storage.read, pos, self._target, storage.name).value
+        return self._layout.read(storage.read, pos, self._target, storage.name)

@@ -31,7 +31,14 @@ from winkformats.arrays import (
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType, nanoseconds
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    DEFAULT_MODES,
+    JUST_CTIME,
+    UINT32,
+    FileType,
+    nanoseconds,
+)
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.names import INODE, name_of
@@ -366,8 +373,11 @@ class Placed(NamedTuple):
 
 
 def special_rows(put: Placed, attrs: Sequence[bytes], unit: int, *, typed: bool) -> Rows:
-    """Rows of files put in bulk with these attributes. `unit`: nanoseconds of their mtimes;
-    `typed`: there are columns of the user."""
+    """Rows of files put in bulk with these attributes: extended ones, or the time of a change.
+
+    unit    nanoseconds of their mtimes
+    typed   there are columns of the user
+    """
     files, times = put.files, nanoseconds(put.mtimes, unit)
     numbers = plain_numbers(
         put.positions, put.fileids, files.lengths, times, put.pointers, _kinds(files.ftypes)
@@ -376,6 +386,10 @@ def special_rows(put: Placed, attrs: Sequence[bytes], unit: int, *, typed: bool)
     mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
     numbers[:, KIND] |= SPECIAL | mode << MODE_AT
     numbers[:, OWNER] = owner_words(uid, gid)
+    changed = np.fromiter((word[ATTRS.size : -8] == JUST_CTIME for word in attrs), bool, len(attrs))
+    if changed.any():
+        ctimes = np.frombuffer(b"".join(word[-8:] for word in attrs), ">i8")
+        numbers[changed, CTIME] = ctimes[changed]
     values = None
     if typed:
         values = np.empty(len(attrs), object)

@@ -23,8 +23,8 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk.data import Settings, new_superblock
-from winkfs.container.ondisk.inode import Inode
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
+from winkfs.container.ondisk.inode import Inode, cut
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
@@ -144,6 +144,8 @@ def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[
         for ao in (False, True):
             block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
             block["CONTID"] = number
+            if not ao:  # plain inodes are the same with it
+                block |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
             yield block, source
     yield new_superblock(ao=False, timemp=60, classic=True, htalgo=None), "the classic layout"
 
@@ -266,14 +268,15 @@ def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged
 def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     """-> the content of a file with zeros in the place of what is damaged, bytes that are not."""
     store, pieces, left = source.engine.store, [], 0
-    for extent in source.extents(name):
+    inode = store.inode_left(store.index.lookup(source.engine.key(name)))
+    for extent in cut(inode.extents, 0, inode.lsize):
         piece = b""
         if extent.pointer > 0:
             with contextlib.suppress(CorruptError):
                 piece = store.entry_at(extent.pointer).value[extent.skip :][: extent.size]
         pieces.append(piece.ljust(extent.size, b"\0"))
         left += len(piece)
-    return b"".join(pieces)[: source.stat(name).size], left
+    return b"".join(pieces), left
 
 
 def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:

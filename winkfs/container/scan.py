@@ -25,6 +25,7 @@ from winkfs.container.catalog import Query, positions_of
 from winkfs.container.columns import InodeScan, Piece
 from winkfs.container.entry import Entry, SpecialEntry, attributed, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes
+from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -99,7 +100,7 @@ class Window:
         return self._start if int(positions[0]) < SPAN else int(positions[0]) - SPAN // 8
 
     def inode(self, pos: int) -> tuple[bytes, Inode]:
-        """-> (key, inode). Raises CorruptError."""
+        """-> (key, inode as it is stored). Raises CorruptError."""
         entry = self._entry(pos)
         name = self._storage.name
         return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
@@ -131,13 +132,17 @@ class Window:
                     return body[start:]
         return self._read((Extent(pointer, 0, size),), size)
 
-    def read(self, inode: Inode) -> bytes:
-        """The whole content of a file. Raises CorruptError."""
-        return self._read(inode.extents, inode.lsize)
+    def read(self, inode: Inode, pos: int) -> bytes:
+        """The whole content of the file with the inode at `pos`. Raises CorruptError."""
+        return self._read(self._whole(inode, pos).extents, inode.lsize)
 
-    def pieces(self, inode: Inode) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, inode: Inode, pos: int) -> Inode:
+        return whole(inode, pos, self._entry, self._form, self._storage.name)
+
+    def pieces(self, inode: Inode, pos: int) -> Iterator[tuple[int, bytes]]:
         """The content without its holes: (offset, bytes), about PIECE of them. CorruptError."""
         self._contents = True
+        inode = self._whole(inode, pos)
         name, at, size = self._storage.name, 0, 0
         value = lru_cache(1)(lambda pos: self._entry(pos).value)  # an entry may have many extents
         run: list[Extent] = []
@@ -355,10 +360,10 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     said = (
         to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
         attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
-        partial(window.read, inode),
+        partial(window.read, inode, pos),
     )  # fmt: skip
     extents = inode.extents
     if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
         return Entry(*said)
     shown = chosen.shown.shown(attrs.xattrs)
-    return SpecialEntry(*said, shown, partial(window.pieces, inode))
+    return SpecialEntry(*said, shown, partial(window.pieces, inode, pos))

@@ -315,6 +315,7 @@ class Store(DataFile):
                 return
             old, self.synced = self.kv.end, end
             self.kv.advance(block)
+            self.note_chains()
             self._remember_filesize()
             self._catch_up(old, old, old)
         if len(self.index.overlay) > MERGE_OVERLAY:
@@ -403,6 +404,7 @@ class Store(DataFile):
         The caller has settled `kv`. What is not whole is dropped before anything is published.
         """
         self.recoveries += 1
+        self.forget_inodes()
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)

@@ -17,12 +17,15 @@ import numpy as np
 
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.index import MERGE_OVERLAY
+from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.inode import (
     DEFAULT_MODES,
     Attrs,
     Extent,
+    ExtentArray,
     FileType,
     Inode,
+    Link,
     check_attrs,
     check_directory,
     check_length,
@@ -367,6 +370,11 @@ class Changes:
         self._forbid_ao("overwriting", key)
         size = sum(len(data) for _, data in pieces)
         draft = self._draft(key, "changing a file", size)
+        if len(pieces) == 1 and pieces[0][0] == draft.lsize and size < self._writer.chunk:
+            self._promise(draft, size)  # at the end, as of each new file
+            self._writer.append(draft, pieces[0][1])
+            self._touch(draft, size, ns)
+            return
         gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
         self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
         self._writer.write_many(draft, pieces)
@@ -410,6 +418,36 @@ class Changes:
         if settings.attrs and settings.nanoseconds:
             with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
 
+    def amend(
+        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> Draft:
+        """Change mode, owner and mtime of a file at once, where the container keeps all of them.
+
+        mode, ns    None: they stay; uid, gid: -1
+        ctime_ns    when that was
+        raises      Refusal, NoSuchFile, OSError
+        """
+        draft, owner = self._draft(key, "changing a file"), self._content.owner
+        had = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+        mode = had.mode if mode is None else mode
+        uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
+        self._promise(draft, NOTED + had.size)
+        mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
+        latest = max(ctime_ns, had.ctime_ns or ctime_ns)
+        attrs = Attrs(mode, uid, gid, had.xattrs, None if latest == mtime else latest)
+        with_mode(draft, check_attrs(attrs), owner)
+        draft.mtime = mtime
+        return draft
+
+    def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
+        """Whether a draft has this mode and owner already; None and -1: whichever they are."""
+        had, (own_uid, own_gid) = draft.attrs, self._content.owner
+        return (
+            mode in (None, DEFAULT_MODES[draft.ftype & 255] if had is None else had.mode)
+            and uid in (-1, own_uid if had is None else had.uid)
+            and gid in (-1, own_gid if had is None else had.gid)
+        )
+
     def set_attrs(
         self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True
     ) -> None:
@@ -451,11 +489,14 @@ class Changes:
             return
         self._kv.reserve(self._waiting + 64 + len(key))
         if draft is None:
-            draft = Draft.of(key, *self.files.inode(key)[::-1], None)
+            pos, inode = self.files.inode(key)
+            gone = pos, inode.size, inode.lsize, set(inode.pointers)
+        else:
+            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
-        self.files.doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
-        self._store.index.assign(key, 0)
+        self.files.doom(*gone, delete=True)
+        self._store.index.assign(key, 0, old=gone[0])
 
     def entomb(self, keys: Sequence[bytes]) -> int:
         """Append tombstones of keys that nothing here has -> position of the first."""
@@ -597,8 +638,8 @@ class Changes:
         """Bytes that writing to a file takes at most beside what is written."""
         draft = self.drafts.get(key)
         if draft is None:
-            pos, inode = self.files.inode(key)
-            draft = Draft.of(key, inode, pos, None)
+            _, inode = self.files.inode(key)
+            draft = Draft(key, 0, 0, 0, base=inode.extents)
         return self._writer.cost(draft, 0)
 
     # --- inodes ---
@@ -607,9 +648,17 @@ class Changes:
         """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
-        value = inode.encode(store.settings.form, store.settings.isz)
+        stored, links = inode, tuple[Link, ...]()
+        if len(inode.extents) > LEAST and draft.under and store.need_chains():
+            stored, links = above(inode, draft.under, draft.old, draft.changed)
+        value = stored.encode(store.settings.form, store.settings.isz)
         if not (store.settings.ao and draft.old):
-            return inode, kv.append(draft.key, value), len(value)
+            pos = kv.append(draft.key, value)
+            if isinstance(inode.extents, ExtentArray):
+                if links:
+                    links = (link_of(pos, len(value), stored), *links)
+                store.keep_inode(pos, draft.key, replace(inode, size=len(value), links=links))
+            return inode, pos, len(value)
         kv.replace(draft.old, draft.key, value)
         store.rewritten(draft.old)
         return inode, draft.old, len(value)
@@ -738,6 +787,7 @@ class Changes:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue
             draft.old, inode = found
-            draft.old_size, draft.old_lsize = inode.size, inode.lsize
+            draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
+            draft.over = None
             draft.owned.update(inode.pointers)
             self._waiting += draft.promised

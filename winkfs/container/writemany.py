@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats import native
 from winkformats.arrays import Int64, UInt8, keep_heap, row_bytes
 from winkformats.kv.entry import MASK64, Layout
 from winkfs.container.draft import CHUNK, Draft
@@ -135,44 +136,76 @@ def append_plain(
     attrs            the values of their attribute entries; None: none of them has one
     raises           OSError
     """
-    kv = store.kv
-    n, base = len(files.keys), kv.end
-    lengths, key_lengths = files.lengths, files.key_lengths
+    kv, n = store.kv, len(files.keys)
     form, isz = store.settings.form, store.inode_size
     head = len(f"{int(fileids[0]):x}") + 10  # delflag, key length, "<hex>/D0", value length
     each = 2 if attrs is None else 3  # entries of a file
     sizes = np.empty((n, each), np.int64)
-    sizes[:, 0] = head + lengths + 4
-    named = None
+    sizes[:, 0] = head + files.lengths + 4
     if attrs is not None:
-        named = np.fromiter(map(len, attrs), np.int64, n)
-        sizes[:, 1] = head + named + 4
+        sizes[:, 1] = head + np.fromiter(map(len, attrs), np.int64, n) + 4
         isz = max(isz, -(-(56 + 2 * form.pair) // 8) * 8)
-    sizes[:, -1] = 3 + key_lengths + 4 + isz + 4
+    sizes[:, -1] = 3 + files.key_lengths + 4 + isz + 4
     ends = np.cumsum(sizes).reshape(n, each)
-    at = ends - sizes
-    places = (at + base).T
-    headers = _headers(fileids, head, lengths, b"/D0")
-    entries = [_values(kv.layout, places[0], headers, files.data, lengths)]
-    if attrs is not None and named is not None:
-        headers = _headers(fileids, head, named, b"/A0")
-        entries.append(_values(kv.layout, places[1], headers, attrs, named))
     keys = b"".join(files.keys)
+    places = (ends - sizes + kv.end).T
+    if native.code is not None:
+        types = np.full(n, files.ftypes[0], np.int64)
+        if files.ftypes.count(files.ftypes[0]) < n:
+            types[:] = files.ftypes
+        chunk = native.code.encode(
+            kv.end, isz, form.pairoff, kv.layout.contid & MASK64, ends, fileids, mtimes, types,
+            files.keys, files.data, attrs,
+        )  # fmt: skip
+    else:
+        chunk = _encoded(
+            kv.layout, form, isz, files, keys, fileids, mtimes, places, ends - sizes, ends, attrs
+        )
+    kv.append_encoded(chunk, each * n)
+    store.itotsz += n * isz
+    store.dtotsz += int(files.lengths.sum())
+    put = Placed(files, keys, places[-1], places[0], fileids, mtimes)
+    store.catalog.put_many(put, attrs)
+    return places[-1], places[0]
+
+
+def _encoded(
+    layout: Layout,
+    form: InodeForm,
+    isz: int,
+    files: Plain,
+    keys: bytes,
+    fileids: Int64,
+    mtimes: Int64,
+    places: Int64,
+    at: Int64,
+    ends: Int64,
+    attrs: Sequence[bytes] | None,
+) -> bytearray:
+    """The entries of files, those of each one behind the other, as `_native.encode` makes them.
+
+    keys      of the files, joined
+    places    int64[2, n] or [3, n]: positions of the entries
+    at, ends  int64[n, 2] or [n, 3]: where in the chunk each begins and ends
+    """
+    lengths, named = files.lengths, None
+    head = len(f"{int(fileids[0]):x}") + 10
+    headers = _headers(fileids, head, lengths, b"/D0")
+    entries = [_values(layout, places[0], headers, files.data, lengths)]
+    if attrs is not None:
+        named = np.fromiter(map(len, attrs), np.int64, len(attrs))
+        headers = _headers(fileids, head, named, b"/A0")
+        entries.append(_values(layout, places[1], headers, attrs, named))
     inodes = _inodes(
         form, isz, fileids, lengths, files.ftypes, mtimes, places[0],
         None if named is None else (places[1], named),
     )  # fmt: skip
-    entries.append(_keyed(kv.layout, places[-1], files, keys, inodes))
+    entries.append(_keyed(layout, places[-1], files, keys, inodes))
     chunk = _joined(entries)
     for i, entry in enumerate(entries):
         if not entry.sealed:
-            _seal(chunk, at[:, i], ends[:, i], base, kv.layout)
-    kv.append_encoded(chunk, each * n)
-    store.itotsz += n * isz
-    store.dtotsz += int(lengths.sum())
-    put = Placed(files, keys, places[-1], places[0], fileids, mtimes)
-    store.catalog.put_many(put, attrs)
-    return places[-1], places[0]
+            _seal(chunk, at[:, i], ends[:, i], places[i], layout)
+    return chunk
 
 
 class _Entries(NamedTuple):
@@ -269,18 +302,19 @@ def append_drafts(store: Store, drafts: Iterable[Draft]) -> Iterator[list[bytes]
 
     cost    a sixth of writing them one by one
     """
-    batch: list[Draft] = []
-    digits = size = 0
+    batches: dict[tuple[int, bool], list[Draft]] = {}  # by digits of the FILEIDs, attributes
+    sizes: dict[tuple[int, bool], int] = {}
     for draft in list(drafts):
         if not draft.plain:
             continue
-        wide = len(f"{draft.fileid:x}")
-        if batch and (wide != digits or size > BATCH):
-            yield _append_batch(store, batch)
-            batch, size = [], 0
+        kind = len(f"{draft.fileid:x}"), draft.attrs is not None
+        batch = batches.setdefault(kind, [])
         batch.append(draft)
-        digits, size = wide, size + len(draft.tail)
-    if batch:
+        sizes[kind] = sizes.get(kind, 0) + len(draft.tail)
+        if sizes[kind] > BATCH:
+            yield _append_batch(store, batches.pop(kind))
+            del sizes[kind]
+    for batch in batches.values():
         yield _append_batch(store, batch)
 
 
@@ -288,7 +322,8 @@ def _append_batch(store: Store, batch: list[Draft]) -> list[bytes]:
     files = _Tails.of(batch)
     fileids = np.array([draft.fileid for draft in batch], np.int64)
     mtimes = np.array([draft.mtime for draft in batch], np.int64)
-    positions, _ = append_plain(store, files, fileids, mtimes)
+    attrs = [draft.attrs.encode() for draft in batch if draft.attrs]
+    positions, _ = append_plain(store, files, fileids, mtimes, attrs or None)
     store.index.assign_new(files.keys, positions)
     return files.keys
 
@@ -342,13 +377,11 @@ def _inodes(
     return out
 
 
-def _seal(chunk: bytearray, at: Int64, ends: Int64, base: int, layout: Layout) -> None:
-    """Fill in the checksums of the entries at [at, ends) of a chunk for position `base`."""
-    view = memoryview(chunk)
-    pairs = zip((at + 1).tolist(), (ends - 4).tolist(), strict=True)
-    bodies = (view[a:b] for a, b in pairs)
+def _seal(chunk: bytearray, at: Int64, ends: Int64, places: Int64, layout: Layout) -> None:
+    """Fill in the checksums of the entries at [at, ends) of a chunk, `places` in the file."""
+    sums = layout.sums_at(places, memoryview(chunk), at + 1, ends - 4)
     raw = np.frombuffer(chunk, np.uint8)
-    raw[(ends - 4)[:, None] + np.arange(4)] = _sums(layout, at + base, bodies)
+    raw[(ends - 4)[:, None] + np.arange(4)] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
 
 
 class Encoded(bytes):
@@ -432,6 +465,7 @@ class BulkPut:
         self._store, self._changes = store, changes
         store.catalog.follow_bulk()
         self._fast = can_append(store)
+        self._longest = min(NAME_LIMIT, store.kv.layout.key.limit - 3)  # bytes of a name
         # Without delflags a name that exists must be refused at once.
         self._put = changes.put_bulk if store.kv.layout.delflag else changes.put
         self._rows = FIRST
@@ -491,6 +525,9 @@ class BulkPut:
             batch.extend(islice(source, min(STEP, self._rows - start)))
             if len(batch) == start:
                 return
+            if native.code is not None and (known := native.code.size_of(batch, start)) >= 0:
+                size += known
+                continue
             try:
                 size += sum(map(len, map(CONTENT, batch[start:])))
             except (TypeError, IndexError):  # no bytes: the columns will say so
@@ -513,6 +550,8 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
+        if native.code is not None and (pairs := self._pairs(batch)) is not None:
+            return pairs
         try:
             lengths = set(map(len, batch))
         except TypeError:
@@ -533,6 +572,17 @@ class BulkPut:
             )
         plain = (FileType.FILE,) * len(batch)
         return self._columns(names, _contents(data), ns, plain, attrs)
+
+    def _pairs(self, batch: list[tuple[Any, ...]]) -> Columns | None:
+        """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
+        n = len(batch)
+        sizes = np.empty((2, n), np.int64)
+        found = native.code.pairs(batch, sizes[0], sizes[1])
+        least, most = int(sizes[0].min()), int(sizes[0].max())
+        if found is None or least < 4 or most > self._longest + 3:
+            return None
+        none, plain = (None,) * n, (FileType.FILE,) * n
+        return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
 
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
@@ -565,9 +615,8 @@ class BulkPut:
         key_lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         if len(keys) != n or int(key_lengths.min()) < 4:
             raise ValueError("a name must not be empty or have NUL in it")
-        longest = min(NAME_LIMIT, self._store.kv.layout.key.limit - 3)
-        if int(key_lengths.max()) > longest + 3:
-            raise NameTooLong(f"a name may have {longest} bytes", self._store.base)
+        if int(key_lengths.max()) > self._longest + 3:
+            raise NameTooLong(f"a name may have {self._longest} bytes", self._store.base)
         lengths = np.fromiter(map(len, data), np.int64, n)
         return Columns(keys, key_lengths, data, lengths, ns, ftypes, attrs)
 

@@ -28,7 +28,7 @@ from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
 from winkfs.units import nearest_ns
-from winkmount.source import Attr, DirEntry, Steps, run_steps
+from winkmount.source import Amendment, Attr, DirEntry, Steps, amend_singly, run_steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -61,6 +61,8 @@ class ContainerSource:
         room = self.names.store.kv.layout.key.limit - len(INODE)
         self._longest = min(MAX_PATH, room)  # bytes of a path
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
+        settings = self.names.store.settings
+        self._keeps_times = settings.attrs and settings.nanoseconds and not settings.ao
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
         self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
@@ -141,7 +143,8 @@ class ContainerSource:
 
     def _touch(self, path: bytes) -> None:
         """A name came or went: the directory it is in is as new as that."""
-        self._changed()
+        if not self._dirty_since:
+            self._changed()
         above = path.rpartition(b"/")[0]
         self._mtimes[above] = time.time_ns()
         self._touched.add(above)
@@ -153,7 +156,8 @@ class ContainerSource:
 
     def _changed_entry(self, path: bytes) -> None:
         """A name has another inode."""
-        self._changed()
+        if not self._dirty_since:
+            self._changed()
         self.names.tree.change(path)
 
     def _change(
@@ -440,6 +444,25 @@ class ContainerSource:
             self._mtimes.pop(path, None)
         self.view.note_change(id, now_ns)
 
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        """See `Amending`. Programs that unpack archives do this to each file they have made."""
+        names, draft = self.names, None
+        if id not in self._spools and self._keeps_times and names.engine.troubles == names.troubles:
+            path = self.places[id]
+            draft = names.drafts.get(path + INODE)
+        if draft is None or draft.fileid != id or draft.ftype == FileType.DIR:
+            return amend_singly(self, id, change, now_ns)
+        mode, uid, gid, mtime_ns, is_now = change
+        if mtime_ns is not None or is_now:
+            mtime_ns = nearest_ns(now_ns if is_now or mtime_ns is None else mtime_ns)
+        elif names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
+            self.view.note_change(id, now_ns)
+            return self.view.drafted(draft)
+        draft = names.engine.amend(draft.key, mode, uid, gid, mtime_ns, now_ns)
+        self._changed_entry(path)
+        self.view.note_change(id, now_ns)
+        return self.view.drafted(draft)
+
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()
         if id == self.root:
@@ -475,7 +498,7 @@ class ContainerSource:
             return
         path = self.places[id]
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
-        self._container.write_many(path, pieces, mtime_ns=mtime_ns)
+        self.names.engine.write_many(path + INODE, pieces, mtime_ns)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)

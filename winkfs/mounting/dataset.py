@@ -300,6 +300,17 @@ class DatasetView:
             return [None] * len(rows)
         return files.contents(rows)
 
+    def present(self, id: int, size: int) -> bool:
+        """Whether the page cache has what `read_at` takes, most likely."""
+        files = self._shards.get(id >> POSITION)
+        return files is None or files.present(id & (1 << POSITION) - 1, size)
+
+    def bring(self, id: int, size: int) -> None:
+        """Wait until it has. For any thread."""
+        files = self._shards.get(id >> POSITION)
+        if files is not None:
+            files.bring(id & (1 << POSITION) - 1, size)
+
     # users
 
     def use(self, id: int) -> None:

@@ -73,7 +73,9 @@ class Places:
         """The path of a name in a directory. Raises as an index does."""
         above = self.held.get(parent)
         if above is None:
-            above = self[parent]
+            above = self._young.get(parent)
+            if above is None:
+                above = self[parent]
         return above + b"/" + name if above else name
 
     def directory_id(self, path: bytes) -> int:

@@ -22,7 +22,7 @@ from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
-from winkfs.container.ondisk.inode import Attrs, Extent, Inode, assemble, cut
+from winkfs.container.ondisk.inode import Attrs, Extent, FileType, Inode, assemble, cut
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
@@ -37,6 +37,7 @@ ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of 
 KEEP: Final = 4  # values kept, for reads in small steps of large files
 INODES: Final = 64  # inodes of several extents kept
 ATTRS: Final = 1 << 10  # attributes kept
+AHEAD: Final = 4 << 20  # bytes that the disk brings ahead of who reads files in order, at most
 BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
 SHOWN: Final = 64  # extents in a text
 
@@ -107,6 +108,9 @@ class Lookup:
         self._values: dict[int, bytes] = {}  # position -> checked value
         self._known_attrs: dict[int, Attrs] = {}  # by position
         self._buffer = self._region = memoryview(bytearray(0))
+        self._inode_size = store.inode_size
+        self._ahead = 0  # bytes of the file up to which the disk was asked for them
+        self._form = struct.Struct(">8x6q" + ("3q" if store.settings.pairoff else "2q"))
         self.find: Find = self._finder()
 
     def renew(self) -> None:
@@ -122,7 +126,24 @@ class Lookup:
 
     def at(self, pos: int) -> Found:
         """The file whose inode stands at a position. Raises CorruptError."""
-        return self._found(pos, self.inode(pos))
+        return self._plain(pos) or self._found(pos, self.inode(pos))
+
+    def _plain(self, pos: int) -> Found | None:
+        """The same of an inode that `put` writes for a file of one extent; None: it is another.
+        Half the time of the ordinary way."""
+        kv, size = self._store.kv, self._inode_size
+        if not kv.layout.standard or not 0 < pos < kv.end or size < self._form.size:
+            return None
+        if pos >= kv.visible:
+            kv.show(pos)
+        value = self._usual(self._fetch(pos, min(size + ROUND + NAME, kv.end - pos)), pos, size)
+        if value is None:
+            return None
+        nexti, fileid, lsize, ftype, mtime, count, pointer, *rest = self._form.unpack_from(value)
+        whole = count == 1 and rest[-1] == lsize and pointer > 0 and not any(rest[:-1])
+        if nexti or fileid < 1 or lsize < 0 or not whole:
+            return None
+        return Found(pos, fileid, lsize, ftype or FileType.FILE, mtime, pointer, None)
 
     def _found(self, pos: int, inode: Inode) -> Found:
         attrs = self._content.attrs(inode) if inode.attrs else None
@@ -287,12 +308,13 @@ class Lookup:
         None where they lie far apart, or where an inode or a content is written in another way or
         damaged: see `read`. They are good until the next call.
         """
-        kv, inode = self._store.kv, self._store.inode_size
+        kv, inode = self._store.kv, self._inode_size
         low, high = int(pointers.min()), int((pointers + sizes).max()) + ROUND
         near = high - low <= 2 * int(sizes.sum()) and kv.layout.standard and low > 0
         if not near or high - ROUND > kv.visible:
             return [None] * len(pointers)
         high += inode + ROUND + NAME  # `put` writes an inode behind its content
+        self._expect(high, high - low)
         if high - low > len(self._region):
             self._region = memoryview(bytearray(high - low))
         got = kv.storage.read_into(self._region[: high - low], low)
@@ -306,6 +328,28 @@ class Lookup:
             None if value(pos, inode) is None else value(pointer, size)
             for pos, pointer, size in rows
         ]
+
+    def _expect(self, at: int, size: int) -> None:
+        """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings
+        twice as many bytes, while these are checked and pushed. On a cold disk: 1.5 times the
+        files a second."""
+        stop = min(at + min(2 * size, AHEAD), self._store.kv.end)
+        start = self._ahead if at <= self._ahead <= at + AHEAD else at
+        if stop - start >= min(size, AHEAD // 4):
+            self._store.kv.storage.read_ahead(start, stop - start)
+            self._ahead = stop
+
+    def present(self, pos: int, size: int) -> bool:
+        """Whether the page cache has the inode at a position and a content of `size` bytes before
+        it, where `put` writes it. See `Storage.present`."""
+        start = max(pos - size - ROUND, 0)
+        storage = self._store.kv.storage
+        return storage.present(start, pos + self._inode_size - start)
+
+    def bring(self, pos: int, size: int) -> None:
+        """Have them brought from the disk, and wait for that. For any thread."""
+        start = max(pos - size - ROUND, 0)
+        self._store.kv.storage.read(start, pos + self._inode_size + NAME - start)
 
     def _usual(self, data: memoryview, pos: int, size: int) -> memoryview | None:
         """The value of the entry at `pos`, which begins `data`; None: it is not one of `put` of

@@ -399,6 +399,15 @@ class ShardFiles:
         positions = rows[:, POS] & (1 << POSITION) - 1
         return self._lookup.contents(positions, rows[:, POINTER], rows[:, SIZE])
 
+    def present(self, pos: int, size: int) -> bool:
+        """See `Lookup.present`."""
+        return self.error is not None or self._lookup.present(pos, size)
+
+    def bring(self, pos: int, size: int) -> None:
+        """See `Lookup.bring`."""
+        if self.error is None:
+            self._lookup.bring(pos, size)
+
     def _need(self) -> None:
         if self.error is not None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -36,6 +36,7 @@ from winkmount.source import Attr
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.container.draft import Draft
     from winkfs.mounting.spool import Spool
     from winkfs.mounting.timedir import TimeDirectory
 
@@ -388,6 +389,14 @@ class ContainerView:
         self.names.budget.reads(int(rows[:, SIZE].sum()))
         return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
+    def present(self, pos: int, size: int) -> bool:
+        """Whether the page cache has what `read_at` takes, most likely."""
+        return self.names.lookup.present(pos, size)
+
+    def bring(self, pos: int, size: int) -> None:
+        """Wait until it has. For any thread."""
+        self.names.lookup.bring(pos, size)
+
     # --- attributes by path ---
 
     def attr(self, path: bytes) -> Attr | None:
@@ -442,6 +451,11 @@ class ContainerView:
         attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
         self.places.note(attr[0], path)
         return attr
+
+    def drafted(self, draft: Draft) -> Attr:
+        """The same of a file that is being changed."""
+        attr = self._file_attr(draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs)
+        return self._with_ctime(attr) if self._ctimes else attr
 
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""

@@ -92,6 +92,7 @@ class FileStorage(Storage):
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
         self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._not_resident: list[tuple[int, int]] = []  # pages
+        self._spared = (0, 0)  # pages that were read ahead
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self.fd, length, offset)
@@ -138,12 +139,29 @@ class FileStorage(Storage):
         if runs:
             for mapped in self._sparse:
                 mapped.madvise(mmap.MADV_DONTNEED)  # pages that are mapped would stay
+        (low, high), self._spared = self._spared, (0, 0)
         for i, j in runs:
-            pagecache.forget(self.fd, i, j)
+            for start, stop in ((i, min(j, low)), (max(i, high), j)) if low < high else ((i, j),):
+                if start < stop:
+                    pagecache.forget(self.fd, start, stop)
 
     def read_ahead(self, offset: int, length: int) -> None:
+        self._spared = offset // PAGE, -(-(offset + length) // PAGE)
         with contextlib.suppress(OSError):  # only advice
             os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def present(self, offset: int, length: int) -> bool:
+        if len(self._not_resident) < 2:
+            return True
+        byte = [bytearray(1)]
+        try:
+            for at in (offset, offset + length - 1):
+                os.preadv(self.fd, byte, at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # not on this filesystem
+            return True
+        return True
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)

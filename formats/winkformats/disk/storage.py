@@ -174,7 +174,15 @@ class Storage(ABC):
         """
 
     def read_ahead(self, offset: int, length: int) -> None:  # noqa: B027
-        """Have these bytes brought into the page cache, in the background."""
+        """Have these bytes brought into the page cache, in the background. The next `drop_seen`
+        leaves them there."""
+
+    def present(self, offset: int, length: int) -> bool:
+        """Whether the page cache has the first and the last of these bytes; True: unknown, too.
+
+        cost    nothing where it had all when `remember_resident` was called
+        """
+        return True
 
 
 class Handle:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats import hashing
+from winkformats import hashing, native
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
 from winkformats.hashing import MASK63
@@ -80,6 +80,21 @@ def find_many(
     Needs CELLSZ >= 2. The first cell whose S agrees wins: compare the key, and look further with
     `probe` where it differs, which takes two keys with one 64-bit hash.
     """
+    if native.code is not None and shape.cellsz == 2:
+        found = np.empty((2, len(s)), np.int64)
+        marks = shape.htsize, shape.htfree, shape.htdel
+        s, bits = np.ascontiguousarray(s), np.ascontiguousarray(bits)
+        if not native.code.find_many(cells, *marks, s, bits, found[0], found[1]):
+            return found[0], found[1]
+        left = found[1] == shape.htsize  # the end of whose run is far
+        found[:, left] = _find_many(shape, cells, s[left], bits[left])
+        return found[0], found[1]
+    return _find_many(shape, cells, s, bits)
+
+
+def _find_many(
+    shape: Shape, cells: npt.NDArray[np.void], s: UInt64, bits: UInt64
+) -> tuple[Int64, Int64]:
     pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), ~shape.htsize, np.int64)
     slot = (bits % np.uint64(shape.htsize)).astype(np.int64)
     todo, step, seen = np.arange(len(s)), 1, 0

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.errors import CorruptError, FormatError
-from winkformats.hashing import xxh3_many
+from winkformats.hashing import xxh3_at, xxh3_many
 
 PREFIXES: Final = (
     struct.Struct(">B"),
@@ -185,8 +185,21 @@ class Layout:
 
     def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Any]) -> npt.NDArray[np.uint32]:
         """The same for many entries, as numbers: uint32[n]."""
-        seeds = pos.astype(np.uint64) + np.uint64(self.contid & MASK64)
-        return xxh3_many(bodies, seeds.tolist()).astype(np.uint32)
+        return xxh3_many(bodies, self._seeds(pos)).astype(np.uint32)
+
+    def sums_at(
+        self,
+        pos: npt.NDArray[np.int64],
+        data: bytes | memoryview,
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.uint32]:
+        """The same of entries whose parts between delflag and checksum are data[start:stop]."""
+        return xxh3_at(data, starts, stops, self._seeds(pos)).astype(np.uint32)
+
+    def _seeds(self, pos: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        seeds: npt.NDArray[np.uint64] = pos.astype(np.uint64) + np.uint64(self.contid & MASK64)
+        return seeds
 
     def locate(self, data: bytes | memoryview, at: int) -> Span | None:
         """Find the parts of the entry at `at`; None where `data` ends before its value length.

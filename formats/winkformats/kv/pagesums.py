@@ -161,4 +161,4 @@ def _sums(read: Read, contid: int, first: int, stop: int, size: int) -> UInt64:
     begins = range(0, end - start, PAGE)
     pages = map(data.__getitem__, map(slice, begins, range(PAGE, end - start + PAGE, PAGE)))
     seeds = np.arange(start, end, PAGE).astype(np.uint64) + np.uint64(contid & MASK64)
-    return xxh3_many(pages, seeds.tolist())
+    return xxh3_many(pages, seeds)

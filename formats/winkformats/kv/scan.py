@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats import native
 from winkformats.arrays import Bools, Int64, UInt8, column, keep_heap, rows_at
 from winkformats.disk.pagecache import WINDOW
 from winkformats.disk.storage import Storage
@@ -130,7 +131,7 @@ class Batch:
         if not self.whole:
             return np.array([self._long_sum()], np.uint32)
         starts, ends = self.at[index] + self.layout.delflag, self.end[index] - 4
-        return self.layout.sums(self.pos[index], self.slices(starts, ends))
+        return self.layout.sums_at(self.pos[index], self.data, starts, ends)
 
     def slices(self, starts: Int64, ends: Int64) -> Iterator[memoryview]:
         """Views of data[starts[i]:ends[i]], one at a time: that needs no list of all."""
@@ -172,8 +173,8 @@ class EntryRows(NamedTuple):
             found &= self.matrix[:, 0] <= 1
         if layout.checksum:
             ends = self.begin + self.size - 4
-            bodies = self.slices(self.begin + layout.delflag, ends)
-            found &= layout.sums(pos, bodies) == column(rows_at(self.raw, ends, 4), ">u4", 0)
+            sums = layout.sums_at(pos, self.raw, self.begin + layout.delflag, ends)
+            found &= sums == column(rows_at(self.raw, ends, 4), ">u4", 0)
         return found
 
     def slices(self, starts: Int64, stops: Int64) -> list[bytes]:
@@ -250,7 +251,7 @@ def scan(
             asked = min(size, stop - pos)
             data = reader.read(pos, asked)
             found, end = walk(data)
-            if not found:
+            if not len(found):
                 if len(data) < asked:
                     raise CorruptError("file is shorter than FILESIZE", file=storage.name,
                                        offset=pos)  # fmt: skip
@@ -259,7 +260,7 @@ def scan(
                     continue
                 found, end = [0], size
             size = WINDOW
-            batch = Batch(storage, layout, pos, data, np.array(found, np.int64))
+            batch = Batch(storage, layout, pos, data, np.asarray(found, np.int64))
             if layout.align > 1:
                 _check_gaps(batch, min(stop, layout.aligned(pos + end)), problem)
             if progress:
@@ -431,8 +432,11 @@ def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
     return True
 
 
-def _walk_standard(data: memoryview) -> tuple[list[int], int]:
+def _walk_standard(data: memoryview) -> tuple[list[int] | Int64, int]:
     """Offsets of the whole entries in `data` and the end of the last, in the default layout."""
+    if native.code is not None:
+        places, end = native.code.walk(data)
+        return np.frombuffer(places, np.int64), end
     found: list[int] = []
     add, limit, at = found.append, len(data), 0
     key_len, value_len = PREFIXES[1].unpack_from, PREFIXES[2].unpack_from

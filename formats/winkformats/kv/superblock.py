@@ -51,8 +51,9 @@ INCOMPAT_BITS: Final = {
     8: "PAIROFF",
     16: "ATTRS",
     32: "compressed content",
+    64: "INCHAIN",
 }
-KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16
+KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16 | 64
 
 
 def text_value(text: str) -> int:

@@ -26,6 +26,9 @@ _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
 MNT_DETACH: Final = 2
 _ALWAYS: Final = 2 | 4  # MS_NOSUID, MS_NODEV
 _KERNEL: Final = ("allow_other", "default_permissions")
+TRIES: Final = 32  # waits between two looks at how many were in vain
+REST: Final = 16  # requests without a wait after the first look that finds too many
+MOST_REST: Final = 512  # after many such looks
 
 
 class Refused(OSError):
@@ -131,6 +134,43 @@ class Pace(NamedTuple):
     timeout: int
 
 
+class Spinning:
+    """When to go on asking. Where half of the waits are in vain it sleeps at once for a while, each
+    time for twice as long: whoever asks has other things to do, or others want the processors, and
+    then a wait takes them from who would ask.
+
+    seconds  of a wait; 0: never
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waits = self._vain = 0  # since the last look
+        self._left, self._rest = 0, REST  # requests without a wait: still, and the next time
+
+    def until(self) -> float:
+        """Until when to ask, by `time.perf_counter`, now that a request is answered; 0.0: not."""
+        if self._waits == TRIES:
+            self._look()
+        if self._left:
+            self._left -= 1
+            return 0.0
+        if not self._seconds:
+            return 0.0
+        self._waits += 1
+        return time.perf_counter() + self._seconds
+
+    def in_vain(self) -> None:
+        """No request came so long."""
+        self._vain += 1
+
+    def _look(self) -> None:
+        if 2 * self._vain >= self._waits:
+            self._left, self._rest = self._rest, min(2 * self._rest, MOST_REST)
+        else:
+            self._rest = REST
+        self._waits = self._vain = 0
+
+
 class Connection:
     """What the kernel asks on one device, until the mount is gone or a signal ends the server."""
 
@@ -213,19 +253,21 @@ class Connection:
         poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
-        spin = self._pace.spin
+        spinning = Spinning(self._pace.spin)
         while (length := receive()) >= 0:
             if not length:
                 if clock() > until:
+                    if until:
+                        spinning.in_vain()
+                        until = 0.0
                     if ending in dict(poll.poll()) and server.idle():
                         return
-                    until = clock() + spin
                 continue
             _, opcode, unique, node = unpack(room)
             if opcode in p.SILENT:
                 server.forget(opcode, node, room[head:length])
                 continue
-            until = clock() + spin if request(opcode, unique, node, room[head:length]) else 0.0
+            until = spinning.until() if request(opcode, unique, node, room[head:length]) else 0.0
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import logging
 import stat
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
 
+from winkmount.guard import Waiting
 from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
@@ -20,7 +20,7 @@ from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Attr, DirEntry, Nodes
+from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Nodes
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -55,7 +55,7 @@ class Engine:
         caching = operations.caching
         self._names, self._missing = _time(caching.names), _time(caching.missing)
         self._open_flags = p.NOFLUSH * operations.source.gather
-        self._later = ThreadPoolExecutor(1, "winkmount-sync")
+        self._waiting = Waiting(self.answer, connection.reply)
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -90,7 +90,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        self._later.shutdown()
+        self._waiting.close()
 
     def start(self) -> None:
         pass
@@ -103,17 +103,11 @@ class Engine:
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or begin to."""
         if opcode in LATER:
-            self._later.submit(self._answer_later, opcode, unique, node, bytes(body))
+            self._waiting.put(opcode, unique, node, body, self._connection.caller()[2])
             return False
         code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
         return True
-
-    def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
-        try:
-            self._connection.reply(unique, *self.answer(opcode, node, memoryview(body)))
-        except OSError as error:
-            log.error("fsync: %s", error)
 
     def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, Reply]:
         """-> an errno or 0, and what is to be said."""
@@ -131,7 +125,10 @@ class Engine:
         return errno.EIO, b""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """The kernel does not hold some numbers any more."""
+        """The kernel does not hold some numbers any more, or a signal came to who waits."""
+        if opcode == p.INTERRUPT:
+            self._waiting.interrupt(p.LONG.unpack_from(body)[0])
+            return
         with self.operations.mutex:
             if opcode == p.FORGET:
                 self.nodes.forget(node, p.LONG.unpack_from(body)[0])
@@ -219,17 +216,23 @@ class Engine:
         what, fh, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
         operations, path = self.operations, _node(node)
         info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
-        if what & p.SET_MODE:
-            operations.chmod(path, mode, info)
-        if what & (p.SET_UID | p.SET_GID):
-            owner = uid if what & p.SET_UID else -1, gid if what & p.SET_GID else -1
-            operations.chown(path, *owner)
+        change = Amendment(
+            mode & 0o7777 if what & p.SET_MODE else None,
+            uid if what & p.SET_UID else -1,
+            gid if what & p.SET_GID else -1,
+            mtime * NANO + nanos if what & p.SET_MTIME else None,
+            what & p.SET_MTIME_NOW != 0,
+        )
+        if what & p.SET_ANY and not what & (p.SET_SIZE | p.KILLS):
+            return self._attr(node, operations.amend(path, change, info))
+        if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
+            operations.amend(path, change._replace(mtime_ns=None, is_now=False), info)
         if what & p.SET_SIZE:
             operations.truncate(path, size, info)
         if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
             self._kill(path, info)
-        if what & (p.SET_MTIME | p.SET_ATIME):
-            operations.utimens(path, _times(what, mtime, nanos))
+        if what & p.SET_MTIME:
+            operations.amend(path, change._replace(mode=None, uid=-1, gid=-1), info)
         return self._attr(node, operations.lookup(path, info)[0])
 
     def _kill(self, path: str, info: Info | None) -> None:
@@ -269,11 +272,11 @@ class Engine:
     def _create(self, node: int, body: memoryview) -> Reply:
         flags, mode, how = p.CREATE_IN.unpack_from(body)
         name, info = bytes(body[p.CREATE_IN.size : -1]), Info(flags=flags)
-        self.operations.create(_path(node, name), mode, info)
-        if how & p.KILL_AT_OPEN:
+        attr = self.operations.make(_path(node, name), mode, info)
+        if how & p.KILL_AT_OPEN and attr.mode & (stat.S_ISUID | stat.S_ISGID):
             self._kill(_path(node, name), info)
-        attr, links = self.operations.lookup(_path(node, name), info)
-        return self._entry(node, name, attr, links) + self._opened(info)
+            attr, _ = self.operations.lookup(_path(node, name), info)
+        return self._entry(node, name, attr) + self._opened(info)
 
     def _read(self, node: int, body: memoryview) -> Reply:
         (fh,), (offset, size) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
@@ -382,14 +385,6 @@ def _time(seconds: float) -> tuple[int, int]:
     """-> seconds and nanoseconds."""
     whole = int(seconds)
     return whole, int((seconds - whole) * NANO)
-
-
-def _times(what: int, mtime: int, nanos: int) -> tuple[int, int] | None:
-    """As `Operations.utimens` has them."""
-    omit, now = (1 << 30) - 2, (1 << 30) - 1
-    if not what & p.SET_MTIME:
-        return omit, omit
-    return omit, now if what & p.SET_MTIME_NOW else mtime * NANO + nanos
 
 
 def serve(

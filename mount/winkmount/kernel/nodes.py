@@ -64,6 +64,11 @@ class NodePaths(Paths):
         opened = self.opened.get(found.id)
         return found if opened is None else opened.shown(found)
 
+    def id(self, path: str | None, fi: FileInfo | None = None) -> int:
+        if path is None or "/" in path[1:]:
+            return super().id(path, fi)
+        return self._node(path).id
+
     def _stat(self, node: Node) -> Attr:
         try:
             return self.source.stat(node.id)

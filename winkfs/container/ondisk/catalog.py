@@ -89,7 +89,8 @@ NEW: Final = {
     CLASHES: 0,
 }  # fmt: skip
 TOGETHER: Final = 8  # blocks that are written together
-KEPT: Final = 32  # blocks kept decoded
+KEPT: Final = 64  # blocks kept decoded: `find` comes back to those that showed a directory
+KEPT_COLUMNS: Final = 32  # columns of blocks kept
 AT_ONCE: Final = 64  # blocks that are decoded together
 GAP: Final = 4 << 10  # bytes between two blocks that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
@@ -436,7 +437,7 @@ class Run:
         return builtin(name, names, self.block(number).numbers)
 
     def column(self, number: int, name: str) -> Column:
-        """The values of a column in a block; the last KEPT ones stay in memory.
+        """The values of a column in a block; the last KEPT_COLUMNS ones stay in memory.
 
         raises  DerivedDamage; KeyError for a column that there is not
         cost    one read
@@ -449,7 +450,7 @@ class Run:
                 return Column.nulls(kind, rows)
             decode = partial(Column.decode, kind, rows=rows)
             found = _checked(self._storage, where, decode)
-            if len(self._columns) >= KEPT:
+            if len(self._columns) >= KEPT_COLUMNS:
                 del self._columns[next(iter(self._columns))]
             self._columns[number, name] = found
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -29,10 +29,14 @@ UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
 EXTENSIONS: Final = frozenset(
     [
         "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",
-        "PAIROFF", "ATTRS",
+        "PAIROFF", "ATTRS", "INCHAIN",
     ]
 )  # fmt: skip
 HOLES: Final = 4  # bit of INCOMPAT
+CHAINS: Final = 64  # bit of INCOMPAT
+INCHAIN: Final = "INCHAIN"  # 1: an inode may build on another one
+MAX_VARIABLES: Final = 31  # of a superblock
+USUAL: Final = {"HTFREE": 0, "HTDEL": 1}  # as where they are missing
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
 INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
@@ -50,6 +54,7 @@ class Settings:
     pairoff: bool
     attrs: bool
     holes: bool
+    chains: bool
     havedups: bool
     ckalgo: int
     isz: int
@@ -82,6 +87,7 @@ class Settings:
             pairoff=block.get("PAIROFF") == 1,
             attrs=block.get("ATTRS") == 1,
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
+            chains=block.get(INCHAIN) == 1,
             havedups=block.get("HAVEDUPS") == 1,
             ckalgo=ckalgo,
             isz=max(isz, 56),
@@ -93,7 +99,7 @@ class Settings:
 
     @property
     def form(self) -> InodeForm:
-        return InodeForm(self.pairoff, self.ckalgo)
+        return InodeForm(self.pairoff, self.ckalgo, self.chains and self.pairoff)
 
     @property
     def nanoseconds(self) -> bool:
@@ -111,6 +117,14 @@ class Settings:
     def ns_of(self, mtime: int) -> int:
         """FMTIME -> nanoseconds since the epoch."""
         return mtime * self.mtime_unit
+
+
+def make_room(block: Superblock, names: Iterable[str]) -> None:
+    """Let a superblock have these variables, too: it drops what stands for itself."""
+    new = set(names) - block.keys()
+    for name, usual in USUAL.items():
+        if len(block) + len(new) > MAX_VARIABLES and block.get(name) == usual:
+            del block[name]
 
 
 def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:

@@ -2,7 +2,7 @@
 
     offset  size  type  field    meaning
     0       8     Q     cksum    checksum of all that follows, up to the last pair
-    8       8     q     nexti    0 (one inode per file)
+    8       8     q     nexti    0, or position of the inode below: see `chain`
     16      8     q     fileid   never reused, survives a rename
     24      8     q     lsize    file size, bytes
     32      8     q     ftype    FileType, 0..255
@@ -53,6 +53,9 @@ ATTRS: Final = struct.Struct(">qqq")
 HIGHEST: Final = (1 << 63) // NANO  # seconds that int64 holds as nanoseconds
 CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
 CTIME_VALUE: Final = struct.Struct(">q")
+JUST_CTIME: Final = struct.pack(">H19sI", len(CTIME), CTIME, CTIME_VALUE.size)
+"""What stands between owner and time in attributes that have nothing else."""
+NAMED_CTIME: Final = len(JUST_CTIME) + CTIME_VALUE.size
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 PERMISSIONS: Final = 0o7777
 UINT32: Final = (1 << 32) - 1
@@ -69,14 +72,19 @@ class Extent(NamedTuple):
     size: int
 
 
+BELOW: Final = -1
+"""The pointer of an extent that is as in the inode below, at the same offset: see `chain`."""
+
+
 class ExtentArray(Sequence[Extent]):
     """Extents in file order, immutable. `rows`: int64[n, 3], (pointer, skip, size)."""
 
-    __slots__ = ("_ends", "rows")
+    __slots__ = ("_ends", "_pointers", "rows")
 
     def __init__(self, rows: Int64) -> None:
         self.rows = rows
         self._ends: Int64 | None = None
+        self._pointers: Int64 | None = None
 
     @classmethod
     def of(cls, extents: Iterable[Extent]) -> Self:
@@ -93,20 +101,23 @@ class ExtentArray(Sequence[Extent]):
     @property
     def pointers(self) -> Int64:
         """kv_pointers of the entries they lie in, ascending, each once; holes have none."""
-        found = np.sort(self.rows[:, 0])
-        pointers: Int64 = found[(found != 0) & (np.diff(found, prepend=0) != 0)]
-        return pointers
+        if self._pointers is None:
+            found = np.sort(self.rows[:, 0])
+            self._pointers = found[(found > 0) & (np.diff(found, prepend=0) != 0)]
+        return self._pointers
 
     def part(self, start: int, stop: int) -> Self:
         """The part that holds the bytes [start, stop) of the file."""
         ends = self.ends
         if not len(ends) or start >= stop or start >= ends[-1]:
             return type(self)(self.rows[:0])
+        if start <= 0 and stop == ends[-1]:
+            return self
         first = int(np.searchsorted(ends, start, "right"))
         last = int(np.searchsorted(ends, stop, "left"))
         rows = self.rows[first : last + 1].copy()
         before = start - int(ends[first] - self.rows[first, 2])
-        rows[0, 1:] += (before, -before) if rows[0, 0] else (0, -before)
+        rows[0, 1:] += (before, -before) if rows[0, 0] > 0 else (0, -before)
         if last < len(ends):
             rows[-1, 2] -= int(ends[last]) - stop
         return type(self)(rows)
@@ -137,7 +148,7 @@ def cut(extents: Sequence[Extent], start: int, stop: int) -> Sequence[Extent]:
     for extent in extents:
         a, b = max(start - at, 0), min(stop - at, extent.size)
         if a < b:
-            skip = extent.skip + a if extent.pointer else 0
+            skip = extent.skip + a if extent.pointer > 0 else 0
             found.append(Extent(extent.pointer, skip, b - a))
         at += extent.size
         if at >= stop:
@@ -209,52 +220,14 @@ def assemble_into(
     return at
 
 
-def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
-    """The extents of a file after overwrites.
-
-    base     the extents before; nothing is written behind their end but from the end on
-    patches  (offset in the file, extent) in the order they were written; later ones win
-    cost     n log n in extents and patches; a patch also sets each piece that it covers
-    """
-    old = base if isinstance(base, ExtentArray) else ExtentArray.of(base)
-    at = np.array([offset for offset, _ in patches], np.int64)
-    new = ExtentArray.of(extent for _, extent in patches).rows
-    upto = at + new[:, 2]
-    # every piece between two neighbouring edges comes from one extent
-    size = max(int(old.ends[-1]) if len(old) else 0, int(upto.max()))
-    edges = np.concatenate([[0, size], old.ends, at, upto])
-    edges.sort(kind="stable")  # half of it is in order already; np.unique takes three times as long
-    edges = edges[np.concatenate([[True], np.diff(edges) != 0])]
-    starts, sizes = edges[:-1], np.diff(edges)
-    owner = _owners(starts, at, upto)
-    rows = np.empty((len(starts), 3), np.int64)
-    kept = owner < 0
-    source = np.searchsorted(old.ends, starts[kept], "right")
-    begins = old.ends - old.rows[:, 2]
-    rows[kept, 0] = old.rows[source, 0]
-    rows[kept, 1] = old.rows[source, 1] + starts[kept] - begins[source]
-    rows[~kept, 0] = new[owner[~kept], 0]
-    rows[~kept, 1] = new[owner[~kept], 1] + starts[~kept] - at[owner[~kept]]
-    rows[:, 2] = sizes
-    rows[rows[:, 0] == 0, 1] = 0
-    return ExtentArray(_joined(rows))
-
-
-def _owners(starts: Int64, at: Int64, upto: Int64) -> Int64:
-    """Which patch owns the piece at each of `starts`: its index, -1 for none. int64[n]."""
-    owner = np.full(len(starts), -1, np.int64)
-    first, last = np.searchsorted(starts, at), np.searchsorted(starts, upto)
-    for i, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        owner[a:b] = i  # in the order they were written: the last one stays
-    return owner
-
-
-def _joined(rows: Int64) -> Int64:
-    """Neighbours that go on in the same entry, or are both holes, become one."""
+def joined_rows(rows: Int64) -> Int64:
+    """Neighbours that go on in the same entry, or are both holes, become one. int64[n, 3]"""
     pointer, skip, size = rows.T
     goes_on = (pointer[1:] == pointer[:-1]) & (
-        (pointer[1:] == 0) | (skip[1:] == skip[:-1] + size[:-1])
+        (pointer[1:] <= 0) | (skip[1:] == skip[:-1] + size[:-1])
     )
+    if not goes_on.any():
+        return rows
     heads = np.flatnonzero(np.concatenate([[True], ~goes_on]))
     found = rows[heads]
     found[:, 2] = np.add.reduceat(size, heads)
@@ -299,7 +272,20 @@ class Attrs:
     xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
     ctime_ns: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes that they take, encoded."""
+        own = ATTRS.size if self.ctime_ns is None else ATTRS.size + NAMED_CTIME
+        if not self.xattrs:
+            return own
+        return own + sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
+
     def encode(self) -> bytes:
+        if not self.xattrs:
+            head = ATTRS.pack(self.mode, self.uid, self.gid)
+            if self.ctime_ns is None:
+                return head
+            return head + JUST_CTIME + CTIME_VALUE.pack(self.ctime_ns)
         parts, named = [ATTRS.pack(self.mode, self.uid, self.gid)], dict(self.xattrs)
         if self.ctime_ns is not None:
             named[CTIME] = CTIME_VALUE.pack(self.ctime_ns)
@@ -334,10 +320,11 @@ class Attrs:
 
 
 class InodeForm(NamedTuple):
-    """What the superblock says of inodes."""
+    """What the superblock says of inodes. `chains`: INCHAIN, NEXTI may name another inode."""
 
     pairoff: bool
     ckalgo: int
+    chains: bool = False
 
     @property
     def pair(self) -> int:
@@ -360,6 +347,8 @@ class Inode:
     attrs   (kv_pointer, bytes) of the attribute entry
     extents in file order; their sizes add up to at least lsize
     size    bytes the inode's value takes in the container
+    nexti   position of the inode below, where `extents` say only what is other than there; 0: none
+    links   of an inode that `chain.whole` made of several: they, from the newest on
     """
 
     fileid: int
@@ -369,6 +358,8 @@ class Inode:
     extents: Sequence[Extent] = ()
     attrs: tuple[int, int] | None = None
     size: int = 0
+    nexti: int = 0
+    links: tuple[Link, ...] = ()
 
     @property
     def pointers(self) -> list[int]:
@@ -377,7 +368,7 @@ class Inode:
         if isinstance(self.extents, ExtentArray):
             many: list[int] = self.extents.pointers.tolist()
             return owned + many
-        return owned + list(dict.fromkeys(e.pointer for e in self.extents if e.pointer))
+        return owned + list(dict.fromkeys(e.pointer for e in self.extents if e.pointer > 0))
 
     def encode(self, form: InodeForm, least: int) -> bytes:
         """-> the inode's value, at least `least` bytes, as long as its pairs need.
@@ -402,8 +393,9 @@ class Inode:
                     pairs += [extent.pointer, extent.size]
         count = (len(pairs) * 8 + len(many)) // form.pair
         body = struct.pack(
-            f">6q{len(pairs)}q", 0, self.fileid, self.lsize, self.ftype, self.mtime, count, *pairs
-        )
+            f">6q{len(pairs)}q",
+            self.nexti, self.fileid, self.lsize, self.ftype, self.mtime, count, *pairs,
+        )  # fmt: skip
         body += many
         value = form.sum(body).to_bytes(8, "big") + body
         return value.ljust(max(-(-least // 8) * 8, len(value)), b"\0")
@@ -424,10 +416,26 @@ class Inode:
                 expected=f"{cksum:016x}", found=f"{found:016x}",
             )  # fmt: skip
         extents, attrs = _extents(value, dcount, form)
-        bad = nexti or fileid < 1 or lsize < 0
-        if bad or _impossible(extents, lsize):
+        bad = nexti < 0 or (nexti > 0 and not form.chains) or fileid < 1 or lsize < 0
+        if bad or _impossible(extents, lsize) or (nexti == 0 and _builds_on(extents)):
             raise CorruptError("inode fields do not fit together", file=file, offset=offset)
-        return cls(fileid, lsize, ftype or FileType.FILE, mtime, extents, attrs, len(value))
+        ftype = ftype or FileType.FILE
+        return cls(fileid, lsize, ftype, mtime, extents, attrs, len(value), nexti)
+
+
+class Link(NamedTuple):
+    """One inode of a chain: its position, the bytes of its value, its extents up to LSIZE."""
+
+    pos: int
+    size: int
+    extents: ExtentArray
+
+
+def _builds_on(extents: Sequence[Extent]) -> bool:
+    """Whether any of them is as in the inode below."""
+    if isinstance(extents, ExtentArray):
+        return bool((extents.rows[:, 0] == BELOW).any())
+    return any(extent.pointer == BELOW for extent in extents)
 
 
 def _extents(

@@ -30,6 +30,7 @@ from winkfs.container.catalog import (
     values_between,
 )
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
+from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.recovery import rebuild
@@ -194,7 +195,7 @@ class Contents:
         if pointer == EMPTY:
             return b""
         if pointer == BY_INODE:
-            inode = self._inode(pos)
+            inode = whole(self._inode(pos), pos, self._entry, self._form, self._name)
             self._check_size(inode.lsize, size, pos)
             return assemble(cut(inode.extents, 0, size), self._value, self._name)
         value = self._value(pointer, size)

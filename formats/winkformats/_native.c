@@ -1,0 +1,196 @@
+/* Fast paths for the standard layout of new containers, optional: `native.py` says which path runs.
+ *
+ * Each function does what a few lines in Python do, to the bit: those are the reference. What is
+ * not plain is left to them, by an answer that says so. No length, offset or count that comes from
+ * a file is used before it is held against the end of its buffer, and it is read but once where the
+ * buffer may be a mapping, which others change. Arrays are contiguous, of int64 or uint64.
+ */
+#include "_native.h"
+
+#define VERSION 1    /* another with each change of a function here: see native.py */
+#define PASSED 4096  /* cells that a search passes here */
+
+/* --- hashes --- */
+
+/* hash_each(buffers, seeds or None) -> bytearray of uint64[n]: as many as the shorter has. */
+static PyObject *hash_each(PyObject *module, PyObject *args)
+{
+    PyObject *given, *source = NULL, *item, *found = NULL;
+    Py_buffer seeds = {0};
+    if (!PyArg_ParseTuple(args, "Oz*", &given, &seeds) || !(source = PyObject_GetIter(given)))
+        goto end;
+    Py_ssize_t n = 0, room = seeds.buf ? seeds.len / 8 : PyObject_LengthHint(given, 1024);
+    found = room < 0 ? NULL : PyByteArray_FromStringAndSize(NULL, 8 * room);
+    while (found && !(seeds.buf && n == room) && (item = PyIter_Next(source))) {
+        Py_buffer one = {0};
+        uint64_t seed = seeds.buf ? ((uint64_t *)seeds.buf)[n] : 0;
+        if (n == room && PyByteArray_Resize(found, 8 * (room = 2 * room + 64)) < 0)
+            Py_CLEAR(found);
+        else if (PyBytes_CheckExact(item))
+            ((uint64_t *)PyByteArray_AS_STRING(found))[n++] =
+                xxh3((Bytes)PyBytes_AS_STRING(item), (size_t)PyBytes_GET_SIZE(item), seed);
+        else if (PyObject_GetBuffer(item, &one, PyBUF_SIMPLE) < 0)
+            Py_CLEAR(found);
+        else {
+            ((uint64_t *)PyByteArray_AS_STRING(found))[n++] = xxh3(one.buf, (size_t)one.len, seed);
+            PyBuffer_Release(&one);
+        }
+        Py_DECREF(item);
+    }
+    if (found && (PyErr_Occurred() || PyByteArray_Resize(found, 8 * n) < 0))
+        Py_CLEAR(found);
+end:
+    Py_XDECREF(source);
+    PyBuffer_Release(&seeds);
+    return found;
+}
+
+/* hash_at(data, starts, stops, seeds or None, into): XXH3 of data[starts[i]:stops[i]]. */
+static PyObject *hash_at(PyObject *module, PyObject *args)
+{
+    Py_buffer b[5] = {0};
+    if (!PyArg_ParseTuple(args, "y*y*y*z*w*", b, b + 1, b + 2, b + 3, b + 4)) {
+        release(b, 5);
+        return NULL;
+    }
+    Py_ssize_t n = b[1].len / 8;
+    bool wrong = lengths_differ(b[1].len, n) || lengths_differ(b[2].len, n)
+        || lengths_differ(b[4].len, n) || (b[3].buf && lengths_differ(b[3].len, n));
+    if (!wrong) {
+        const int64_t *starts = b[1].buf, *stops = b[2].buf;
+        const uint64_t *seeds = b[3].buf;
+        uint64_t *into = b[4].buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; i++) {
+            Py_ssize_t start = starts[i], stop = stops[i];
+            Py_ssize_t size = PySlice_AdjustIndices(b[0].len, &start, &stop, 1);
+            into[i] = xxh3((Bytes)b[0].buf + (size ? start : 0), (size_t)size, seeds ? seeds[i] : 0);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    release(b, 5);
+    if (wrong)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- entries --- */
+
+/* Bytes of the entry at data[at:limit], 0: it is not all there. */
+static inline int64_t entry_size(Bytes data, int64_t limit, int64_t at)
+{
+    if (at < 0 || limit - at < 11)
+        return 0;
+    int64_t size = 11 + (int64_t)once16(data + at + 1);
+    if (limit - at < size)
+        return 0;
+    size += once32(data + at + size - 8);
+    return limit - at < size ? 0 : size;
+}
+
+/* walk(data) -> (bytearray of int64[n]: where its whole entries begin, where the last one ends) */
+static PyObject *walk(PyObject *module, PyObject *args)
+{
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "y*", &data))
+        return NULL;
+    int64_t at = 0, size, n = 0, room = data.len / 256 + 64;
+    PyObject *found = PyByteArray_FromStringAndSize(NULL, 8 * room);
+    while (found && (size = entry_size(data.buf, data.len, at))) {
+        if (n == room && PyByteArray_Resize(found, 8 * (room *= 2)) < 0)
+            Py_CLEAR(found);
+        else
+            ((int64_t *)PyByteArray_AS_STRING(found))[n++] = at;
+        at += size;
+    }
+    PyBuffer_Release(&data);
+    if (!found || PyByteArray_Resize(found, 8 * n) < 0) {
+        Py_XDECREF(found);
+        return NULL;
+    }
+    return Py_BuildValue("(NL)", found, (long long)at);
+}
+
+/* --- cells of two words --- */
+
+/* find_many(cells, HTSIZE, HTFREE, HTDEL, s, bits, pointers, slots) -> rows that were not decided:
+ * their slot is HTSIZE. The others are as `table.find_many` has them. */
+static PyObject *find_many(PyObject *module, PyObject *args)
+{
+    Py_buffer b[5] = {0};
+    long long count, free_mark, deleted;
+    if (!PyArg_ParseTuple(args, "y*LLLy*y*w*w*", b, &count, &free_mark, &deleted, b + 1, b + 2,
+                          b + 3, b + 4)) {
+        release(b, 5);
+        return NULL;
+    }
+    Py_ssize_t n = b[1].len / 8, left = 0;
+    bool wrong = lengths_differ(b[1].len, n) || lengths_differ(b[2].len, n)
+        || lengths_differ(b[3].len, n) || lengths_differ(b[4].len, n);
+    if (!wrong && (count < 1 || count > b[0].len / 16)) {
+        PyErr_SetString(PyExc_ValueError, "fewer cells than HTSIZE");
+        wrong = true;
+    }
+    if (!wrong) {
+        Bytes cells = b[0].buf;
+        const uint64_t *s = b[1].buf, *bits = b[2].buf;
+        int64_t *pointers = b[3].buf, *slots = b[4].buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; i++)
+            __builtin_prefetch(cells + 16 * (slots[i] = (int64_t)(bits[i] % (uint64_t)count)));
+        for (Py_ssize_t i = 0; i < n; i++) {
+            int64_t slot = slots[i], most = count < PASSED ? count : PASSED, pointer = 0;
+            slots[i] = count;
+            pointers[i] = 0;
+            for (; most > 0; most--) {
+                pointer = be64(cells + 16 * slot);
+                if (pointer == free_mark) {
+                    slots[i] = ~slot;
+                    break;
+                }
+                if ((uint64_t)be64(cells + 16 * slot + 8) == s[i] && pointer != deleted) {
+                    slots[i] = slot;
+                    pointers[i] = pointer;
+                    break;
+                }
+                if (++slot == count)
+                    slot = 0;
+            }
+            left += slots[i] == count;
+        }
+        Py_END_ALLOW_THREADS
+    }
+    release(b, 5);
+    return wrong ? NULL : PyLong_FromSsize_t(left);
+}
+
+static PyMethodDef functions[] = {
+    {"hash_each", hash_each, METH_VARARGS, "XXH3-64 of each buffer"},
+    {"hash_at", hash_at, METH_VARARGS, "XXH3-64 of parts of a buffer"},
+    {"walk", walk, METH_VARARGS, "where entries begin"},
+    {"find_many", find_many, METH_VARARGS, "cells of many hashes"},
+    {"inodes", inodes, METH_VARARGS, "where the contents of plain files are"},
+    {"contents", contents, METH_VARARGS, "contents of plain files"},
+    {"reader", reader, METH_VARARGS, "a reader of single plain files"},
+    {"size_of", size_of, METH_VARARGS, "bytes of the contents of files"},
+    {"pairs", pairs, METH_VARARGS, "keys and contents of files"},
+    {"encode", encode, METH_VARARGS, "the entries of many files"},
+    {NULL, NULL, 0, NULL},
+};
+
+static int tell_version(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "VERSION", VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)tell_version}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "Fast paths, see native.py", 0, functions,
+    slots, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

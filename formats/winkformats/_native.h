@@ -1,0 +1,81 @@
+/* What the sources of the compiled path share: numbers as the files have them, and arguments. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "_xxh3.h"
+
+#define AHEAD 16     /* rows whose bytes are brought into the cache before they are needed */
+#define LINE 64      /* bytes of a cache line, and */
+#define LINES 24     /* of an entry, that are brought in at most */
+
+typedef const uint8_t *Bytes;
+
+static inline uint32_t once16(Bytes p)
+{
+    const volatile uint8_t *v = p;
+    uint32_t high = v[0];
+    return high << 8 | v[1];
+}
+
+static inline uint32_t once32(Bytes p)
+{
+    uint32_t high = once16(p);
+    return high << 16 | once16(p + 2);
+}
+
+static inline int64_t be64(Bytes p)
+{
+    return (int64_t)__builtin_bswap64(le64(p));
+}
+
+static inline void put64(uint8_t *p, int64_t value)
+{
+    uint64_t v = __builtin_bswap64((uint64_t)value);
+    memcpy(p, &v, 8);
+}
+
+static inline void put32(uint8_t *p, uint32_t v)
+{
+    v = __builtin_bswap32(v);
+    memcpy(p, &v, 4);
+}
+
+static inline void put16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)(v >> 8);
+    p[1] = (uint8_t)v;
+}
+
+static inline void bring(Bytes data, int64_t limit, int64_t pos, int64_t size)
+{
+    if (pos < 0 || pos > limit)
+        return;
+    size = size < limit - pos ? size : limit - pos;
+    for (int64_t i = 0; i < size && i < LINES * LINE; i += LINE)
+        __builtin_prefetch(data + pos + i);
+}
+
+static inline void release(Py_buffer *buffers, Py_ssize_t n)
+{
+    while (n-- > 0)
+        PyBuffer_Release(buffers + n);
+}
+
+static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
+{
+    if (got == 8 * rows)
+        return false;
+    PyErr_SetString(PyExc_ValueError, "columns of different lengths");
+    return true;
+}
+
+/* Hidden: what another library calls so is none of ours. */
+#define FUNCTION(name) \
+    __attribute__((visibility("hidden"))) PyObject *name(PyObject *module, PyObject *args)
+FUNCTION(inodes); /* _get.c */
+FUNCTION(contents);
+FUNCTION(reader);
+FUNCTION(size_of); /* _put.c */
+FUNCTION(pairs);
+FUNCTION(encode);

@@ -1,0 +1,223 @@
+"""Readahead over files: what comes next is pushed into the page cache before it is asked for.
+
+Stream   files of a directory that are read in its order
+Ahead    a thread that pushes the next files of a stream, and answers the read that began it
+Waiting  threads that wait for the disk in the place of the one that answers
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import stat
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkmount.kernel.entries import S_IFMT
+from winkmount.source import Nodes, Page
+
+log = logging.getLogger("winkmount")
+
+FIRST, AHEAD = 2, 64  # files pushed before they are asked for, at first and at most
+MOST: Final = 2 << 20  # bytes of them
+LARGEST: Final = 1 << 17  # bytes of a file that is pushed
+SKIPPED: Final = 3  # files that a reader may leave out and still go in order
+STREAMS: Final = 8  # readers at once
+NEAR: Final = 1 << 18  # numbers from one file to one that may be the next
+RARELY: Final = 256  # other reads in no order, of which one is looked for among all files: that
+# takes 1 ms where readers go at random
+THREADS: Final = 4  # that wait for the disk
+
+Batch = tuple[Page, npt.NDArray[np.int64]]  # some files of a page
+Held = tuple[int, int, bytes]  # a read that waits: its unique number, the file, what is asked
+Answer = Callable[[Held], None]
+
+
+class Stream:
+    """Files of a directory that are read in its order.
+
+    page, order  where they are, and the numbers there
+    at           which of them was read last
+    done, stop   behind the last one that was pushed; the end of the directory
+    window       how many were pushed at once
+    """
+
+    __slots__ = ("at", "done", "order", "page", "stop", "window")
+
+    def __init__(self, page: Page, at: int, stop: int, window: int) -> None:
+        self.page, self.order = page, page.nodes[:stop].tolist()
+        self.at, self.done, self.stop, self.window = at, at + 1, stop, window
+
+    def meets(self, node: int) -> bool:
+        """Whether a file is one that comes next, or that follows what was pushed, or one among
+        those that was not pushed."""
+        after, done = self.at + 1, self.done
+        try:
+            at = self.order.index(node, after, min(max(after + SKIPPED, done + 1), self.stop))
+        except ValueError:
+            return False
+        if at < done and self._pushes(at, at + 1).all():
+            if at >= after + SKIPPED:
+                return False
+            self.done, self.window = at + 1, 0  # the kernel has let go of it
+        self.at = at
+        return True
+
+    def batch(self) -> Batch | None:
+        """What is pushed next: twice as many files as before, and no more than MOST bytes."""
+        self.window = min(max(2 * self.window, FIRST), AHEAD)
+        start = max(self.done, self.at + 1)
+        stop = min(start + self.window, self.stop)
+        sizes = np.minimum(self.page.attrs[start:stop, 2], LARGEST)
+        self.done = start + int(np.searchsorted(np.cumsum(sizes), MOST, "right"))
+        chosen = np.flatnonzero(self._pushes(start, self.done)) + start
+        return (self.page, chosen) if len(chosen) else None
+
+    def _pushes(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Which of some files are pushed, bool[n]: not empty ones, nor large ones."""
+        sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
+        pushes: npt.NDArray[np.bool_] = (
+            (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
+        )
+        return pushes
+
+
+class Ahead:
+    """Pushes the contents of the next files into the page cache when files are read in the order of
+    their directory, before the answer to the read: so a reader sleeps once for many files.
+
+    A second thread does so, and answers that read: the kernel lets a push wait while the file is
+    being read, and the first thread goes on with what others ask. There is one such read at a time,
+    of a file that is not pushed: nothing waits for itself.
+    """
+
+    def __init__(self, nodes: Nodes, push: Callable[[Batch], None], answer: Answer) -> None:
+        """
+        push    the contents of some files
+        answer  a read that was held back
+        """
+        self._nodes, self._push, self._answer = nodes, push, answer
+        self._streams: list[Stream] = []  # read last is first
+        self._astray = 0  # reads in no order
+        self._strays: list[int] = []  # the last of them
+        self._wanted = queue.SimpleQueue[tuple[Batch, Held] | None]()
+        self.busy = False  # something is being pushed
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._wanted.put(None)
+        self._thread.join()
+
+    def takes(self, held: Held) -> bool:
+        """A file is read from its start -> whether the answer comes from here, in a while."""
+        stream = self._stream(held[1])
+        if stream is None or self.busy:
+            return False
+        batch = stream.batch()
+        if batch is None:
+            return False
+        self.busy = True
+        self._wanted.put((batch, held))
+        return True
+
+    def _stream(self, node: int) -> Stream | None:
+        """What a file continues; None: it begins one, or none."""
+        for i, stream in enumerate(self._streams):
+            if stream.meets(node):
+                self._astray = 0
+                if i:
+                    self._streams.insert(0, self._streams.pop(i))
+                return stream
+        self._astray += 1
+        if self._astray % RARELY == 0:
+            self._streams.clear()
+        if not self._may_begin(node):
+            return None
+        found = self._nodes.around(node)
+        if found is None:
+            return None
+        # who has read a directory to its end goes on in the next one
+        ended = next((one for one in self._streams if one.done == one.stop), None)
+        stream = Stream(*found, ended.window if ended else 0)
+        self._streams = [stream, *(one for one in self._streams if one is not ended)][:STREAMS]
+        return stream if ended else None
+
+    def _may_begin(self, node: int) -> bool:
+        """Whether a file is to be looked for. Files of a directory were mostly stored together, and
+        their numbers are near each other: those of random reads are not."""
+        near = any(0 < node - other <= NEAR for other in self._strays)
+        self._strays = [node, *self._strays[: STREAMS - 1]]
+        return near or self._astray <= STREAMS or not self._astray % RARELY
+
+    def _run(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            batch, held = wanted
+            try:
+                self._push(batch)
+            except Exception:  # whoever reads the file is told
+                log.debug("readahead", exc_info=True)
+            self.busy = False
+            try:
+                self._answer(held)
+            except OSError as error:
+                log.error("read: %s", error)
+
+
+class Waiting:
+    """Threads that wait for the disk, where several readers would wait for each other: they have
+    what a read needs brought to the page cache, and answer it.
+
+    busy  reads that are not answered
+    """
+
+    def __init__(self, nodes: Nodes, answer: Answer) -> None:
+        self._nodes, self._answer = nodes, answer
+        self._wanted = queue.SimpleQueue[tuple[Held, int] | None]()
+        self._threads: list[threading.Thread] = []
+        self._lock, self.busy = threading.Lock(), 0
+        self._caller = 0
+
+    def takes(self, held: Held, size: int, caller: int) -> bool:
+        """A file is read -> whether the answer comes from here, in a while: not where there is one
+        reader, or where the page cache has it.
+
+        caller  the thread that reads
+        """
+        several = self.busy or self._caller not in (0, caller)
+        self._caller = caller
+        if not several or self._nodes.present(held[1], size):
+            return False
+        with self._lock:
+            self.busy += 1
+        if len(self._threads) < min(self.busy, THREADS):
+            self._threads.append(threading.Thread(target=self._run, daemon=True))
+            self._threads[-1].start()
+        self._wanted.put((held, size))
+        return True
+
+    def end(self) -> None:
+        for _ in self._threads:
+            self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (wanted := self._wanted.get()) is not None:
+            held, size = wanted
+            try:
+                self._nodes.bring(held[1], size)
+            except OSError:  # the read says so
+                log.debug("bring", exc_info=True)
+            try:
+                self._answer(held)
+            except OSError as error:
+                log.error("read: %s", error)
+            with self._lock:
+                self.busy -= 1

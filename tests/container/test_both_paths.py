@@ -1,0 +1,259 @@
+"""The compiled path and the one in Python: the same files to the byte, the same answers and errors
+of whole and of damaged containers."""
+
+import collections
+import random
+import secrets
+import time
+from pathlib import Path
+
+import pytest
+
+import winkfs
+from winkformats import native
+from winkfs.container.writemany import Row
+
+CODE = native.built()
+pytestmark = [
+    pytest.mark.skipif(CODE is None, reason="the compiled path was not built here"),
+    pytest.mark.in_memory,
+]
+DAY = 1_790_000_000
+KINDS = {
+    "plain": {},
+    "append only": {"ao": True},
+    "classic": {"classic": True},
+    "murmur3": {"htalgo": 3},
+    "columns": {"columns": {"lang": "string", "score": "float64"}},
+}
+
+
+class Calls(collections.Counter):
+    """The compiled module, which counts what is called."""
+
+    def __getattr__(self, name):
+        self[name] += 1
+        return getattr(CODE, name)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    counted = Calls()
+    monkeypatch.setattr(native, "code", counted)
+    return counted
+
+
+def on(path, monkeypatch):
+    monkeypatch.setattr(native, "code", path)
+
+
+def names_and_contents(count, seed=1):
+    random.seed(seed)
+    sizes = [0, 1, 9, 100, 1000, 5000, 40_000]
+    return {f"d{i % 7}/näme {i}": random.randbytes(random.choice(sizes)) for i in range(count)}
+
+
+def fill(base, kind):
+    """What put_many, put_rows and put write, of all sorts."""
+    with winkfs.create(base, **KINDS[kind]) as c:
+        files = names_and_contents(300)
+        c.put_many((name, data, DAY) for name, data in files.items())  # past 0xf and 0xff
+        c.put_many((name.encode(), data) for name, data in list(files.items())[50:90])
+        c.sync()
+        c.put_many([("a", b"1"), ("a", b"22"), (b"\xff\xfe", b"no UTF-8"), ("x" * 400, b"3")])
+        rows = [Row(f"r{i}", b"r" * i, ftype=[102, 112][i % 2], mode=[None, 0o600][i % 3 == 0],
+                    xattrs={b"user.a": b"1"} if i % 5 == 0 and kind != "classic" else None)
+                for i in range(1, 60)]  # fmt: skip
+        if kind != "classic":
+            c.put_rows(rows)
+        c.put("late", b"one by one")
+        if kind == "columns":
+            c.put_many([(f"t{i}", b"t", DAY * 2, {"lang": "de", "score": i / 2}) for i in range(9)])
+        if kind in ("plain", "columns"):
+            c.delete("d0/näme 0")
+            c.append("d1/näme 1", b"more")
+    return files
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """No clock and no chance: what is written is the same each time."""
+    monkeypatch.setattr(time, "time", lambda: float(DAY))
+    monkeypatch.setattr(time, "time_ns", lambda: DAY * 10**9)
+    monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) // 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_write_the_same_files(kind, tmp_path, still, monkeypatch):
+    written = []
+    for path in (None, CODE):
+        on(path, monkeypatch)
+        folder = tmp_path / str(path is None)
+        folder.mkdir()
+        fill(folder / "c", kind)
+        written.append(files_of(folder))
+        winkfs.reindex(folder / "c")
+        written.append(files_of(folder))
+        assert winkfs.verify(folder / "c").problems == []
+    assert written[:2] == written[2:]
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.mark.parametrize("size", [1, 500, 4_000, 70_000, 1 << 20])
+def test_both_write_the_same_of_any_size(size, tmp_path, still, monkeypatch):
+    written = []
+    for path in (None, CODE):
+        on(path, monkeypatch)
+        base = tmp_path / f"c{path is None}"
+        with winkfs.create(base) as c:
+            c.put_many((f"{i}", bytes([i]) * (size + i % 3)) for i in range(6))
+        written.append(base.with_name(base.name + ".data").read_bytes())
+    assert written[0] == written[1]
+
+
+def test_both_refuse_the_same(tmp_path, monkeypatch):
+    wrong = [("", b"1"), ("a\0b", b"1"), (b"a\0", b"1"), ("x" * 65_001, b""), (5, b"1"), ("a", 5),
+             ("a", "text"), ("a",), "ab", ("a", b"1", 2, {}, 3), (b"", b"1"), None]  # fmt: skip
+    said = []
+    for path in (None, CODE):
+        on(path, monkeypatch)
+        with winkfs.create(tmp_path / f"c{path is None}") as c:
+            for item in wrong:
+                with pytest.raises((ValueError, TypeError, OSError)) as caught:
+                    c.put_many([("before", b"0"), item, ("after", b"1")])
+                text = str(caught.value).replace(str(tmp_path / f"c{path is None}"), "")
+                said.append((type(caught.value), text, sorted(c.names())))
+                c.delete("before")
+    assert said[: len(wrong)] == said[len(wrong) :]
+
+
+# --- answers ---
+
+
+def answers(base: Path, names):
+    """What is said of each file, one by one and together, by a new handle and by one that knows
+    the container; and of the whole."""
+    said = []
+
+    def ask(call):
+        try:
+            said.append(call())
+        except (winkfs.WinkError, winkfs.FormatError) as error:
+            said.append((type(error), str(error)))
+
+    ask(lambda: winkfs.verify(base).problems)
+    try:
+        with winkfs.open(base) as c:
+            c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0  # mapped from the first on
+            for _ in range(2):
+                for name in names:
+                    ask(lambda: c.read(name))  # noqa: B023
+                    ask(lambda: c.read(name, 1, 5))  # noqa: B023
+                    ask(lambda: list(c.get_many([name])))  # noqa: B023
+                ask(lambda: list(c.get_many(names)))
+            ask(lambda: [(e.name, e.size) for e in c.scan(problem=lambda e: None)])
+    except (winkfs.WinkError, winkfs.FormatError) as error:
+        said.append((type(error), str(error)))
+    return said
+
+
+def assert_same(base, names, monkeypatch):
+    said = []
+    for path in (None, CODE):
+        on(path, monkeypatch)
+        said.append(answers(base, names))
+    assert said[0] == said[1]
+    return said[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
+    base = tmp_path / "c"
+    names = [*fill(base, kind), "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]
+    said = assert_same(base, names, monkeypatch)
+    assert sum(type(answer) is bytes for answer in said) > 600
+
+
+def test_both_say_the_same_of_damage(tmp_path, monkeypatch, every):
+    """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put_many([("a", b"1"), ("b", b"2" * 30), ("c", b"3" * 300), ("d", b"4")])
+    random.seed(5)
+    names = ["a", "b", "c", "d", "e"]
+    for suffix in (".data", ".idx"):
+        path = base.with_name("c" + suffix)
+        whole = path.read_bytes()
+        begin = 8192 if suffix == ".data" else 4096
+        wrong = []
+        for at in range(begin, len(whole))[every("both paths")]:
+            flipped = whole[at] ^ 1 << random.randrange(8)
+            wrong.append(whole[:at] + bytes([flipped]) + whole[at + 1 :])
+        wrong += [whole[:at] for at in range(begin, len(whole), 97)]
+        for data in wrong:
+            path.write_bytes(data)
+            assert_same(base, names, monkeypatch)
+        path.write_bytes(whole)
+
+
+def test_both_survive_a_file_that_is_cut_short_while_it_is_mapped(tmp_path, monkeypatch):
+    files = [(f"n{i}", b"x" * 5000) for i in range(50)]
+    for path in (None, CODE):
+        on(path, monkeypatch)
+        base = tmp_path / f"c{path is None}"
+        with winkfs.create(base) as c:
+            c.put_many(files)
+        with winkfs.open(base) as c:
+            c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0
+            assert c.read("n49") == c.read("n49") == files[49][1]
+            assert list(c.get_many(["n1"])) == [files[1][1]]
+            with base.with_name(base.name + ".data").open("r+b") as file:
+                file.truncate(20_000)
+            for _ in range(2):
+                with pytest.raises((winkfs.CorruptError, OSError)):
+                    c.read("n49")
+                with pytest.raises((winkfs.CorruptError, OSError)):
+                    list(c.get_many(["n48", "n49"]))
+
+
+# --- that the compiled path runs, where it should ---
+
+
+def test_the_compiled_path_is_the_one_that_runs(tmp_path, calls):
+    base, files = tmp_path / "c", names_and_contents(200)
+    with winkfs.create(base) as c:
+        c.put_many(files.items())
+    assert calls["size_of"] and calls["pairs"] and calls["encode"]
+    with winkfs.open(base) as c:
+        c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0
+        assert all(c.read(name) == data for name, data in files.items())
+        assert list(c.get_many(files)) == list(files.values())
+    assert all(calls[what] for what in ("reader", "inodes", "contents", "find_many", "hash_each"))
+    winkfs.reindex(base)
+    assert winkfs.verify(base).problems == []
+    assert calls["walk"] and calls["hash_at"]
+
+
+def test_what_is_not_plain_is_left_to_the_path_in_python(tmp_path, calls):
+    with winkfs.create(tmp_path / "c", classic=True) as c:
+        c.put_many([("a", b"1"), ("b", b"2")])
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.read("a") == b"1"
+        assert list(c.get_many(["a", "b"])) == [b"1", b"2"]
+    assert not any(calls[what] for what in ("reader", "inodes", "contents", "encode", "walk"))
+
+
+def test_a_reader_keeps_no_descriptor(tmp_path):
+    from openfiles import descriptors
+
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many([("a", b"1")])
+    before = descriptors()
+    with winkfs.open(tmp_path / "c") as c:
+        for _ in range(3):
+            assert c.read("a") == b"1"
+    del c
+    assert descriptors() == before

@@ -1,0 +1,220 @@
+"""The compiled path: the same as the one in Python, on good bytes and on any others."""
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xxhash
+
+from winkformats import hashing, native
+from winkformats.hindex import table
+from winkformats.hindex.table import Shape
+from winkformats.kv import scan
+from winkformats.kv.entry import Layout
+
+code = native.built()
+pytestmark = pytest.mark.skipif(code is None, reason="the compiled path was not built here")
+LAYOUT = Layout.of({"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "KVCKSUM": 1, "CONTID": 99})
+
+
+def both(monkeypatch, call):
+    """What a call says, with its error, on both paths, which is the same."""
+    said = []
+    for path in (None, code):
+        monkeypatch.setattr(native, "code", path)
+        try:
+            said.append(call())
+        except Exception as error:
+            said.append((type(error), str(error)))
+    assert said[0] == said[1]
+    return said[0]
+
+
+# --- hashes ---
+
+
+def test_hashes_of_all_lengths_are_those_of_xxhash():
+    random.seed(1)
+    data = random.randbytes(1 << 12)
+    buffers = [data[n % 5 : n % 5 + n] for n in range(2049)]
+    buffers += [random.randbytes(random.randrange(2049, 70_000)) for _ in range(200)]
+    buffers += [random.randbytes(n) for n in (1 << 20, (1 << 20) + 1, 1024 * 7, 1024 * 7 + 64)]
+    seeds = [random.getrandbits(64) for _ in buffers]
+    seeds[:3] = 0, 1, (1 << 64) - 1
+    found = code.hash_each(buffers, np.array(seeds, np.uint64))
+    pairs = zip(buffers, seeds, strict=True)
+    assert np.frombuffer(found, np.uint64).tolist() == [xxhash.xxh3_64_intdigest(*p) for p in pairs]
+    found = code.hash_each(iter(buffers), None)
+    assert np.frombuffer(found, np.uint64).tolist() == list(map(xxhash.xxh3_64_intdigest, buffers))
+
+
+def test_hashes_are_as_many_as_the_shorter_column(monkeypatch):
+    seeds = np.arange(3, dtype=np.uint64)
+    for count in (0, 2, 3, 4):
+        buffers = [b"x" * n for n in range(count)]
+        found = both(monkeypatch, lambda: hashing.xxh3_many(iter(buffers), seeds).tolist())  # noqa: B023
+        assert len(found) == min(count, 3)
+
+
+def test_all_that_has_bytes_is_hashed_and_nothing_else(monkeypatch):
+    given = [b"ab", bytearray(b"ab"), memoryview(b"ab"), np.frombuffer(b"ab", np.uint8)]
+    found = both(monkeypatch, lambda: hashing.xxh3_many(given).tolist())
+    assert len(set(found)) == 1
+    for wrong in (5, None, [1], "ab"):
+        with pytest.raises(TypeError):
+            code.hash_each([b"a", wrong], None)
+
+
+def test_parts_are_cut_as_slices_are(monkeypatch):
+    random.seed(2)
+    data = random.randbytes(1000)
+    ends = [-(1 << 62), -1001, -1000, -5, -1, 0, 1, 17, 500, 999, 1000, 1001, 1 << 62]
+    starts = np.array([a for a in ends for _ in ends], np.int64)
+    stops = np.array([b for _ in ends for b in ends], np.int64)
+    seeds = np.arange(len(starts), dtype=np.uint64)
+    for view in (data, memoryview(data)):
+        both(monkeypatch, lambda: hashing.xxh3_at(view, starts, stops, seeds).tolist())  # noqa: B023
+        both(monkeypatch, lambda: hashing.xxh3_at(view, starts[::2], stops[::2]).tolist())  # noqa: B023
+
+
+def test_columns_of_other_lengths_are_refused():
+    numbers, few = np.zeros(3, np.int64), np.zeros(2, np.int64)
+    for columns in ((few, numbers, None, numbers), (numbers, few, None, numbers),
+                    (numbers, numbers, few, numbers), (numbers, numbers, None, few)):  # fmt: skip
+        with pytest.raises(ValueError, match="lengths"):
+            code.hash_at(b"abc", *columns)
+
+
+# --- entries ---
+
+
+def entries(count):
+    random.seed(count)
+    pos, parts = 0, []
+    for i in range(count):
+        value = random.randbytes(random.choice([0, 1, 100, 3000]))
+        parts.append(LAYOUT.encode(pos, b"k" * (i % 40), value))
+        pos += len(parts[-1])
+    return b"".join(parts)
+
+
+def test_entries_are_walked_alike_wherever_the_window_ends(monkeypatch):
+    data = entries(60)
+
+    def walk(window):
+        found, end = scan._walk_standard(memoryview(window))
+        return list(found), end
+
+    for stop in [*range(40), *range(len(data) - 4000, len(data) + 1, 37), len(data)]:
+        both(monkeypatch, lambda: walk(data[:stop]))  # noqa: B023
+    assert len(both(monkeypatch, lambda: walk(data))[0]) == 60
+    both(monkeypatch, lambda: walk(bytes(5000)))
+    for seed in range(200):  # any bytes, and good ones with a flipped bit
+        random.seed(seed)
+        both(monkeypatch, lambda: walk(random.Random(seed).randbytes(300)))  # noqa: B023
+        wrong = bytearray(data)
+        wrong[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        both(monkeypatch, lambda: walk(wrong))  # noqa: B023
+
+
+# --- cells ---
+
+
+@pytest.mark.parametrize("load", [0.1, 0.7, 0.99, 1.0])
+@pytest.mark.parametrize("marks", [(0, 1), (7, 5)])
+def test_cells_are_found_alike(load, marks, monkeypatch):
+    random.seed(int(load * 100))
+    size, alike = 501, 40
+    shape = Shape(size, 2, *marks)
+    cells = np.zeros((size, 2), ">i8")
+    cells[:, 0] = marks[0]
+    for _ in range(int(size * load)):
+        s = random.getrandbits(64) if random.random() < 0.8 else random.randrange(alike)
+        slot = (s & hashing.MASK63) % size
+        while cells[slot, 0] != marks[0]:
+            slot = (slot + 1) % size
+        cells[slot] = random.choice([1000 + slot, marks[1]]), int(np.uint64(s).view(np.int64))
+    known = cells[:, 1].astype(np.int64).view(np.uint64).tolist()
+    asked = np.array(
+        known[::3] + list(range(alike)) + [random.getrandbits(64) for _ in range(50)], np.uint64
+    )
+    view = table.cells_of(shape, memoryview(cells.tobytes()), 0)
+
+    def find():
+        return [c.tolist() for c in table.find_many(shape, view, asked, table.bits_of(asked))]
+
+    assert any(both(monkeypatch, find)[0]) or load == 0.1
+
+
+def test_a_long_run_of_cells_is_left_to_the_path_in_python(monkeypatch):
+    size = 20_001
+    cells = np.ones((size, 2), ">i8")
+    cells[:, 0] = 5000
+    cells[15_000] = 0
+    shape = Shape(size)
+    view = table.cells_of(shape, memoryview(cells.tobytes()), 0)
+    asked = np.array([3, 1, 16_000], np.uint64)  # 1 is there
+
+    def find():
+        return [c.tolist() for c in table.find_many(shape, view, asked, asked)]
+
+    assert both(monkeypatch, find) == [[0, 5000, 0], [~15_000, 1, ~15_000]]
+
+
+def test_fewer_cells_than_said_are_refused():
+    numbers = np.zeros(1, np.int64)
+    for count in (0, -1, 3, 1 << 62):
+        with pytest.raises(ValueError, match="HTSIZE"):
+            code.find_many(bytes(32), count, 0, 1, numbers, numbers, numbers, numbers)
+
+
+# --- files ---
+
+
+def test_no_bytes_lead_behind_the_end_of_a_file():
+    """Lengths and positions of all kinds: nothing is found, and nothing outside is looked at."""
+    random.seed(3)
+    far = [-(1 << 63), -1, 0, 1, 2, 190, 199, 200, 201, (1 << 63) - 1]
+    pos = np.array(far, np.int64)
+    for _ in range(300):
+        data = random.randbytes(200) if _ % 3 else bytes(200)
+        pointers, sizes = np.empty(len(far), np.int64), np.empty(len(far), np.int64)
+        code.inodes(data, 200, 128, True, 5, [b"k/I0"] * len(far), pos, pointers, sizes)
+        assert not pointers.any()
+        for size in far:
+            found = [None] * len(far)
+            code.contents(data, 200, 128, True, 5, pos, np.full(len(far), size), found)
+            assert found == [None] * len(far)
+    for limit, isz in ((201, 128), (-1, 128), (200, 79), (200, 1 << 40)):
+        with pytest.raises(ValueError, match="no such"):
+            code.inodes(data, limit, isz, True, 5, [], pos[:0], pos[:0].copy(), pos[:0].copy())
+
+
+def test_entries_are_written_nowhere_but_where_they_end():
+    one = np.ones(1, np.int64)
+    good = np.array([17, 160], np.int64)
+    assert len(code.encode(0, 128, True, 5, good, one, one, one, [b"k/I0"], [b"12"], None)) == 160
+    for ends in ([16, 160], [17, 161], [17, 16], [-1, 160], [1 << 62, 160], [17, 1 << 62]):
+        with pytest.raises(ValueError, match="end where"):
+            code.encode(0, 128, True, 5, np.array(ends), one, one, one, [b"k/I0"], [b"12"], None)
+    for isz in (0, 79, 1 << 40, -1):
+        with pytest.raises(ValueError, match="end where"):
+            code.encode(0, isz, True, 5, good, one, one, one, [b"k/I0"], [b"12"], None)
+
+
+# --- which path ---
+
+
+def test_a_variable_of_the_environment_says_which_path_runs():
+    text = "from winkformats import native; print(native.name())"
+    for value, name in (("0", "pure Python"), ("1", "compiled"), ("", "compiled")):
+        run = [sys.executable, "-c", text]
+        done = subprocess.run(run, env={native.VARIABLE: value}, capture_output=True, text=True)
+        assert done.stdout == f"{name}\n"
+
+
+def test_what_was_built_of_other_sources_is_not_used(monkeypatch):
+    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
+    assert native.built() is None

@@ -1,0 +1,256 @@
+"""Readahead over files: what is pushed is right, bounded, stops, and hangs nobody."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from constants import shrink
+from mounting import WINKFS, leave_dead, mounted, need_fuse, serving
+
+import winkfs
+from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.listing import TOP, Numbers
+from winkmount.kernel.ahead import AHEAD, FIRST, LARGEST, Ahead, Batch, Held, Waiting
+from winkmount.kernel.giving import IN_VAIN, PROBES, Giving
+
+FILES: Final = 600
+PER_FOLDER: Final = 150
+
+
+def content(i: int) -> bytes:
+    """Mostly small; some are not pushed: too large, or empty."""
+    size = LARGEST + 5000 if i % 97 == 50 else 0 if i % 41 == 7 else 900 + i * 7919 % 20_000
+    return (b"%06d " % i * (size // 7 + 1))[:size]
+
+
+def name(i: int) -> str:
+    return f"folder{i // PER_FOLDER}/page{i:05d}"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    base = str(tmp_path / "corpus")
+    with winkfs.create(base) as container:
+        container.put_many((name(i), content(i)) for i in range(FILES))
+    winkfs.reindex(base)
+    return base
+
+
+def cool(base: str) -> None:
+    with Path(base + ".data").open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# --- which files are pushed ---
+
+
+class Pushes:
+    """An `Ahead` over the numbers of a container that notes what it pushes and answers."""
+
+    def __init__(self, base: str) -> None:
+        self.source = ContainerSource(winkfs.open(base))
+        found = self.source.numbered()
+        assert found is not None
+        self.numbers: Numbers = found
+        self.pushed, self.answered = list[int](), list[int]()
+        self.ahead = Ahead(found, self._push, lambda held: self.answered.append(held[1]))
+        self.ahead.start()
+        folders = [found.find(TOP, b"folder%d" % i)[0] for i in range(FILES // PER_FOLDER)]
+        self.nodes = [
+            found.find(folders[i // PER_FOLDER], name(i).partition("/")[2].encode())[0]
+            for i in range(FILES)
+        ]
+
+    def _push(self, batch: Batch) -> None:
+        page, chosen = batch
+        contents = self.numbers.contents(page, chosen)
+        for i, data in zip(chosen.tolist(), contents, strict=True):
+            number = self.nodes.index(int(page.nodes[i]))
+            assert data is None or bytes(data) == content(number)
+            self.pushed.append(number)
+
+    def read(self, i: int) -> bool:
+        """Read a file that was not pushed -> whether others were, before its answer."""
+        held: Held = i, self.nodes[i], b""
+        if not self.ahead.takes(held):
+            return False
+        while self.ahead.busy or self.answered[-1:] != [self.nodes[i]]:
+            threading.Event().wait(0.001)
+        return True
+
+    def close(self) -> None:
+        self.ahead.end()
+        self.source.close()
+
+
+@pytest.fixture
+def pushes(corpus: str) -> Iterator[Pushes]:
+    found = Pushes(corpus)
+    yield found
+    found.close()
+
+
+def test_files_in_order_are_pushed_each_once_and_few_are_asked_for(pushes: Pushes) -> None:
+    asked = 0
+    for i in range(FILES):
+        if i not in pushes.pushed:
+            pushes.read(i)
+            asked += 1
+    assert len(pushes.pushed) == len(set(pushes.pushed)) >= FILES * 0.8
+    assert asked <= FILES * 0.2
+    assert not any(len(content(i)) in (0, LARGEST + 5000) for i in pushes.pushed)
+
+
+def test_random_reads_push_little(pushes: Pushes) -> None:
+    order = list(range(FILES))
+    random.Random(3).shuffle(order)
+    for i in order:
+        if i not in pushes.pushed:
+            pushes.read(i)
+    assert len(pushes.pushed) < FILES // 10
+
+
+def test_who_stops_reading_has_no_more_pushed_than_twice_what_was_read(pushes: Pushes) -> None:
+    for stop in (3, 10, 40):
+        pushes.pushed.clear()
+        for i in range(PER_FOLDER, PER_FOLDER + stop):
+            if i not in pushes.pushed:
+                pushes.read(i)
+        beyond = [i for i in pushes.pushed if i >= PER_FOLDER + stop]
+        assert len(beyond) <= max(2 * stop, FIRST)
+        assert len(beyond) <= AHEAD
+        pushes.read(5)  # somewhere else
+        pushes.read(FILES - 5)
+
+
+def test_two_readers_in_order_at_the_same_time(pushes: Pushes) -> None:
+    for i in range(PER_FOLDER):
+        for start in (0, 2 * PER_FOLDER):
+            if start + i not in pushes.pushed:
+                pushes.read(start + i)
+    assert len(pushes.pushed) == len(set(pushes.pushed)) >= 2 * PER_FOLDER * 0.8
+
+
+def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> None:
+    cool(corpus)
+    source = ContainerSource(winkfs.open(corpus))
+    numbers = source.numbered()
+    assert numbers is not None
+    folder = numbers.find(TOP, b"folder1")[0]
+    node = numbers.find(folder, b"page00151")[0]
+    other = numbers.find(numbers.find(TOP, b"folder3")[0], b"page00599")[0]
+    answered, done = list[int](), threading.Event()
+
+    def answer(held: Held) -> None:
+        assert numbers.present(held[1], 4096)
+        answered.append(held[1])
+        done.set()
+
+    cool(corpus)
+    if numbers.present(other, 4096):
+        pytest.skip("this filesystem does not drop pages, or does not tell")
+    waiting = Waiting(numbers, answer)
+    waiting.takes((1, node, b""), 4096, caller=7)
+    assert not waiting.takes((2, other, b""), 4096, caller=7)  # one reader
+    assert waiting.takes((3, other, b""), 4096, caller=8)
+    assert done.wait(20)
+    assert not waiting.takes((4, other, b""), 4096, caller=9)  # it is there by now
+    waiting.end()
+    assert waiting.busy == 0
+    assert other in answered
+    source.close()
+
+
+# --- which numbers are given ---
+
+
+def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shrink(monkeypatch, "numbers that are given freely", 100)
+    giving, folder = Giving(), 5
+    giving.begins()
+    assert giving.gives(folder, 100) == (True, True)
+    giving.held = 100
+    assert giving.gives(folder, 10) == (False, False)
+    giving.looked_up(7)  # in another directory
+    assert giving.gives(folder, 10) == (False, False)
+    giving.looked_up(folder)
+    told = [giving.gives(folder, 10) for _ in range(2 * PROBES)]
+    assert told.count((True, False)) == 2  # one file is left out now and then:
+    giving.looked_up(folder)  # they still are
+    told = [giving.gives(folder, 10) for _ in range((IN_VAIN + 1) * PROBES)]
+    assert told[0] == (True, True)
+    assert told[-1] == (False, False)  # they are not any more
+    giving.forgotten(giving.held)
+    assert giving.gives(folder, 10) == (True, True)
+
+
+# --- through the kernel ---
+
+
+def read_part(top: Path, order: list[int], wrong: list[int]) -> None:
+    wrong += [i for i in order if (top / name(i)).read_bytes() != content(i)]
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("cold", [False, True])
+def test_several_readers_in_and_out_of_order_read_what_is_there(corpus: str, cold: bool) -> None:
+    chance = random.Random(5)
+    forward = list(range(FILES))
+    orders = [forward, forward[::-1], forward[::3], chance.sample(forward, FILES), forward]
+    if cold:
+        cool(corpus)
+    with mounted(corpus, "--ro") as there:
+        wrong = list[int]()
+        readers = [
+            threading.Thread(target=read_part, args=(there, order, wrong)) for order in orders
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(60)
+        assert not any(reader.is_alive() for reader in readers)
+        assert wrong == []
+
+
+def readers_of(there: Path, seconds: float) -> list[subprocess.Popen[bytes]]:
+    """Two programs that read all files three times; they began some seconds ago."""
+    command = f"for turn in 1 2 3; do cat {there}/folder*/* >/dev/null 2>&1; done"
+    readers = [subprocess.Popen(["sh", "-c", command]) for _ in range(2)]
+    threading.Event().wait(seconds)
+    return readers
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("seconds", [0.02, 0.06])
+def test_a_server_that_is_killed_while_it_pushes_hangs_no_reader(
+    corpus: str, seconds: float
+) -> None:
+    with mounted(corpus, "--ro") as there:
+        readers = readers_of(there, seconds)
+        leave_dead(there)
+        for reader in readers:
+            reader.wait(30)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("seconds", [0.02, 0.06])
+def test_a_server_that_is_ended_while_it_pushes_hangs_no_reader(
+    corpus: str, tmp_path: Path, seconds: float
+) -> None:
+    need_fuse()
+    there = tmp_path / "there"
+    there.mkdir()
+    with serving([*WINKFS, "mount", corpus, str(there), "--ro", "-f"], there):
+        readers = readers_of(there, seconds)
+    for reader in readers:
+        reader.wait(30)
