@@ -269,8 +269,8 @@ def test_another_format_is_refused_and_named():
 
 
 def test_an_unknown_extension_is_refused_and_named():
-    block = Superblock.new(0x10, "", {"KEYREPR": 1, "VALREPR": 2, "INCOMPAT": 64})
-    with pytest.raises(FormatError, match="f: needs extension 64 "):
+    block = Superblock.new(0x10, "", {"KEYREPR": 1, "VALREPR": 2, "INCOMPAT": 128})
+    with pytest.raises(FormatError, match="f: needs extension 128 "):
         KVSeq.open(MemoryStorage(block.encode(), "f"))
 
 

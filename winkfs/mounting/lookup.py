@@ -332,8 +332,7 @@ class Lookup:
 
     def _expect(self, at: int, size: int) -> None:
         """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings
-        twice as many bytes, while these are checked and pushed. On a cold disk 1.1 to 1.4
-        times as fast."""
+        twice as many bytes, while these are checked and pushed."""
         stop = min(at + min(2 * size, AHEAD), self._store.kv.end)
         start = self._ahead if at <= self._ahead <= at + AHEAD else at
         if stop - start >= min(size, AHEAD // 4):

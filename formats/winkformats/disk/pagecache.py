@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE: Final = mmap.PAGESIZE
+LOOKED: Final = 64 << 20  # bytes looked at at once: several times what a kernel reads ahead
 FOLIO: Final = (2 << 20) // PAGE  # pages the kernel keeps as one, at most
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 WINDOW: Final = 8 << 20  # bytes of one bulk read
@@ -176,35 +177,52 @@ class ReadOnce:
 class OnceFile(io.FileIO):
     """A file that is read once, front to back, in large pieces: pages that this brings do not stay.
 
-    file  a path, or a descriptor
+    file    a path, or a descriptor
+    memory  two bytes a page of some LOOKED bytes, however large the file is
     """
 
     def __init__(self, file: str | int, *, closefd: bool = True) -> None:
         super().__init__(file, closefd=closefd)
-        self._past, status = 0, os.fstat(self.fileno())
-        regular = stat.S_ISREG(status.st_mode) and status.st_size
-        self._drop = dropper(self.fileno(), 0, status.st_size) if regular else None
+        status = os.fstat(self.fileno())
+        self._size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        self._past = 0  # what is before it was dropped
+        self._windows: list[tuple[int, int, Dropper | None]] = []  # of a start, a stop
 
     def read(self, size: int | None = -1, /) -> bytes:
-        data: bytes = super().read(-1 if size is None else size)
-        self._behind(len(data))
-        return data
+        self._look(self._size if size is None or size < 0 else size)
+        return super().read(-1 if size is None else size)
 
     def readinto(self, into: Any, /) -> int:
-        got: int = super().readinto(into)
-        self._behind(got)
-        return got
+        self._look(memoryview(into).nbytes)
+        return super().readinto(into)
 
-    def _behind(self, got: int) -> None:
-        if self._drop:
-            start = self.tell() - got
-            if start > self._past:
-                self._drop(self._past, start)
-            self._past = start
+    def _look(self, size: int) -> None:
+        """Note what the page cache holds of what is read next, before the kernel reads it ahead,
+        and drop what was read last."""
+        if not self._size:
+            return
+        at = self.tell()
+        self._drop(at)
+        if not self._windows or not self._windows[0][0] <= at <= self._windows[-1][1]:
+            self._windows = []
+        start = self._windows[-1][1] if self._windows else at - at % PAGE
+        while start < min(at + size + LOOKED // 2, self._size):
+            stop = min(start + max(LOOKED, -(-size // PAGE) * PAGE), self._size)
+            self._windows.append((start, stop, dropper(self.fileno(), start, stop)))
+            start = stop
+
+    def _drop(self, at: int) -> None:
+        for start, stop, drop in self._windows if at > self._past else ():
+            if drop and self._past < stop + PAGE and at > start:
+                drop(max(self._past, start), min(at, stop + PAGE))
+            if drop and stop <= at:
+                drop(stop, stop)  # a large folio at its end
+        self._windows = [window for window in self._windows if window[1] + PAGE > at]
+        self._past = at
 
     def close(self) -> None:
-        if self._drop and not self.closed:
-            self._drop(self._past, os.fstat(self.fileno()).st_size + PAGE)
+        if self._size and not self.closed:
+            self._drop(os.fstat(self.fileno()).st_size + PAGE)
         super().close()
 
 
