@@ -37,15 +37,20 @@ IMAGES = {
 }
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", VARIANTS)
-def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
-    """No more than a sync is missing or too many; every image opens and verifies."""
-    wanted, images = IMAGES[kind][soak], 0
+def live_until(wanted: int, kind: str, seed: int) -> None:
+    """Live until there were so many images."""
+    images = 0
     for number in itertools.count(seed):
         images += live(kind, number)
         if images >= wanted:
             break
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
+    """No more than a sync is missing or too many; every image opens and verifies."""
+    live_until(IMAGES[kind][soak], kind, seed)
 
 
 @pytest.mark.soak
@@ -54,11 +59,7 @@ def test_every_image_after_closes_that_leave_tails(
     kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_tails(monkeypatch)
-    wanted, images = 5000 if soak else 80, 0
-    for number in itertools.count(seed):
-        images += live(kind, number)
-        if images >= wanted:
-            break
+    live_until(5000 if soak else 80, kind, seed)
 
 
 @pytest.mark.soak
@@ -67,11 +68,7 @@ def test_every_image_where_inodes_build_on_others(
     kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chains(monkeypatch)
-    wanted, images = 20_000 if soak else 60, 0
-    for number in itertools.count(seed):
-        images += live(kind, number)
-        if images >= wanted:
-            break
+    live_until(20_000 if soak else 60, kind, seed)
 
 
 def test_a_container_that_was_made_is_there() -> None:
