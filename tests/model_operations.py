@@ -53,6 +53,17 @@ def refused() -> OSError:
     return OSError(code, os.strerror(code))
 
 
+def _opened(path: bytes, flags: int, mode: int, above: int | None = None) -> int:
+    """A link of somebody else in a sticky directory is EACCES for who would create a file. The
+    kernel knows nothing of sticky directories of a FUSE mount without default_permissions."""
+    try:
+        return os.open(path, flags, mode, dir_fd=above)
+    except PermissionError:
+        if not flags & os.O_CREAT or not stat.S_ISLNK(os.lstat(path, dir_fd=above).st_mode):
+            raise
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
 class Twin:
     """One of two trees, with the files a program has open in it. Paths are relative to `top`."""
 
@@ -86,11 +97,11 @@ class Twin:
             os.close(old)
 
     def open(self, slot: int, name: str, flags: int, mode: int) -> None:
-        self._keep(slot, os.open(self.path(name), flags, mode))
+        self._keep(slot, _opened(self.path(name), flags, mode))
 
     def open_at(self, slot: int, opened: int, base: str, flags: int, mode: int) -> None:
         name = base.encode("latin-1")
-        self._keep(slot, os.open(name, flags, mode, dir_fd=self.files[opened]))
+        self._keep(slot, _opened(name, flags, mode, self.files[opened]))
 
     def close(self, opened: int) -> None:
         os.close(self.files.pop(opened))

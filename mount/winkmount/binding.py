@@ -156,7 +156,10 @@ def _fusepy() -> Any:
             return getattr(self.operations, name)
 
         def __call__(self, name: str, *args: Any) -> Any:
-            return getattr(self.operations, name)(*args)
+            found = getattr(self.operations, name)(*args)
+            if name == "open" and self.operations.caching.names != FOREVER:
+                args[1].keep_cache = 0  # auto_cache says it
+            return found
 
     def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
         operations.context = fuse.fuse_get_context

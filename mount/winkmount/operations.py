@@ -53,6 +53,7 @@ _UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, 
 _UTIME_OMIT: Final = (1 << 30) - 2
 _XATTR_CREATE: Final = 1
 _XATTR_REPLACE: Final = 2
+LABEL: Final = "security.selinux"  # `ls -l` asks each file for it until it hears EOPNOTSUPP
 _XATTR_SPACES: Final = (b"user.", b"trusted.")
 _FALLOC_KEEP_SIZE: Final = 1
 _FALLOC_PUNCH_HOLE: Final = 2
@@ -228,7 +229,7 @@ class Operations:
             value = self.source.xattrs(self.paths.settled(path)).get(raw)
             if value is not None:
                 return value
-        elif raw.startswith(b"system."):
+        elif raw.startswith(b"system.") or name == LABEL:
             raise refuse(errno.EOPNOTSUPP)  # also ACLs: nobody would enforce them
         raise refuse(errno.ENODATA)
 

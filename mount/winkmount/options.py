@@ -11,6 +11,7 @@ SYNC_EVERY: Final = 5.0  # seconds
 SPIN: Final = 100  # microseconds
 MOST_SPIN: Final = 10_000
 TIMEOUT: Final = 600  # seconds
+LEAST_TIMEOUT: Final = 15  # the kernel takes less for as much
 MOST_TIMEOUT: Final = 65_535
 LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
@@ -20,7 +21,10 @@ KNOWN: Final = (
 )
 _OURS: Final = ("follow", "timedir")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
-_WHOLE: Final = {"spin": (MOST_SPIN, "microseconds"), "timeout": (MOST_TIMEOUT, "seconds")}
+_WHOLE: Final = {
+    "spin": (0, MOST_SPIN, "microseconds"),
+    "timeout": (LEAST_TIMEOUT, MOST_TIMEOUT, "seconds"),
+}
 _NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
 # for mount(8) and systemd, or what holds anyway: a mount is always nosuid and nodev, and keeps no
 # access times
@@ -98,6 +102,8 @@ def _take(options: Options, item: str) -> bool:
         if not value:
             raise ValueError("as_of: a generation or a time must follow")
         options.as_of = value
+    elif item in (*_NUMBERS, *_WHOLE, "sync_every", "cache", "as_of"):
+        raise ValueError(f"{item}: a value must follow, as {item}=")
     elif item in ("ro", "rw"):
         options.ro = item == "ro"
     elif item in _OURS:
@@ -123,16 +129,19 @@ def _seconds(item: str, value: str) -> float:
     return seconds
 
 
-def _whole(item: str, value: str, most: int, unit: str) -> int:
-    if not (value.isascii() and value.isdigit()) or len(value) > 5 or int(value) > most:
-        raise ValueError(f"{item}: must be 0 to {most} {unit}")
-    return int(value)
+def _whole(item: str, value: str, least: int, most: int, unit: str) -> int:
+    """0 or a number of that range."""
+    number = int(value) if value.isascii() and value.isdigit() and len(value) <= 5 else -1
+    if number and not least <= number <= most:
+        numbers = f"{least} to {most} {unit}" + (", or 0 for never" if least else "")
+        raise ValueError(f"{item}: must be {numbers}")
+    return number
 
 
 def _number(item: str, value: str, base: int, most: int) -> str:
     """-> the number, as libfuse reads it."""
     if not value.isascii() or not value.isdigit():  # int() would take signs and underscores
-        raise ValueError(f"{item}: {value!r} is not a number")
+        raise ValueError(f"{item}: {value!r} is not a number, 0 or more")
     try:
         number = int(value[:20], base)  # int() refuses thousands of digits with other words
     except ValueError:

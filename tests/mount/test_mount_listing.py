@@ -15,6 +15,7 @@ import winkfs
 import winkmount.operations as operations_module
 from winkfs import FileType
 from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.listing import Listing
 from winkmount.fuse3 import StatForm
 from winkmount.handles import DOTS
 from winkmount.operations import Operations
@@ -244,4 +245,28 @@ def test_a_mount_that_follows_lists_directories_as_they_are_now(tmp_path: Path) 
         assert found[b"/wide/d0005"].mode == stat.S_IFDIR | 0o711
         assert b"/wide/late" in found
         assert b"/wide/d0003" not in found
+    source.close()
+
+
+def test_a_listing_does_not_say_where_a_file_was_before(tmp_path: Path) -> None:
+    """Ids that were forgotten are learned again from listings, of names that are still there."""
+    base = tmp_path / "c"
+    with winkfs.create(base) as container:
+        container.put_many((name, b"1") for name in ("d/a", "d/b", "d/below/c", "d/z", "far/x"))
+    winkfs.reindex(base)  # with the order of names
+    source = ContainerSource(winkfs.open(base, "a"))
+    top, names = source.root, {}
+    for folder in (b"d", b"far"):
+        names[folder] = source.lookup(top, folder).id
+    moved = {name: source.lookup(names[b"d"], name).id for name in (b"a", b"b")}
+    for name in moved:
+        source.rename(names[b"d"], name, top, b"new " + name)
+    below = source.lookup(names[b"d"], b"below").id
+    deep = source.lookup(below, b"c").id
+    source.rename(below, b"c", top, b"new c")
+    source.rename(top, b"far", top, b"farther")  # a directory: the ids of other files are forgotten
+    for folder in (b"d/below", b"d"):
+        list(Listing(source.view, folder).entries(0))
+    for name, id in (*moved.items(), (b"c", deep)):
+        assert source.places._known(id) in (None, b"new " + name)
     source.close()

@@ -19,7 +19,7 @@ import winkfs
 from winkfs import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.container import ContainerSource
-from winkfs.mounting.listing import TOP, Numbers
+from winkfs.mounting.numbers import TOP, Numbers
 from winkmount.handles import Caching
 from winkmount.kernel import protocol
 from winkmount.kernel.device import Connection, Pace
@@ -132,7 +132,9 @@ def test_numbers_say_what_the_source_says(
         with winkfs.create(path) as container:
             change(container, rng, rng.choice([1, 9, 60, 200]))
         shrink(monkeypatch, "rows of a block of the catalog", rng.choice([2, 5, 1024]))
-        shrink(monkeypatch, "entries of a directory made at once", rng.choice([2, 7, 1024]))
+        batch = rng.choice([2, 7, 1024])
+        shrink(monkeypatch, "names of a directory looked at together", batch)
+        shrink(monkeypatch, "entries of a directory made at once", batch)
         winkfs.reindex(path)
         with winkfs.open(path, "a") as container:
             change(container, rng, later)

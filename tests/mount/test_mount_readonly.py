@@ -95,3 +95,6 @@ def test_facts_are_not_listed_and_not_changed(place: Path) -> None:
     with pytest.raises(OSError) as caught:
         os.getxattr(file, "user.memory.nothing")
     assert caught.value.errno == errno.ENODATA
+    with pytest.raises(OSError) as caught:
+        os.getxattr(file, "security.selinux")
+    assert caught.value.errno == errno.EOPNOTSUPP  # so `ls -l` asks one file alone

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mounting import base as base
 from mounting import mounted, server_of
 
-from winkmount.kernel.device import MOST_REST, REST, TRIES, Spinning
+from winkmount.kernel.device import (
+    DRIVER,
+    LATENCY,
+    MOST_AWAKE,
+    MOST_REST,
+    REST,
+    STILL,
+    TRIES,
+    Awake,
+    Spinning,
+)
+
+
+@pytest.fixture
+def latency(tmp_path: Path) -> str:
+    path = tmp_path / "latency"
+    path.touch()
+    return os.fspath(path)
+
+
+@pytest.fixture
+def awake(tmp_path: Path, latency: str) -> Iterator[Awake]:
+    driver = tmp_path / "driver"
+    driver.write_text("haltpoll\n")
+    awake = Awake(latency, driver)
+    yield awake
+    awake.end()
+
+
+def holds(pid: int | str, path: str) -> bool:
+    links = Path(f"/proc/{pid}/fd").iterdir()
+    return any(os.path.realpath(link) == os.path.realpath(path) for link in links)
 
 
 def waits(spinning: Spinning, requests: int, *, in_vain: bool) -> int:
@@ -23,14 +56,14 @@ def waits(spinning: Spinning, requests: int, *, in_vain: bool) -> int:
     return found
 
 
-def test_it_goes_on_asking_as_long_as_requests_come() -> None:
-    spinning = Spinning(1e-4)
+def test_it_goes_on_asking_as_long_as_requests_come(awake: Awake) -> None:
+    spinning = Spinning(1e-4, awake)
     assert waits(spinning, 10 * TRIES, in_vain=False) == 10 * TRIES
     assert time.perf_counter() < spinning.until() < time.perf_counter() + 1e-4
 
 
-def test_where_none_comes_it_rests_for_longer_each_time() -> None:
-    spinning = Spinning(1e-4)
+def test_where_none_comes_it_rests_for_longer_each_time(awake: Awake) -> None:
+    spinning = Spinning(1e-4, awake)
     assert waits(spinning, TRIES, in_vain=True) == TRIES
     rest = REST
     while rest < MOST_REST:
@@ -41,15 +74,57 @@ def test_where_none_comes_it_rests_for_longer_each_time() -> None:
     assert waits(spinning, many, in_vain=True) < many * 2 * TRIES / MOST_REST
 
 
-def test_when_they_come_again_it_asks_again() -> None:
-    spinning = Spinning(1e-4)
+def test_when_they_come_again_it_asks_again(awake: Awake) -> None:
+    spinning = Spinning(1e-4, awake)
     waits(spinning, 100 * MOST_REST, in_vain=True)
     waits(spinning, MOST_REST + TRIES, in_vain=False)
     assert waits(spinning, 1000, in_vain=False) == 1000
 
 
-def test_none_at_all() -> None:
-    assert waits(Spinning(0.0), 1000, in_vain=True) == 0
+def test_none_at_all(awake: Awake) -> None:
+    assert waits(Spinning(0.0, awake), 1000, in_vain=True) == 0
+
+
+few = pytest.mark.skipif((os.cpu_count() or 1) > MOST_AWAKE, reason="too many processors")
+
+
+@few
+def test_processors_are_kept_awake_while_waits_pay(awake: Awake, latency: str) -> None:
+    spinning = Spinning(1e-4, awake)
+    waits(spinning, TRIES, in_vain=False)
+    assert not holds("self", latency)
+    waits(spinning, 1, in_vain=False)
+    assert holds("self", latency)
+    assert Path(latency).read_bytes() == bytes(4)
+    waits(spinning, 2 * TRIES, in_vain=True)
+    assert not holds("self", latency)
+
+
+def test_who_may_not_and_other_processors(tmp_path: Path, latency: str) -> None:
+    driver = tmp_path / "driver"
+    for text, path in (("intel_idle\n", latency), ("haltpoll\n", f"{tmp_path}/none")):
+        driver.write_text(text)
+        awake = Awake(path, driver)
+        awake.begin()
+        assert not holds("self", latency)
+        awake.end()
+
+
+@few
+@pytest.mark.mount
+@pytest.mark.in_memory
+def test_a_mount_keeps_processors_awake_only_while_it_is_asked(base: str) -> None:
+    if not (os.access(LATENCY, os.W_OK) and DRIVER.read_text() == "haltpoll\n"):
+        pytest.skip("processors of another kind, or not ours")
+    with mounted(base) as directory:
+        server, held = server_of(directory), set[bool]()
+        for number in range(40 * TRIES):
+            (directory / f"new-{number}").touch()
+            if number % TRIES == 0:
+                held.add(holds(server, LATENCY))
+        time.sleep(STILL * 1e-3 + 0.2)
+        assert not holds(server, LATENCY)
+        assert True in held or os.getloadavg()[0] > 1  # others may want the processors
 
 
 def on_the_processor(pid: int) -> float:

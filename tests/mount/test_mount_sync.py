@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import command, need_fuse, not_by_libfuse2, serving, stored, verified
+from mounting import command, need_fuse, not_by_libfuse, not_by_libfuse2, serving, stored, verified
 from mounting import there as there  # a fixture
 
 import winkfs
@@ -118,6 +118,7 @@ def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+@not_by_libfuse("keeps who waits for an fsync until it is done")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_is_killed_during_an_fsync_need_not_wait(
     base: str, mount: Path, control: Path, number: int

@@ -10,10 +10,12 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from winkmount.kernel import protocol as p
@@ -29,6 +31,10 @@ _KERNEL: Final = ("allow_other", "default_permissions")
 TRIES: Final = 32  # waits between two looks at how many were in vain
 REST: Final = 16  # requests without a wait after the first look that finds too many
 MOST_REST: Final = 512  # after many such looks
+LATENCY: Final = "/dev/cpu_dma_latency"
+DRIVER: Final = Path("/sys/devices/system/cpu/cpuidle/current_driver")
+MOST_AWAKE: Final = 8  # processors
+STILL: Final = 20  # milliseconds without a request
 
 
 class Refused(OSError):
@@ -134,16 +140,47 @@ class Pace(NamedTuple):
     timeout: int
 
 
+class Awake:
+    """Keeps processors from halting while one request follows the other.
+
+    Who asks sleeps until there is an answer, and its processor halts meanwhile. A virtual one has
+    to be woken by its host then, which takes 20 us and more, four times for a new file: 7,800 new
+    files/s become 13,800. Linux leaves the processors of a guest that have nothing to do in a loop
+    as long as somebody holds LATENCY with 0, which root may. All of them: so only where they are
+    few.
+    """
+
+    def __init__(self, latency: str = LATENCY, driver: Path = DRIVER) -> None:
+        self._latency, self._held, self._may = latency, -1, False
+        with suppress(OSError):
+            guest = driver.read_bytes() == b"haltpoll\n"
+            self._may = guest and (os.cpu_count() or 1) <= MOST_AWAKE
+
+    def begin(self) -> None:
+        if self._may and self._held < 0:
+            try:
+                self._held = os.open(self._latency, os.O_WRONLY | os.O_CLOEXEC)
+                os.write(self._held, bytes(4))
+            except OSError:
+                self._may = False
+
+    def end(self) -> None:
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+
 class Spinning:
     """When to go on asking. Where half of the waits are in vain it sleeps at once for a while, each
     time for twice as long: whoever asks has other things to do, or others want the processors, and
     then a wait takes them from who would ask.
 
     seconds  of a wait; 0: never
+    awake    begins where waits pay, ends where they are in vain
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, awake: Awake) -> None:
+        self._seconds, self._awake = seconds, awake
         self._waits = self._vain = 0  # since the last look
         self._left, self._rest = 0, REST  # requests without a wait: still, and the next time
 
@@ -166,8 +203,10 @@ class Spinning:
     def _look(self) -> None:
         if 2 * self._vain >= self._waits:
             self._left, self._rest = self._rest, min(2 * self._rest, MOST_REST)
+            self._awake.end()
         else:
             self._rest = REST
+            self._awake.begin()
         self._waits = self._vain = 0
 
 
@@ -242,6 +281,19 @@ class Connection:
             raise
         return True
 
+    def prune(self, nodes: Sequence[int]) -> bool:
+        """Have the kernel forget those files that nobody uses now -> False: it is older, and does
+        not know how. Cost: 1 us a file."""
+        body = p.PRUNE_OUT.pack(len(nodes)) + struct.pack(f"={len(nodes)}Q", *nodes)
+        try:
+            os.writev(self.device, (p.OUT.pack(p.OUT.size + len(body), p.PRUNE, 0), body))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+        return True
+
     def caller(self) -> tuple[int, int, int]:
         """uid, gid and pid of who asks, during a request."""
         uid, gid, pid = p.CALLER.unpack_from(self._room)
@@ -253,21 +305,30 @@ class Connection:
         poll.register(self.device, select.POLLIN)
         poll.register(ending, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
-        spinning = Spinning(self._pace.spin)
-        while (length := receive()) >= 0:
-            if not length:
-                if clock() > until:
-                    if until:
-                        spinning.in_vain()
-                        until = 0.0
-                    if ending in dict(poll.poll()) and server.idle():
-                        return
-                continue
-            _, opcode, unique, node = unpack(room)
-            if opcode in p.SILENT:
-                server.forget(opcode, node, room[head:length])
-                continue
-            until = spinning.until() if request(opcode, unique, node, room[head:length]) else 0.0
+        awake = Awake()
+        spinning = Spinning(self._pace.spin, awake)
+        try:
+            while (length := receive()) >= 0:
+                if not length:
+                    if clock() > until:
+                        if until:
+                            spinning.in_vain()
+                            until = 0.0
+                        ready = poll.poll(STILL)
+                        if not ready:
+                            awake.end()
+                            ready = poll.poll()
+                        if ending in dict(ready) and server.idle():
+                            return
+                    continue
+                _, opcode, unique, node = unpack(room)
+                body = room[head:length]
+                if opcode in p.SILENT:
+                    server.forget(opcode, node, body)
+                    continue
+                until = spinning.until() if request(opcode, unique, node, body) else 0.0
+        finally:
+            awake.end()
 
 
 @contextmanager

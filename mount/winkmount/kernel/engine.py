@@ -7,6 +7,7 @@ import itertools
 import logging
 import stat
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -28,6 +29,8 @@ WANTED: Final = (
 )  # fmt: skip
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
+KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep
+PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
 
 log = logging.getLogger("winkmount")
@@ -55,7 +58,16 @@ class Engine:
         caching = operations.caching
         self._names, self._missing = _time(caching.names), _time(caching.missing)
         self._open_flags = p.NOFLUSH * operations.source.gather
+        # The kernel forgets a listing at each of its own changes. To walk again takes a third.
+        # Beside a file of an append-only container a directory by time may change, too.
+        mine = caching.names == FOREVER and operations.source.gather
+        kept = caching.pages and (caching.fixed or mine)
+        self._listing_flags = (p.CACHE_DIR | p.KEEP_CACHE) * kept
         self._waiting = Waiting(self.answer, connection.reply)
+        # New files that are closed, in this order. The kernel would rather keep their inodes, 1 KB
+        # each, than pages of other programs; and the server has 400 bytes of each.
+        self._new, self._closed = set[int](), deque[int]()
+        self._prunes = True
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -276,7 +288,10 @@ class Engine:
         if how & p.KILL_AT_OPEN and attr.mode & (stat.S_ISUID | stat.S_ISGID):
             self._kill(_path(node, name), info)
             attr, _ = self.operations.lookup(_path(node, name), info)
-        return self._entry(node, name, attr) + self._opened(info)
+        entry = self._entry(node, name, attr)
+        if self._prunes:
+            self._new.add(p.LONG.unpack_from(entry)[0])
+        return entry + self._opened(info)
 
     def _read(self, node: int, body: memoryview) -> Reply:
         (fh,), (offset, size) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
@@ -294,6 +309,12 @@ class Engine:
     def _release(self, node: int, body: memoryview) -> Reply:
         fh, flags = p.OPEN_OUT.unpack_from(body)
         self.operations.release(None, Info(fh, flags))
+        if node in self._new:
+            self._new.discard(node)
+            self._closed.append(node)
+            if len(self._closed) >= KEPT + PRUNED:
+                old = [self._closed.popleft() for _ in range(PRUNED)]
+                self._prunes = self._connection.prune(old)
         return b""
 
     def _flush(self, node: int, body: memoryview) -> Reply:
@@ -317,8 +338,7 @@ class Engine:
     # directories
 
     def _opendir(self, node: int, body: memoryview) -> Reply:
-        flags = (p.CACHE_DIR | p.KEEP_CACHE) * self.operations.caching.fixed
-        return p.OPEN_OUT.pack(self.operations.opendir(_node(node)), flags)
+        return p.OPEN_OUT.pack(self.operations.opendir(_node(node)), self._listing_flags)
 
     def _releasedir(self, node: int, body: memoryview) -> Reply:
         self.operations.releasedir(None, *p.HANDLE.unpack_from(body))

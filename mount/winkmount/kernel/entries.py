@@ -26,7 +26,7 @@ LEAST: Final = 1 << 16  # numbers
 FREELY: Final = 1 << 18  # numbers that are given whether files are looked at or not
 LOOK: Final = 1.0  # seconds until the next look at what is free
 PROBES: Final = 8  # one of so many replies leaves a file out
-IN_VAIN: Final = 8  # of which so many were not looked up: files are not looked at
+IN_VAIN: Final = 1 << 17  # numbers since a file was looked up: find looks after 100,000 names
 
 
 class Shown(NamedTuple):
@@ -147,7 +147,7 @@ class Giving:
         self._most, self._due = 0, 0.0  # how many it may have; when that is looked at again
         self._wanted = False
         self._bare = 0  # the directory listed last in which a file had no number
-        self._replies = self._in_vain = 0
+        self._replies = self._in_vain = 0  # since a file without a number was looked up
 
     def begins(self) -> None:
         """A directory is listed from its start. Cost: sometimes a look at the free memory."""
@@ -165,10 +165,10 @@ class Giving:
             self._bare = node
             return False, False
         self._replies += 1
+        self._in_vain += count
         if self._replies % PROBES:
             return True, True
-        self._bare, self._in_vain = node, self._in_vain + 1
-        self._wanted = self._in_vain < IN_VAIN
+        self._bare, self._wanted = node, self._in_vain < IN_VAIN
         return True, False
 
     def looked_up(self, parent: int) -> None:

@@ -26,6 +26,7 @@ CHANGES: Final = frozenset({4, 6, 8, 9, 10, 11, 12, 13, 16, 21, 24, 35, 43, 45, 
 
 # notices
 STORE: Final = 4  # bytes of a file for the page cache
+PRUNE: Final = 9  # numbers of files that nobody uses just now; 7.45
 
 # what both sides say in INIT that they can
 ASYNC_READ: Final = 1 << 0
@@ -80,6 +81,7 @@ SETXATTR_IN: Final = struct.Struct("=II")  # size, flags
 FALLOCATE_IN: Final = struct.Struct("=QQQI4x")  # handle, offset, size, mode
 READ_IN: Final = struct.Struct("=8xQI")  # of a fuse_read_in: offset, size
 LSEEK_IN: Final = struct.Struct("=8xqI")  # offset, whence
+PRUNE_OUT: Final = struct.Struct("=I12x")  # count, and as many numbers
 STORE_OUT: Final = struct.Struct("=QQI4x")  # node, offset, size
 LONG: Final = struct.Struct("=Q")
 WORD: Final = struct.Struct("=I")
