@@ -6,7 +6,7 @@ setup(
     ext_modules=[
         Extension(
             "winkformats._native",
-            [f"formats/winkformats/{name}.c" for name in ("_native", "_get", "_put")],
+            [f"formats/winkformats/{name}.c" for name in ("_native", "_files", "_get", "_put")],
             depends=[f"formats/winkformats/{name}.h" for name in ("_native", "_xxh3")],
             extra_compile_args=["-O3"],
             optional=True,

@@ -40,7 +40,7 @@ AMOUNTS = {
     "memory": (400_000, 1_000_000, "names in a mount that may take little memory"),
     "servers": (3, 6, "servers started beside busy threads"),
     "trees": (12, 600, "random trees, listed by ids and by numbers"),
-    "churn": (6_000, 100_000, "files made and removed under one server"),
+    "churn": (24_000, 100_000, "files made and removed under one server"),
 }
 
 # name -> (the suite takes one in so many, --soak one in so many, of what)

@@ -76,6 +76,7 @@ static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
 FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
 FUNCTION(reader);
+FUNCTION(read_files); /* _files.c */
 FUNCTION(size_of); /* _put.c */
 FUNCTION(pairs);
 FUNCTION(encode);

@@ -16,6 +16,7 @@ from seam import disk_calls, once_after
 from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
+from winkformats import native
 from winkfs.archive.items import LARGE, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.tree import Tree, listed_names
@@ -124,6 +125,13 @@ def test_time_that_no_file_can_have_becomes_the_nearest(
         assert container.stat("f").mtime_ns == 2**63 - 1
 
 
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read when they are asked for: see test_pack_ahead.py for the other way."""
+    monkeypatch.setattr(native, "code", None)
+
+
+@pytest.mark.usefixtures("one_by_one")
 def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) -> None:
     root = tmp_path / "t"
     root.mkdir()
@@ -138,6 +146,7 @@ def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) 
     assert notes == [Note(b"b", "vanished before it was read", True)]
 
 
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("size", [100, LARGE + 100])
 @pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten"])
 def test_file_that_changes_while_it_is_read_is_a_failure(

@@ -8,7 +8,9 @@ import errno
 import itertools
 import mmap
 import os
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -633,3 +635,27 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind):
         assert end - (dropped[-1][1] if dropped else 0) <= BEHIND
     assert dropped[0][0] == 0
     assert all(a[1] == b[0] for a, b in itertools.pairwise(dropped)), dropped
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_sync_of_another_thread_in_the_middle_of_an_uncached_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """As on a mount: one thread writes, another one syncs."""
+    storage = FileStorage(tmp_path / "file", "x", uncached=True)
+    storage._dontcache = False  # as where the kernel does not know it
+    write_back, chunk = pagecache.write_back, bytes(SMALL)
+
+    def synced(fd: int, start: int, stop: int) -> None:
+        write_back(fd, start, stop)
+        thread = threading.Thread(target=storage.sync)
+        thread.start()
+        thread.join()
+
+    if again:
+        storage.write(0, [chunk])
+    monkeypatch.setattr(pagecache, "write_back", synced)
+    for at in range(SMALL, 4 * SMALL, SMALL):
+        assert storage.write(at, [chunk]) == SMALL
+    storage.sync()
+    storage.close()

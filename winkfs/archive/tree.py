@@ -3,6 +3,9 @@
 Nothing is kept but the names of the directories on the way down, so the size of the tree does not
 matter. Directories are opened from their parent's descriptor: depth does not matter either, and no
 link is followed.
+
+The compiled path reads plain files and directories by the hundred, in a thread, while those before
+are stored: see `Tree._ahead`. What is not plain, and all without it, is read by `Tree._read`.
 """
 
 from __future__ import annotations
@@ -12,10 +15,15 @@ import errno
 import os
 import stat
 import struct
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice, product
 from typing import BinaryIO, Final, NamedTuple
 
+import numpy as np
+
+from winkformats import native
 from winkformats.disk.pagecache import OnceFile, ReadOnce
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
@@ -63,6 +71,10 @@ UNHELD: Final = {
 }
 CHUNK: Final = 1 << 16
 SOME: Final = 1024  # names of a directory that are taken at once
+MANY: Final = 256  # names that the compiled path reads at once,
+OPEN: Final = 128  # directories that are kept open for them,
+ROOM: Final = 2 << 20  # and bytes of their contents, about
+FIELDS: Final = 5  # of what it says of each
 NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
 OWN: Final = frozenset(
@@ -80,6 +92,9 @@ class Found(NamedTuple):
     name: bytes  # from the root
     kind: bytes
 
+
+Plain = tuple[list[bytes | None], bytearray]
+"""Of the first of many files: content, and int64[FIELDS]; None: see `Tree._read`."""
 
 Chosen = tuple[bytes, Seen, bool | None]
 """With its kind; see `items.Chooser`."""
@@ -159,7 +174,8 @@ class Tree:
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         with self._opened() as root:
             if not by_mtime:
-                yield from filter(None, (self._read(f, None) for f in self._found(root)))
+                read = self._each if native.code is None else self._ahead
+                yield from read(root)
                 return
             for kind, seen, _ in self._sorted(self._chosen(root, None)):
                 if item := self._read(_found(root, kind, seen), seen.mtime_ns):
@@ -235,10 +251,13 @@ class Tree:
 
     # What is there
 
-    def _found(self, root: int) -> Iterator[Found]:
-        return self._walk(root) if self._names is None else self._listed(root, self._names)
+    def _found(
+        self, root: int, leave: Callable[[int], None] = os.close
+    ) -> Generator[Found, None, None]:
+        """`leave`: is given the descriptor of each directory behind which the walk is."""
+        return self._walk(root, leave) if self._names is None else self._listed(root, self._names)
 
-    def _walk(self, root: int) -> Iterator[Found]:
+    def _walk(self, root: int, leave: Callable[[int], None]) -> Generator[Found, None, None]:
         stack = [(root, b"", self._entries(root, b"."))]
         exclude, own = self._exclude, self._own.prefix if self._own else NO_NAME
         try:
@@ -248,7 +267,7 @@ class Tree:
                 if entry is None:
                     stack.pop()
                     if stack:
-                        os.close(fd)
+                        leave(fd)
                     continue
                 short, kind = entry[:-2], entry[-1:]
                 name = prefix + short
@@ -284,7 +303,7 @@ class Tree:
                 self._failed(name, error)
             yield from records
 
-    def _listed(self, root: int, names: Iterable[bytes]) -> Iterator[Found]:
+    def _listed(self, root: int, names: Iterable[bytes]) -> Generator[Found, None, None]:
         for listed in names:
             name = listed.removeprefix(b"./").rstrip(b"/")
             if name == b".":  # the root has no entry; `find` names it first
@@ -310,6 +329,63 @@ class Tree:
             return False
 
     # What is in it
+
+    def _each(self, root: int) -> Iterator[Item]:
+        return filter(None, (self._read(found, None) for found in self._found(root)))
+
+    def _ahead(self, root: int) -> Generator[Item, None, None]:
+        """The same. The next ones are read while these are stored: 78,000 files of 8 KB, already in
+        memory, in 0.6 of the time."""
+        left: list[int] = []  # directories that the walk has left
+        ahead: deque[tuple[list[Found], list[int], Future[Plain]]] = deque()
+        walk, thread = self._found(root, left.append), ThreadPoolExecutor(1, "winkfs-read")
+        try:
+            while True:
+                some = list(_some(walk, left))
+                if some:
+                    ahead.append((some, left.copy(), thread.submit(self._plain, some)))
+                    left.clear()
+                if ahead and (len(ahead) > 1 or not some):
+                    found, _, plain = ahead[0]
+                    yield from self._taken(found, plain, thread)
+                    for fd in ahead.popleft()[1]:
+                        os.close(fd)
+                elif not some:
+                    return
+        finally:
+            thread.shutdown()
+            walk.close()
+            for fd in [*left, *(fd for _, fds, _ in ahead for fd in fds)]:
+                os.close(fd)
+
+    def _plain(self, some: list[Found]) -> Plain:
+        """Read the first of these, as many as there is room for."""
+        directories = np.array([found.fd for found in some], np.int64)
+        kinds = b"".join([found.kind for found in some])
+        device, inode = (self._own and self._own.data) or (0, 0)
+        return native.code.read_files(  # type: ignore[no-any-return]
+            directories, [found.path for found in some], kinds, self._xattrs.everything, device,
+            inode, LARGE, SPARSE, ROOM,
+        )  # fmt: skip
+
+    def _taken(
+        self, some: list[Found], plain: Future[Plain], thread: ThreadPoolExecutor
+    ) -> Iterator[Item]:
+        while some:
+            contents, raw = plain.result()
+            if rest := some[len(contents) :]:
+                plain = thread.submit(self._plain, rest)
+            rows = np.frombuffer(raw, np.int64).reshape(-1, FIELDS)[: len(contents)].tolist()
+            for found, data, row in zip(some, contents, rows, strict=False):
+                name = found.name
+                if data is None or len(name) > MAX_NAME:
+                    if item := self._read(found, None):
+                        yield item
+                    continue
+                _, mtime, mode, uid, gid = row
+                ftype = FileType.FILE if found.kind == FILE else FileType.DIR
+                yield Row(name, data, mtime, ftype, mode & PERMISSIONS, uid, gid, None)
+            some = rest
 
     def _read(self, found: Found, mtime_ns: int | None) -> Item | None:
         """-> the file, or None and a note. `mtime_ns`: the time to give it, whatever it has now."""
@@ -379,6 +455,7 @@ class XAttrs:
     none."""
 
     def __init__(self, *, everything: bool) -> None:
+        self.everything = everything
         self._prefix = "" if everything else USER
         self._without: set[int] = set()
 
@@ -515,6 +592,13 @@ def _seek_data(fd: int, at: int) -> int:
         if error.errno != errno.ENXIO:
             raise
         return INT64
+
+
+def _some(walk: Iterator[Found], left: list[int]) -> Iterator[Found]:
+    for found in islice(walk, MANY):
+        yield found
+        if len(left) >= OPEN:
+            return
 
 
 def _kind(entry: os.DirEntry[str]) -> bytes:

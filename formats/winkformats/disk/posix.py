@@ -226,14 +226,16 @@ class FileStorage(Storage):
         Without it pages that RWF_DONTCACHE drops when they are written wait for a slow disk in
         memory, as many as the kernel lets be dirty.
         """
-        if self._written is None or start < self._written:
-            self._written = start
+        written = self._written  # `sync` of another thread may set it meanwhile
+        if written is None or start < written:
+            written = start
         if not self._dontcache:
             pagecache.write_back(self.fd, start, stop)
-        if stop - self._written >= BEHIND:
+        if stop - written >= BEHIND:
             half = stop - BEHIND // 2
-            self._drop(self._written, half)
-            self._written = half
+            self._drop(written, half)
+            written = half
+        self._written = written
 
     def _drop(self, start: int, stop: int) -> None:
         self._refused = pagecache.drop(self.fd, start, stop) or self._refused
@@ -243,13 +245,13 @@ class FileStorage(Storage):
             os.fdatasync(self.fd)  # also flushes the size, where reading needs it
             if self._refused:
                 raise OSError(self._refused, os.strerror(self._refused), self.name)
-            if self._written is not None:
-                self._drop(self._written, self.size())
-                self._written = None
-            if self._small:
-                os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
-                                 os.POSIX_FADV_DONTNEED)  # fmt: skip
-                self._small = None
+            written, self._written = self._written, None
+            if written is not None:
+                self._drop(written, self.size())
+            small, self._small = self._small, None
+            if small is not None:
+                start, stop = small
+                os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             error.filename = error.filename or self.name
             raise

@@ -1,0 +1,163 @@
+/* Files and directories of a tree, many in a call and without the GIL. */
+#define _GNU_SOURCE
+#include "_native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define FIELDS 5          /* of a row: bytes of the content or -1, mtime_ns, mode, uid, gid */
+#define NANO 1000000000
+#define LAST 9000000000   /* seconds: what is later, or as much earlier, is left */
+#define BLOCK 512         /* bytes that st_blocks counts */
+#define LIST 4096         /* bytes of the names of extended attributes */
+#define CACHED 0x08       /* RWF_NOWAIT: only what is in the page cache */
+#define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not there does not stay */
+
+typedef struct {
+    uint8_t *data;
+    int64_t used, room;
+    int flags;
+} Contents;
+
+typedef struct {
+    bool everything;                     /* whether all extended attributes count */
+    unsigned long long device, inode;    /* of a file that is left */
+    long long large, sparse;             /* bytes of a file that is left; with holes */
+} Plain;
+
+/* Whether it has extended attributes that count, or that is not known. */
+static bool has_xattrs(int fd, bool everything)
+{
+    char names[LIST];
+    ssize_t n = flistxattr(fd, names, sizeof names);
+    if (n < 0)
+        return errno != EOPNOTSUPP;
+    for (char *at = names; !everything && at < names + n; at += strlen(at) + 1)
+        if (!strncmp(at, "user.", 5))
+            return true;
+    return everything && n > 0;
+}
+
+/* Read `size` bytes, or less than that of a file that is shorter: false. */
+static bool fill(int fd, int64_t size, Contents *into)
+{
+    if (into->room - into->used < size) {
+        int64_t room = 2 * into->room + size;
+        uint8_t *more = realloc(into->data, (size_t)room);
+        if (!more)
+            return false;
+        into->data = more;
+        into->room = room;
+    }
+    for (int64_t got = 0; got < size;) {
+        struct iovec to = {into->data + into->used + got, (size_t)(size - got)};
+        ssize_t more = preadv2(fd, &to, 1, got, into->flags);
+        if (more > 0)
+            got += more;
+        else if (more < 0 && into->flags == DONTCACHE && (errno == EOPNOTSUPP || errno == EINVAL))
+            into->flags = CACHED;
+        else
+            return false;
+    }
+    return true;
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static void take(int directory, const char *name, bool file, const Plain *plain, Contents *into,
+                 int64_t *row)
+{
+    struct stat before, after;
+    int how = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
+    int fd = openat(directory, name, how | (file ? 0 : O_DIRECTORY));
+    row[0] = -1;
+    if (fd < 0)
+        return;
+    if (fstat(fd, &before) == 0 && (file ? S_ISREG(before.st_mode) : S_ISDIR(before.st_mode))
+        && !(before.st_dev == plain->device && before.st_ino == plain->inode)
+        && before.st_mtim.tv_sec < LAST && before.st_mtim.tv_sec > -LAST
+        && !has_xattrs(fd, plain->everything)) {
+        int64_t size = file ? before.st_size : 0;
+        bool whole = size < plain->sparse || before.st_blocks * BLOCK >= size;
+        if (size < plain->large && whole && fill(fd, size, into)
+            && (!file || (fstat(fd, &after) == 0 && after.st_size == size
+                          && same_time(after.st_mtim, before.st_mtim)
+                          && same_time(after.st_ctim, before.st_ctim)))) {
+            row[0] = size;
+            row[1] = before.st_mtim.tv_sec * NANO + before.st_mtim.tv_nsec;
+            row[2] = before.st_mode;
+            row[3] = before.st_uid;
+            row[4] = before.st_gid;
+            into->used += size;
+        }
+    }
+    close(fd);
+}
+
+/* read_files(directories, names, kinds, everything, device, inode, large, sparse, room)
+ * -> (contents, rows): of the first files, until their contents have more than `room` bytes.
+ *
+ * directories  int64[n]: the descriptor that each name is in
+ * kinds        uint8[n]: 'f' a file, 'd' a directory, others are left
+ * contents     bytes; None: left to the caller, as what has extended attributes, holes, is large or
+ *              has just changed, cannot be read, or could leave pages in the cache
+ * rows         a bytearray, int64[n, FIELDS] */
+FUNCTION(read_files)
+{
+    Py_buffer b[2] = {0};
+    PyObject *names, *contents = NULL, *rows = NULL;
+    Plain plain;
+    long long room;
+    int everything;
+    Contents into = {NULL, 0, 0, DONTCACHE};
+    if (!PyArg_ParseTuple(args, "y*O!y*pKKLLL", b, &PyList_Type, &names, b + 1, &everything,
+                          &plain.device, &plain.inode, &plain.large, &plain.sparse, &room))
+        goto end;
+    Py_ssize_t n = PyList_GET_SIZE(names), done = 0;
+    const char **texts = PyMem_Calloc((size_t)n + 1, sizeof *texts);
+    plain.everything = everything;
+    rows = texts ? PyByteArray_FromStringAndSize(NULL, 8 * FIELDS * n) : PyErr_NoMemory();
+    bool wrong = !rows || lengths_differ(b[0].len, n) || lengths_differ(8 * b[1].len, n);
+    for (Py_ssize_t i = 0; !wrong && i < n; i++)
+        wrong = !(texts[i] = PyBytes_AsString(PyList_GET_ITEM(names, i)));
+    if (!wrong) {
+        const int64_t *directories = b[0].buf;
+        Bytes kinds = b[1].buf;
+        int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
+        Py_BEGIN_ALLOW_THREADS
+        for (; done < n && into.used <= room; done++, row += FIELDS) {
+            row[0] = -1;
+            if (kinds[done] == 'f' || kinds[done] == 'd')
+                take((int)directories[done], texts[done], kinds[done] == 'f', &plain, &into, row);
+        }
+        Py_END_ALLOW_THREADS
+        contents = PyList_New(done);
+    }
+    PyMem_Free(texts);
+    int64_t at = 0;
+    for (Py_ssize_t i = 0; contents && i < done; i++) {
+        int64_t size = ((int64_t *)PyByteArray_AS_STRING(rows))[FIELDS * i];
+        PyObject *one = size < 0 ? Py_NewRef(Py_None)
+            : PyBytes_FromStringAndSize((char *)into.data + at, (Py_ssize_t)size);
+        at += size > 0 ? size : 0;
+        if (one)
+            PyList_SET_ITEM(contents, i, one);
+        else
+            Py_CLEAR(contents);
+    }
+end:
+    free(into.data);
+    release(b, 2);
+    PyObject *found = contents ? PyTuple_Pack(2, contents, rows) : NULL;
+    Py_XDECREF(contents);
+    Py_XDECREF(rows);
+    return found;
+}

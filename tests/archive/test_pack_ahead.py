@@ -1,0 +1,168 @@
+"""Trees whose plain files the compiled path reads ahead: as one by one, whatever is in the way."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from winkformats import native
+from winkfs.archive import tree
+from winkfs.archive.items import LARGE, SPARSE, Item, Large, Note
+from winkfs.archive.tree import MANY, OPEN, OwnFiles, Tree
+from winkfs.container.writemany import Row
+
+pytestmark = pytest.mark.skipif(native.built() is None, reason="nothing was compiled")
+
+
+def taken(item: Item) -> object:
+    if isinstance(item, Row):
+        return item
+    assert isinstance(item, Large)
+    with closing(item.file):
+        return item.name, item.size, item.meta, item.sparse
+
+
+def read(monkeypatch: pytest.MonkeyPatch, root: Path, *, compiled: bool, **options: Any) -> object:
+    """All items and notes."""
+    monkeypatch.setattr(native, "code", native.built() if compiled else None)
+    notes: list[Note] = []
+    items = Tree(root, notes.append, str(root.parent), **options).items(by_mtime=False)
+    return [taken(item) for item in items], sorted(notes)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Files of all kinds, in more directories than are kept open."""
+    root, chance = tmp_path / "tree", random.Random(7)
+    for number in range(OPEN + 30):
+        folder = root / f"d{number % 7}" / f"{number}"
+        folder.mkdir(parents=True)
+        for i in range(number % 9):
+            (folder / f"f{i}").write_bytes(chance.randbytes(chance.randrange(5000)))
+            os.utime(folder / f"f{i}", ns=(0, chance.randrange(-(10**18), 2 * 10**18)))
+    (root / "large").write_bytes(bytes(LARGE))
+    (root / "nearly").write_bytes(b"n" * (LARGE - 1))
+    with (root / "sparse").open("wb") as file:
+        file.truncate(2 * SPARSE)
+        file.write(b"1")
+    (root / "empty").touch()
+    (root / "script").write_bytes(b"#!")
+    (root / "script").chmod(0o4755)
+    os.link(root / "script", root / "twice")
+    os.symlink("script", root / "link")
+    os.mkfifo(root / "fifo")
+    (root / "\udcff\n").write_bytes(b"strange")
+    return root
+
+
+@pytest.mark.parametrize("room", [0, 4000, tree.ROOM])
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_same_as_one_by_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch, room: int, everything: bool
+) -> None:
+    monkeypatch.setattr(tree, "ROOM", room)
+    try:
+        os.setxattr(root / "script", "user.one", b"1")
+        os.setxattr(root / "d3", "user.two", b"2")
+    except OSError:
+        pytest.skip("no extended attributes here")
+    if os.geteuid() == 0:
+        os.setxattr(root / "nearly", "trusted.three", b"3")
+    found = [
+        read(monkeypatch, root, compiled=compiled, xattrs=everything, exclude=lambda n: n == "d2")
+        for compiled in (True, False)
+    ]
+    assert found[0] == found[1]
+
+
+def test_names_that_are_given_and_the_container_itself(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "c.data").write_bytes(b"its own")
+    os.link(root / "c.data", root / "other")  # the same file by another name
+    names = [b"script", b"other", b"d3", b"gone", b"d3/3/f0", b"./empty", b"link", b"c.data"]
+    own = OwnFiles(str(root / "c"))
+    found = [
+        read(monkeypatch, root, compiled=compiled, own=own, names=list(names))
+        for compiled in (True, False)
+    ]
+    assert found[0] == found[1]
+
+
+def swap_for_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def swap_for_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def swap_for_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "swap, note",
+    [
+        (Path.unlink, "vanished before it was read"),
+        (swap_for_link, "Too many levels of symbolic links"),
+        (swap_for_fifo, None),
+        (swap_for_directory, None),
+    ],
+)
+def test_what_is_in_the_place_of_a_listed_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    swap: Callable[[Path], None],
+    note: str | None,
+) -> None:
+    root = tmp_path / "t"
+    root.mkdir()
+    for name in "abc":
+        (root / name).write_bytes(b"1")
+    plain = Tree._plain
+
+    def swapped(self: Tree, some: list[tree.Found]) -> tree.Plain:
+        if (root / "b").is_file():
+            swap(root / "b")
+        return plain(self, some)
+
+    monkeypatch.setattr(Tree, "_plain", swapped)
+    notes: list[Note] = []
+    items = list(Tree(root, notes.append, str(tmp_path)).items(by_mtime=False))
+    assert [item.name for item in items if item.name != b"b"] == [b"a", b"c"]
+    assert not any(isinstance(item, Row) and item.name == b"b" and item.data for item in items)
+    if note:
+        assert notes == [Note(b"b", note, True)]
+
+
+def test_who_stops_in_the_middle_leaves_nothing_open(root: Path) -> None:
+    before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for stop in (0, 1, 60, MANY // 2):
+        items = Tree(root, lambda note: None, str(root.parent)).items(by_mtime=False)
+        for _ in range(stop):
+            next(items)
+        items.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert threading.active_count() == threads
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    code = native.built()
+    one = (5).to_bytes(8, "little")
+    for directories, names, kinds in (
+        (b"", [b"a"], b"f"), (one, [b"a"], b""), (one, ["a"], b"f"), (one, (b"a",), b"f"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError)):
+            code.read_files(directories, names, kinds, False, 0, 0, LARGE, SPARSE, 1 << 20)
+    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, 1)[0] == []
