@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import winkfs
-from winkfs.container.catalog import Catalog, Query, open_catalog, rows_now
+from winkfs.container.catalog import Catalog, open_catalog
+from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.rows import ASK, MODE_AT, SPECIAL
 from winkfs.container.store import Store

@@ -15,7 +15,7 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 229,  # 53 of them of the four stores of records, 8 of the engine of mounts
+    "modules": 234,  # 53 of them of the four stores of records, 8 of the engine of mounts
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
@@ -27,7 +27,7 @@ WALKS = {
     walks.put: (20, 10),
     walks.read_part: (2, 2),
     walks.mount_create: (62, 14),
-    walks.reindex: (443, 32),  # 432; on overlayfs each of two locks takes a second attempt
+    walks.reindex: (445, 33),  # 434; on overlayfs each of two locks takes a second attempt
 }
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
 

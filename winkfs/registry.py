@@ -222,7 +222,7 @@ def reindex(
     *,
     problem: Callable[[str], None] | None = None,
 ) -> int:
-    """Rebuild derived files, in a data set of all shards: see `container.container.reindex`.
+    """Rebuild derived files, in a data set of all shards: see `container.reindex.reindex`.
 
     problem  called with a line for each damaged place, whose files are left out; None: a
              DamageWarning

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import commands
@@ -311,6 +312,25 @@ def test_signal_in_a_pack_leaves_nothing_and_no_process(
     assert said.count("\n") == 1
     assert os.listdir("new/_pending") == []
     assert run("ls", "new") == (0, b"", "")
+
+
+@pytest.mark.parametrize("moment", [0.15, 0.25, 0.4])
+def test_ctrl_c_reaches_all_processes_of_a_pack_and_one_line_says_so(
+    run: Run, tmp_path: Path, moment: float
+) -> None:
+    """As of a terminal: also those that are still importing."""
+    (tmp_path / "many").mkdir()
+    for i in range(60):
+        (tmp_path / "many" / str(i)).write_bytes(bytes(1_000_000))
+    process = subprocess.Popen(
+        [*PROGRAM, "pack", "many", "new", "--shards", "2"], stderr=subprocess.PIPE, cwd=tmp_path,
+        process_group=0,
+    )  # fmt: skip
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1].decode()  # once nobody has its stderr any more
+    assert said in ("winkfs: interrupted\n", "")  # it may be done already
+    assert not Path("new/_pending").exists() or os.listdir("new/_pending") == []
 
 
 def test_packing_process_that_is_killed_is_an_error(

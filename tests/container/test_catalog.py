@@ -27,6 +27,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
 from winkfs.archive.pack import pack
 from winkfs.container.catalog import build, merge, open_catalog
+from winkfs.container.namesorter import ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import (
     Block,
     CatalogFile,
@@ -45,8 +46,6 @@ from winkfs.container.rows import (
     POINTER,
     POS,
     SIZE,
-    ClashFinder,
-    NameSorter,
     Rows,
     joined,
     live,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from commands import Run
 from commands import run as run
@@ -323,3 +324,14 @@ def test_command_refuses_in_one_line(run: Run, corpus: str) -> None:
     for args in (["none"], ["corpus", "--order", "size"]):
         done = run("compact", *args)
         assert done.status in (1, 2) and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("order", ["disk", "name"])
+def test_a_link_to_a_data_file_is_not_replaced(order: str, corpus: str, run: Run) -> None:
+    Path("link.data").symlink_to(f"{corpus}.data")
+    said = commands.one_line(run("compact", "--order", order, "link"))
+    assert "BASE.data is a symbolic link" in said
+    assert Path("link.data").is_symlink()
+    assert run("compact", corpus).status == 0
+    with winkfs.open("link") as c:
+        assert c.read("49") == b"x" * 1000

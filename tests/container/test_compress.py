@@ -311,7 +311,6 @@ def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
         }
         assert c.engine.store.frames.compression.level == 9
     repair(base, apply=True)
-    winkfs.reindex(base)
     assert_sound(base, raw({n: d for n, d in FILES.items() if n != "d/030.html"}))
 
 
@@ -342,6 +341,53 @@ def test_a_damaged_dictionary_is_told_with_the_files_that_need_it(base: Path, ru
     assert done.status == 1 and done.err.count("\n") == 1 and "003" in done.err
     assert run("unpack", base, "out").status == 1
     assert sorted(os.listdir("out")) == ["new", "plain"]
+
+
+@pytest.mark.parametrize("words", ["repair", "repair --apply", "rollback", "compact", "salvage"])
+def test_what_a_newer_version_wrote_is_not_mended(words: str, base: Path, run: Run) -> None:
+    make(base, FILES)
+    change_superblock(base, lambda block: block.update(INCOMPAT=block["INCOMPAT"] | 128))
+    before = path_of(base, ".data").read_bytes()
+    done = run(*words.split(), base, *([f"{base}-out"] if words == "salvage" else []))
+    assert "needs extension 128" in commands.one_line(done)
+    assert path_of(base, ".data").read_bytes() == before
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_a_repair_takes_out_what_needs_a_damaged_dictionary(ao: bool, base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)} | {"plain": os.urandom(3000)}
+    make(base, files, ao=ao)
+    with winkfs.open(base) as c:
+        at, words = c.superblock["COMPRESS"], c.engine.store.frames.compression.dictionary
+    flip(base, at + 100)
+    before = path_of(base, ".data").read_bytes()
+    found = repair(base)
+    assert sorted(found.lost) == [f"{i:03}" for i in range(100)]
+    assert any("compressed" in step and str(at) in step for step in found.steps)
+    assert path_of(base, ".data").read_bytes() == before
+    done = repair(base, apply=True)
+    assert_sound(base, raw({"plain": files["plain"]}))
+    assert repair(base).steps == []
+    with winkfs.open(done.removed) as c:
+        reader = zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(words))
+        for name in found.lost:  # whoever has the dictionary still can read them
+            assert reader.decompress(c.read(f"frames/{name}")) == files[name]
+        assert "ranges" in c.listdir("")
+    with winkfs.open(base, "a") as c:
+        c.put_many((name, data) for name, data in files.items() if name != "plain")
+        assert c.notes == []
+    assert_sound(base, raw(files))
+
+
+def test_a_repair_of_an_earlier_version_that_left_no_dictionary_is_repaired(base: Path) -> None:
+    files = {f"{i:03}": document(i) for i in range(100)}
+    make(base, files)
+    with winkfs.open(base) as c:
+        first = frames_of(c, "000")[0]
+    change_superblock(base, lambda block: block.update(COMPRESS=first))
+    assert any("compressed" in line for line in winkfs.verify(base).problems)
+    assert repair(base, apply=True).lost == []  # there is a good one
+    assert_sound(base, raw(files))
 
 
 @pytest.mark.parametrize("how", ["lost", "guessed", "guessed ao"])

@@ -441,7 +441,7 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 def _has_below(container: Files, name: bytes) -> bool:
     """Whether any name is below this one. Cost: without a catalog a pass over all inodes."""
-    from winkfs.container.catalog import Query, positions_of
+    from winkfs.container.catalogquery import Query, positions_of
     from winkfs.container.container import Container
 
     if isinstance(container, Container):

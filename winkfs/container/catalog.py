@@ -1,6 +1,6 @@
 """The catalog of an open container: all live files in byte order of their names.
 
-Catalog         as of one moment: rows by name and by index
+Catalog         as of one moment: rows by name and by index; `catalogquery` has what is asked of it
 CatalogTrail    what a writer puts, so that it need not be read again
 DerivedCatalog  BASE.cat of an open container: how it is written and brought up to date
 
@@ -10,15 +10,14 @@ become many rows, all are written anew as one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -30,36 +29,25 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
+from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter, special_rows
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
-from winkfs.container.ondisk.typed import Column
+from winkfs.container.ondisk.inode import FileType
 from winkfs.container.recovery import tail
 from winkfs.container.rows import (
-    ALWAYS,
-    CHUNK,
     COLUMNS,
     GONE,
     KIND,
-    ClashFinder,
-    NameSorter,
     Placed,
     Plain,
     Rows,
-    Times,
     joined,
     live,
-    overlaid,
     plain_numbers,
-    some,
-    special_rows,
 )
-from winkfs.container.where import Condition
-from winkfs.names import INODE, OLD, after
-from winkfs.units import LAST
+from winkfs.names import INODE, OLD
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
-    from winkfs.container.ondisk.typed import Schema
 
 Problem = Callable[[CorruptError], None]
 SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
@@ -83,57 +71,6 @@ SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it w
 MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
-
-
-class Query(NamedTuple):
-    """Which rows of a catalog: names in [low, high), mtimes, a condition that is bound.
-
-    columns  of the user, whose values the rows are to have
-    asked    whether rows of which the condition is not true are to be left out; else only blocks
-             where it cannot be
-    """
-
-    low: bytes = b""
-    high: bytes | None = None
-    times: Times = ALWAYS
-    where: Condition | None = None
-    columns: tuple[str, ...] = ()
-    asked: bool = True
-
-    @classmethod
-    def of_prefix(
-        cls,
-        prefix: bytes,
-        times: Times = ALWAYS,
-        where: Condition | None = None,
-        columns: Sequence[str] = (),
-    ) -> Query:
-        """Names that begin so."""
-        return cls(prefix, after(prefix), times, where, tuple(columns))
-
-    def of_first(self, run: Run, *, alone: bool) -> Iterator[Rows]:
-        """The rows of the first run that may be meant. `alone`: there are no later ones."""
-        columns = self.columns if alone else self.needed
-        if self.where is None:
-            return run.rows(self.low, self.high, self.times, columns)
-        return run.chosen(self.where, self.low, self.high, self.times, columns)
-
-    def of_later(self, run: Run) -> Iterator[Rows]:
-        """All rows of a later run: one may hide a row of the first, and not be meant itself."""
-        return run.rows(self.low, self.high, ALWAYS, self.needed)
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Columns that the rows must have, so that the condition can be asked of them."""
-        asked = () if self.where is None else self.where.columns()
-        return tuple(dict.fromkeys([*self.columns, *asked]))
-
-    def kept(self, rows: Rows, schema: Schema) -> Rows:
-        """Those of some rows that are meant, and those that have to be asked."""
-        kept = rows.within(self.times)
-        if self.where is not None:
-            kept &= rows.meeting(self.where, schema)
-        return rows.take(kept | rows.asked)
 
 
 class Catalog:
@@ -220,19 +157,6 @@ class Catalog:
         """
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
-    def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
-        """The live rows with such names of blocks that may have some that are meant, as of
-        `covered`, in less time than `rows_now`; None: ask that. Raises DerivedDamage."""
-        if (query.where is not None and query.asked) or query.columns:
-            return None
-        first, *others = self.file.runs
-        found = first.plain(query.low, query.high, query.times, query.where)
-        if not others:
-            return found
-        parts = list(joined([run.rows(query.low, query.high) for run in others]))
-        changes = Rows.concat([gone_rows([]), *parts])
-        return None if changes.asked.any() else overlaid(found, changes)
-
     def at(self, positions: Int64, sparse: int) -> Iterator[Plain]:
         """Rows of the inodes at these ascending positions that say all, also of replaced ones.
 
@@ -293,15 +217,6 @@ def open_older(store: Opened, covered: int, place: Place) -> Catalog | None:
     return Catalog(file)
 
 
-def nearby(store: Opened) -> Catalog | None:
-    """As `open_catalog`; None where it is far behind, too."""
-    catalog = open_catalog(store)
-    if catalog is None or store.kv.end - catalog.covered <= SHORT:
-        return catalog
-    catalog.close()
-    return None
-
-
 def build(
     store: Opened,
     *,
@@ -334,183 +249,6 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     """
     parts = [*_whole_runs(runs, store.schema), changed_rows(store, changes)]
     return _written(store, joined(parts), store.index.count)
-
-
-def rows_now(
-    store: Opened, catalog: Catalog, query: Query, *, end: int | None = None
-) -> Iterator[Rows]:
-    """The live rows that are meant, also of what came after the catalog, in order.
-
-    Rows that do not say all are there whatever their mtimes and values.
-
-    end     where the data file ends for that; None: where the store knows it to end
-    raises  CorruptError
-    cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
-    """
-    low, high = query.low, query.high
-    changes = {
-        name: pos
-        for name, pos in tail(store, catalog.covered, end)
-        if low <= name and (high is None or name < high)
-    }
-    later = list(changed_rows(store, changes)) if changes else []
-    first, *others = catalog.file.runs  # a row of the others may hide one that is not meant
-    alone = not (others or later)
-    runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
-    found = live(joined([*runs, iter(later)]))
-    if query.times == ALWAYS and (query.where is None or alone):
-        return found
-    schema = dict(store.schema)
-    rest = query._replace(where=None) if alone else query
-    return filter(some, (rest.kept(rows, schema) for rows in found))
-
-
-def all_rows(
-    store: Opened, lock: AbstractContextManager[object], lost: Problem, query: Query
-) -> Iterator[Rows]:
-    """The live rows that are meant, in byte order of the names, as of the call.
-
-    lock    what guards the store while it is read; the caller has settled what it put
-    lost    see `read_rows`
-    raises  CorruptError; OSError
-    cost    as `rows_now`; where there is no good catalog, or it is far behind, one is made first,
-            in a scratch file
-    """
-    with lock:
-        catalog = nearby(store) or build(store, save=False, lost=lost)
-        try:
-            found = rows_now(store, catalog, query)
-        except CorruptError:
-            catalog.close()
-            raise
-    return _healed(store, lock, catalog, found, query)
-
-
-def _healed(
-    store: Opened,
-    lock: AbstractContextManager[object],
-    catalog: Catalog,
-    found: Iterator[Rows],
-    query: Query,
-) -> Iterator[Rows]:
-    """The rows that were found; where the catalog turns out to be damaged, others from there on."""
-    low = query.low
-    try:
-        for rows in found:
-            yield rows
-            low = rows.names[-1] + b"\0"
-    except DerivedDamage as error:
-        with lock:
-            store.remark(error)
-            again = build(store, save=False, lost=store.note)
-        with again:
-            yield from rows_now(store, again, query._replace(low=low))
-    finally:
-        catalog.close()
-
-
-def positions_of(store: Opened, query: Query) -> Int64 | None:
-    """Ascending positions of the files that are meant, and of those that have to be asked.
-
-    ->      None where there is no good catalog, or it is far behind
-    cost    reads the blocks of the catalog that may have such files, and the tail; memory: 8 bytes
-            a file
-    """
-    catalog = nearby(store)
-    if catalog is None:
-        return None
-    with catalog:
-        try:
-            found = [part.pos for part in rows_now(store, catalog, query)]
-        except DerivedDamage as error:
-            store.remark(error)
-            return None
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
-
-
-def positions_met(store: Opened, query: Query, problem: Problem) -> Int64:
-    """Ascending positions of the files that are meant, whether there is a good catalog or not.
-
-    problem  called with each file that has to be asked and is damaged; it is left out
-    raises   CorruptError; OSError
-    cost     as `all_rows`
-    """
-    found = all_rows(store, contextlib.nullcontext(), problem, query)
-    parts = [settled(store, rows, query, problem).pos for rows in found]
-    return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
-
-
-def settled(store: Opened, rows: Rows, query: Query, problem: Problem | None) -> Rows:
-    """The same rows without those that have to be asked and then are not meant.
-
-    problem  called with each of those whose inode or attributes are damaged; it is left out. None:
-             CorruptError
-    cost     one read for each row that has to be asked
-    """
-    asked = np.flatnonzero(rows.asked)
-    if not len(asked):
-        return rows
-    kept = np.ones(len(rows), bool)
-    for i in asked.tolist():
-        try:
-            kept[i] = _is_meant(store, rows.names[i], int(rows.pos[i]), query)
-        except CorruptError as error:
-            if problem is None:
-                raise
-            problem(error)
-            kept[i] = False
-    return rows.take(kept)
-
-
-def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
-    """Whether a file is, by its inode. Raises CorruptError."""
-    inode = store.inode_at(pos)[1]
-    ns, (since, until) = store.settings.ns_of(inode.mtime), query.times  # int64 may not hold it
-    if not ((since is None or ns >= since) and (until is None or ns < until)):
-        return False
-    if query.where is None and not query.columns:
-        return True
-    attrs = attributes(inode, (0, 0), store.kv.get, store.kv.storage.name)
-    if query.where is None:
-        return True
-    size, mtime = np.array([inode.lsize]), np.array([min(max(ns, -LAST - 1), LAST)])
-    kind = inode.ftype or FileType.FILE
-    numbers = plain_numbers(np.array([pos]), 0, size, mtime, 0, kind)
-    values = np.empty(1, object)
-    values[0] = attrs.encode()[ATTRS.size :]
-    return bool(Rows([name], numbers, values).meeting(query.where, store.schema)[0])
-
-
-def values_between(
-    store: Opened, low: int, high: int, typed: Mapping[str, str]
-) -> tuple[Int64, dict[str, Column]] | None:
-    """The values of the files whose inodes stand in [low, high), as far as the catalog goes.
-
-    ->    ascending positions of the inodes, int64[n], and n values of each column; a column that
-          the container lacks is null. None where there is no good catalog
-    cost  reads the numbers and those columns of all blocks that have such files
-    """
-    catalog = open_catalog(store)
-    if catalog is None:
-        return None
-    places = [np.empty(0, np.int64)]
-    columns: dict[str, list[Column]] = {
-        name: [Column.nulls(kind, 0)] for name, kind in typed.items()
-    }
-    with catalog:
-        try:
-            for run in catalog.file.runs:
-                for pos, found in run.values_between(low, high, typed):
-                    places.append(pos)
-                    for name, column in found.items():
-                        columns[name].append(column)
-        except DerivedDamage as error:
-            store.remark(error)
-            return None
-    pos = np.concatenate(places)
-    order = np.argsort(pos)
-    joined = {name: Column.concat(parts).take(order) for name, parts in columns.items()}
-    return pos[order], joined
 
 
 def new_sorter(store: Opened) -> NameSorter:
@@ -555,11 +293,21 @@ def _written(store: Opened, rows: Iterator[Rows], count: int, *, save: bool = Tr
 
 
 def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[Rows]) -> None:
-    finder = ClashFinder()
-    writer.write_run(finder.seen(live(rows)))
-    files = sum(not store.is_directory(name + INODE) for name in finder.found)
+    finder, folders = ClashFinder(), set[bytes]()
+    writer.write_run(finder.seen(_noted(live(rows), folders)))
+    found = (name for name in finder.found if name not in folders)
+    files = sum(not store.is_directory(name + INODE) for name in found)
     now = store.kv.superblock.get("SYNCTIME", int(time.time()))
     writer.finish(store.kv.end, now, clashes=files)
+
+
+def _noted(source: Iterable[Rows], folders: set[bytes]) -> Iterator[Rows]:
+    """The same rows; the names of directories are added to `folders`."""
+    for rows in source:
+        which = np.flatnonzero(rows.numbers[:, KIND] & 255 == FileType.DIR)
+        if len(which):
+            folders.update(rows.column[which].tolist())
+        yield rows
 
 
 def _scratch(store: Opened) -> Storage:
@@ -599,7 +347,7 @@ class CatalogTrail:
 
     def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
         """Files put in bulk, as `writemany.append_plain` has them."""
-        if attrs is None:
+        if attrs is None and put.pointers[0]:
             self.sorter.add_bulk(put)
             return
         unit, typed = self._store.settings.mtime_unit, bool(self._store.schema)

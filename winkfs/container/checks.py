@@ -21,8 +21,10 @@ from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
-from winkfs.container.catalog import Catalog, Query, rows_now
+from winkfs.container.catalog import Catalog
+from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
+from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
@@ -35,7 +37,7 @@ from winkfs.container.ondisk.inode import (
     Inode,
     attributes,
 )
-from winkfs.container.rows import KIND, NOTHING, ClashFinder, some
+from winkfs.container.rows import KIND, NOTHING, some
 from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
 

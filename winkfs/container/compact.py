@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt8, among
-from winkformats.disk.storage import Lock
+from winkformats.disk.storage import Kind, Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
 from winkformats.hindex.table import Rows
@@ -88,6 +88,10 @@ def _check(store: Store, order: str) -> None:
     """Refuse what must not be compacted, or not without loss."""
     if store.directory.exists("_job"):
         what = "is a shard of a data set, which would not know it again: winkfs dataset compact"
+        raise Refusal(what, store.base)
+    info = store.directory.info(store.name + ".data")
+    if info is not None and info.kind is Kind.LINK:
+        what = "BASE.data is a symbolic link, which would be replaced: compact what it leads to"
         raise Refusal(what, store.base)
     if store.settings.ao and order != "disk":
         raise Refusal("is append-only: its order is that of the mtimes", store.base)

@@ -1,4 +1,4 @@
-"""Container: the handle that a user opens, with files by name. `reindex` rebuilds derived files."""
+"""Container: the handle that a user opens, with files by name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from itertools import chain
 from typing import Any
 
 from winkformats.disk.storage import Storage
-from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files, remove_files
-from winkfs.container.engine import Engine, Moment, check_columns
+from winkfs.container.engine import Engine, again
 from winkfs.container.entry import Entry, Stat
-from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_of, zstd
+from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -27,29 +26,12 @@ from winkfs.container.ondisk.inode import (
     check_ftype,
     check_length,
 )
-from winkfs.container.ondisk.typed import (
-    USER,
-    arrow_parts,
-    check_schema,
-    to_attributes,
-    to_values,
-)
+from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_attributes, to_values
 from winkfs.container.read import LARGE, fast_reader
-from winkfs.container.recovery import rebuild
 from winkfs.container.scan import scan
-from winkfs.container.store import Store
 from winkfs.container.writemany import BulkPut, Row, as_content
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import (
-    INODE,
-    Name,
-    base_of,
-    literal_prefix,
-    matcher,
-    to_bytes,
-    to_str,
-    to_strs,
-)
+from winkfs.names import INODE, Name, base_of, literal_prefix, matcher, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
 from winkfs.units import checked_ns, to_ns
 
@@ -83,7 +65,7 @@ def create(
     path, schema = base_of(base), check_schema(columns or {})
     if schema and classic:
         raise ValueError("a classic container has no attributes, so no columns")
-    level = check_compression(compress, path, classic=classic)
+    level = level_for(compress, path, classic=classic)
     block = new_superblock(
         ao=ao, timemp=timemp, classic=classic, htalgo=htalgo, compressed=level > 0
     )
@@ -101,20 +83,6 @@ def create(
             remove_files(path)
             raise
     return made
-
-
-def check_compression(compress: str | None, base: str, *, classic: bool) -> int:
-    """The level that a new container is to compress with, 0: it is not to.
-
-    raises  ValueError; Refusal where the library is missing
-    """
-    if compress is None:
-        return 0
-    level = level_of(compress)
-    if classic:
-        raise ValueError("a classic container cannot have compressed content")
-    zstd(base)
-    return level
 
 
 def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
@@ -202,7 +170,7 @@ class Container(Reader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copied or pickled reader is opened again; a frozen one stays at its moment."""
-        return _again, (type(self), *self._engine.pickled())
+        return again, (type(self), *self._engine.pickled())
 
     def close(self) -> None:
         """Sync, bring index and catalog up to date where that is quick, release the lock.
@@ -317,12 +285,7 @@ class Container(Reader):
         check_schema(columns)
         with self._engine.lock:
             self._engine.need_writable()
-            known = dict(self._engine.store.schema)
-            for name in columns:
-                if name in known:
-                    raise ValueError(f"the container has a column {name!r}: {known[name]}")
-            schema = check_schema(known | dict(columns))
-            self._engine.run(self._engine.changes.declare, schema)
+            self._engine.add_columns(columns)
 
     def drop_columns(self, names: Iterable[str]) -> None:
         """Have no such columns any more. Values stay extended attributes of the files: a column of
@@ -332,10 +295,7 @@ class Container(Reader):
         """
         with self._engine.lock:
             self._engine.need_writable()
-            dropped, schema = list(names), dict(self._engine.store.schema)
-            check_columns(dropped, schema)
-            left = {name: kind for name, kind in schema.items() if name not in dropped}
-            self._engine.run(self._engine.changes.declare, left)
+            self._engine.drop_columns(list(names))
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
         """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
@@ -411,7 +371,6 @@ class Container(Reader):
         """The names in byte order, as of the call; `glob`: those that match, * also crossing /.
 
         where    see `scan`
-
         problem  called with each damaged inode that is met, which is skipped; None: CorruptError
         cost     reads the part of the catalog that a glob's beginning allows; where there is no
                  catalog, all inodes, and sorts the names
@@ -545,11 +504,7 @@ class Container(Reader):
 
         raises  FileNotFoundError; PermissionError (ao: not the last file, synced, or no room)
         """
-        content = as_content(data)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            self._engine.run(self._engine.changes.append, key, content)
+        self._change(name, self._engine.changes.append, as_content(data))
 
     def write(self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
@@ -561,10 +516,7 @@ class Container(Reader):
             raise ValueError(f"offset must not be negative, {offset} is")
         content = as_content(data)
         check_length(offset + len(content), name)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            self._engine.run(self._engine.changes.write, key, offset, content, mtime_ns)
+        self._change(name, self._engine.changes.write, offset, content, mtime_ns)
 
     def write_many(
         self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
@@ -579,10 +531,7 @@ class Container(Reader):
             if offset < 0:
                 raise ValueError(f"offset must not be negative, {offset} is")
             check_length(offset + len(content), name)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            self._engine.run(self._engine.changes.write_many, key, contents, mtime_ns)
+        self._change(name, self._engine.changes.write_many, contents, mtime_ns)
 
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
@@ -602,10 +551,12 @@ class Container(Reader):
         if size < 0:
             raise ValueError(f"size must not be negative, {size} is")
         check_length(size, name)
+        self._change(name, self._engine.changes.truncate, size)
+
+    def _change(self, name: Name, change: Callable[..., None], *given: Any) -> None:
         with self._engine.lock:
             self._engine.need_writable()
-            key = self._engine.key(name)
-            self._engine.run(self._engine.changes.truncate, key, size)
+            self._engine.run(change, self._engine.key(name), *given)
 
     # --- metadata ---
 
@@ -673,10 +624,7 @@ class Container(Reader):
 
     def delete(self, name: Name) -> None:
         """Remove a file. Raises FileNotFoundError; PermissionError (no delflags)."""
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            self._engine.run(self._engine.changes.delete, key)
+        self._change(name, self._engine.changes.delete)
 
     def rename(self, old: Name, new: Name, *, ctime_ns: int | None = None) -> None:
         """Give a file another name, over a file of that name. Raises FileNotFoundError.
@@ -689,51 +637,3 @@ class Container(Reader):
             key = self._engine.key(old)
             if key != target:
                 self._engine.run(self._engine.changes.rename, key, target, ctime_ns)
-
-
-def _again(kind: type[Container], path: str, mapped: bool, moment: Moment | None) -> Container:
-    """A reader that was pickled or copied."""
-    handle = kind(path, "r", mapped=mapped)
-    if moment is not None:
-        try:
-            handle.engine.stay(moment)
-        except BaseException:
-            handle.close()
-            raise
-    return handle
-
-
-def reindex(
-    base: str | os.PathLike[str],
-    progress: Callable[[int], None] | None = None,
-    *,
-    problem: Callable[[str], None] = lambda line: None,
-) -> int:
-    """Rebuild the derived files (index, catalog, time index, counters) from the data file.
-
-    progress  called with the number of bytes read since the last call
-    problem   called with a line for each damaged place, whose files are left out
-    ->        number of files
-    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
-              are no checksums to find the next good entry by
-    cost      one pass over the data file; memory: see `rebuild`
-    """
-    store = Store(base_of(base), writable=True, load=False)
-    sorter = None if store.settings.classic else new_sorter(store)
-    rows = None if sorter is None else RowCollector(store, sorter)
-    try:
-        store.catalog.drop()
-        found = rebuild(store.kv, store.settings, problem=store.note, progress=progress, names=rows)
-        store.take(found)
-        store.catalog.save(sorter if found.whole else None)
-        count = store.index.count
-        store.close()
-        for line in store.notes:
-            problem(line)
-        return count
-    except BaseException:
-        store.abandon()
-        raise
-    finally:
-        if sorter is not None:
-            sorter.close()

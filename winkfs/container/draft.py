@@ -82,7 +82,7 @@ class Draft:
             over = base, ExtentArray.of([Extent(BELOW, 0, inode.lsize)])
         return cls(
             key, inode.fileid, inode.ftype, inode.mtime, inode.lsize, base, over, [], bytearray(),
-            attrs, inode.attrs, pos, inode.size, inode.lsize, inode, set(inode.pointers),
+            attrs, inode.attrs, pos, inode.size, inode.lsize, inode, set(inode.owned),
         )  # fmt: skip
 
     @property

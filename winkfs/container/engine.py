@@ -19,7 +19,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
-from winkfs.container.catalog import Query, all_rows, settled
+from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
@@ -29,7 +29,7 @@ from winkfs.container.ondisk.inode import (
     check_ftype,
     check_length,
 )
-from winkfs.container.ondisk.typed import Schema
+from winkfs.container.ondisk.typed import Schema, check_schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.rows import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.store import Store
@@ -166,6 +166,20 @@ class Engine:
                 raise ValueError("tombstones are for names that have no file here")
             pos: int = self.run(self.changes.entomb, keys)
             return pos
+
+    def add_columns(self, columns: Mapping[str, str]) -> None:
+        """See `Container.add_columns`. The caller has checked the handle."""
+        known = dict(self.store.schema)
+        for name in columns:
+            if name in known:
+                raise ValueError(f"the container has a column {name!r}: {known[name]}")
+        self.run(self.changes.declare, check_schema(known | dict(columns)))
+
+    def drop_columns(self, names: list[str]) -> None:
+        """See `Container.drop_columns`. The caller has checked the handle."""
+        schema = dict(self.store.schema)
+        check_columns(names, schema)
+        self.run(self.changes.declare, {n: kind for n, kind in schema.items() if n not in names})
 
     def set_compression(self, level: int) -> None:
         """Compress new content with this level of zstd; 0: not at all.
@@ -528,6 +542,18 @@ class Engine:
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
         return raw + INODE
+
+
+def again(kind: type[Any], path: str, mapped: bool, moment: Moment | None) -> Any:
+    """A reader that was pickled or copied: a Container, `kind`. See `Engine.pickled`."""
+    handle = kind(path, "r", mapped=mapped)
+    if moment is not None:
+        try:
+            handle.engine.stay(moment)
+        except BaseException:
+            handle.close()
+            raise
+    return handle
 
 
 def check_columns(names: Iterable[str], schema: Schema) -> None:

@@ -118,15 +118,15 @@ class Frames:
         return known[number]
 
     def _dictionary(self, number: int, pos: int) -> bytes:
-        said = ""
+        said = "which is not there"
         try:
             if self.compression.dictid == number:
                 return self.compression.dictionary
         except CorruptError as error:
-            said = f": {error}"
+            said = f"which is damaged ({error.what} at byte {error.offset})"
         found = self._search().get(number)
         if found is None:
-            what = f"content needs dictionary {number}, which is not there{said}"
+            what = f"content needs dictionary {number}, {said}"
             raise CorruptError(what, file=self._file, offset=pos)
         return found
 

@@ -16,7 +16,7 @@ import mmap
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from operator import getitem
@@ -164,13 +164,13 @@ class Files:
             return
         for pos in index.settle():
             _, inode, _ = self._store.inode_at(pos)
-            self.doom(pos, inode.size, inode.lsize, set(inode.pointers))
+            self.doom(pos, inode.size, inode.lsize, inode.owned)
         if index.must_merge or len(index.overlay) > MERGE_OVERLAY:
             self._store.sync_data()
             self._store.merge()
 
     def doom(
-        self, pos: int, size: int, lsize: int, pointers: set[int], *, delete: bool = False
+        self, pos: int, size: int, lsize: int, pointers: Set[int], *, delete: bool = False
     ) -> None:
         """Count an inode and its entries as gone, and have their delflags set after the sync."""
         store = self._store
@@ -182,7 +182,7 @@ class Files:
             self._kv.aentries -= 1
         self.doom_entries(pointers, delete=delete)
 
-    def doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
+    def doom_entries(self, pointers: Set[int], *, delete: bool = False) -> None:
         """The same for entries that no inode names any more."""
         if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
             self._store.doomed += sorted(pointers)

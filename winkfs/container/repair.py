@@ -1,7 +1,8 @@
 """Repair and rollback: a container that a writer refuses, or that has lost something, made sound.
 
 What is taken out is kept in a container beside it, BASE.removed-<time>: damaged ranges as they lay,
-below `ranges`; what is left of files whose content is damaged, below `files`; and files of which
+below `ranges`; what is left of files whose content is damaged, below `files`, and where the
+dictionary is lost that they were compressed with, their frames below `frames`; and files of which
 only a mark says that they are gone, for what removed or replaced them is lost, below `replaced`.
 """
 
@@ -21,16 +22,17 @@ from winkformats.errors import CorruptError, DamagedRange
 from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
-from winkfs.container.container import Container, create, reindex
+from winkfs.container.container import Container, create
 from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, LEFT_OUT, Settings, make_room
-from winkfs.container.ondisk.inode import Inode, attr_key, data_key
+from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
+from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile, Refusal
@@ -91,11 +93,16 @@ class _Repair:
     def __init__(self, base: str, directory: Directory, name: str, contid: int | None) -> None:
         self._base, self._directory, self._name = base, directory, name
         self._block, self._guessed = superblock_for(base + ".data", contid)
+        if not self._guessed:
+            self._block.check_known(base + ".data")
         self._layout = Layout.of(self._block, base + ".data")
         self._ranges: list[DamagedRange] = []
         self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
         self._ends: dict[bytes, tuple[int, bool]] = {}  # name -> last inode, whether just flagged
         self._lost: dict[int, bytes] = {}  # position of an inode -> its key
+        # where intact entries of these are
+        self._named: dict[str, list[int]] = {COLUMNS: [], COMPRESS: []}
+        self._changed: list[str] = []  # steps: what content is compressed with from now on
         with directory.open(name + ".data") as storage:
             self._size = storage.size()
             self._end = self._size if self._guessed else min(self._filesize, self._size)
@@ -114,11 +121,13 @@ class _Repair:
         start, chains = self._layout.aligned(self._block["SBSIZE"]), False
         try:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
+                for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
+                    self._named[name] += batch.pos[entries_of(batch, key)].tolist()
                 if self._guessed:
-                    self._find_named(batch)
                     chains = chains or bool(chained(batch).any())
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
+        self._set_named()
         if self._guessed:
             if not chains and self._block.pop(INCHAIN, None) is not None:
                 self._block["INCOMPAT"] &= ~CHAINS
@@ -128,16 +137,25 @@ class _Repair:
         if self._ranges or self._end < self._filesize:
             self._read_inodes(storage, start)
 
-    def _find_named(self, batch: Batch) -> None:
-        """Note where the columns of the user stand last, and what content is compressed with, which
-        no superblock says any more."""
-        for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
-            for pos in batch.pos[entries_of(batch, key)].tolist():
-                self._block[name] = pos
-                if name == COMPRESS:
-                    self._block["INCOMPAT"] |= COMPRESSED
-                    for default in LEFT_OUT:  # all variables are to lie in one sector
-                        self._block.pop(default, None)
+    def _set_named(self) -> None:
+        """Have the superblock name the last intact entry that says what content is compressed with,
+        where it names none; without a superblock also that of the columns of the user."""
+        for name, found in self._named.items():
+            at = self._block.get(name, 0)
+            damaged = name == COMPRESS and at > 0 and at not in found
+            if not (self._guessed or damaged):
+                continue
+            self._block.pop(name, None)
+            if found:
+                self._block[name] = found[-1]
+            if name == COMPRESS and found:
+                self._block["INCOMPAT"] |= COMPRESSED
+                for default in LEFT_OUT:  # all variables are to lie in one sector
+                    self._block.pop(default, None)
+            if damaged:
+                now = f"that at byte {found[-1]} counts" if found else "content is stored as it is"
+                what = "what content is compressed with is damaged"
+                self._changed.append(f"{what}, at byte {at}: {now}")
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
         """Note what points into the ranges, and names whose last word may be lost."""
@@ -182,6 +200,7 @@ class _Repair:
             size = damage.stop - damage.offset
             what = "cut off" if damage.last else "take out"
             found.steps.append(f"{what} {size} damaged bytes from byte {damage.offset} on")
+        found.steps += self._changed
         if found.steps:
             self._find_lost(found)
         return found
@@ -190,11 +209,14 @@ class _Repair:
         """Files whose inode is good and of whose content a part is damaged."""
         with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
             store = source.engine.store
-            for pos in store.index.positions().tolist() if self._ranges else []:
+            for pos in store.index.positions().tolist() if self._ranges or self._changed else []:
                 try:
                     key, inode, _ = store.inode_at(pos)
                     lost = any(map(self._is_damaged, inode.pointers))
-                except CorruptError:  # one that it builds on is damaged
+                    if self._changed and not lost:  # a dictionary may be gone
+                        for pointer in _frames_of(inode):
+                            store.value_at(pointer, True)
+                except CorruptError:  # one that it builds on is damaged, or what it is made with
                     key, lost = store.key_at(pos), True
                 if lost:
                     self._lost[pos] = key
@@ -218,7 +240,20 @@ class _Repair:
                 for key in self._lost.values():
                     name = name_of(key)
                     kept.put(b"files/" + name, left_of(source, name)[0])
+                    self._keep_frames(source, name, kept)
                 self._keep_replaced(source, kept)
+
+    def _keep_frames(self, source: Container, name: bytes, kept: Container) -> None:
+        """The intact frames of a file whose dictionary may be lost: who has it still can read."""
+        if not self._changed:
+            return
+        store, frames = source.engine.store, []
+        inode = store.inode_left(store.index.lookup(source.engine.key(name)))
+        for pointer in _frames_of(inode):
+            with contextlib.suppress(CorruptError):
+                frames.append(store.entry_at(pointer).value)
+        if frames:
+            kept.put(b"frames/" + name, b"".join(frames))
 
     def _keep_replaced(self, source: Container, kept: Container) -> None:
         """Files marked deleted whose tombstone or successor is lost: nobody can tell which."""
@@ -276,6 +311,9 @@ class _Repair:
             try:
                 store.need_delflag("removing a file")
                 for pos, key in self._lost.items():
+                    inode = store.inode_left(pos)
+                    store.itotsz -= inode.size
+                    store.dtotsz -= inode.lsize
                     store.kv.append(key, b"", deleted=True)
                     store.doomed.append(pos)
                     store.index.assign(key, 0)
@@ -287,6 +325,11 @@ class _Repair:
                 store.abandon()
                 raise
         reindex(self._base)
+
+
+def _frames_of(inode: Inode) -> list[int]:
+    """Positions of the frames of a file, each once."""
+    return list(dict.fromkeys(e.pointer for e in inode.extents if e.skip >= FRAME))
 
 
 def _removed(base: str) -> str:
@@ -357,6 +400,8 @@ class _Rollback:
     def __init__(self, base: str, directory: Directory, storage: Storage, previous: bool) -> None:
         self._base, self._directory, self._storage = base, directory, storage
         found = superblocks(storage)
+        for block in found:
+            block.check_known(storage.name)
         block = max(found, key=lambda b: b.get("SBSEQ", 0))
         target = block.get("SYNCSIZE", block.get("FILESIZE", storage.size()))
         if previous:

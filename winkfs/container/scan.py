@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Int64, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
-from winkfs.container.catalog import Query, positions_of
+from winkfs.container.catalogquery import Query, positions_of
 from winkfs.container.columns import InodeScan, Piece
 from winkfs.container.entry import Entry, SpecialEntry, attributed, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes

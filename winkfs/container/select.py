@@ -11,10 +11,11 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage, raise_it
-from winkfs.container.catalog import (
+from winkfs.container.catalog import open_catalog
+from winkfs.container.catalogquery import (
     Query,
     nearby,
-    open_catalog,
+    plain_rows,
     positions_met,
     rows_now,
     settled,
@@ -89,7 +90,7 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
     query = query_of(selection)
     with catalog:
         try:
-            plain = catalog.plain(query) if catalog.covered == store.kv.end else None
+            plain = plain_rows(catalog, query) if catalog.covered == store.kv.end else None
             parts = [listed(store, rows, query, selection, problem)
                      for rows in plain or rows_now(store, catalog, query)]  # fmt: skip
         except DerivedDamage as error:

@@ -34,6 +34,7 @@ from winkfs.container.checks import (
 )
 from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.namesorter import NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
@@ -41,7 +42,6 @@ from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver
-from winkfs.container.rows import NameSorter
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of

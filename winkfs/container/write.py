@@ -19,6 +19,7 @@ from winkformats.errors import CorruptError
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
+from winkfs.container.manyentries import SMALL, OneFile, append_drafts, can_append
 from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
@@ -48,7 +49,6 @@ from winkfs.container.ondisk.typed import (
     to_attributes,
 )
 from winkfs.container.read import Content, Files
-from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO
@@ -728,7 +728,7 @@ class Changes:
             store.times.add(draft.mtime, min([pos, *inode.pointers]))
         store.itotsz += size - draft.old_size
         store.dtotsz += draft.lsize - draft.old_lsize
-        self.files.doom_entries(draft.owned - set(inode.pointers))
+        self.files.doom_entries(draft.owned - inode.owned)
         self.last = pos
         if bulk:
             store.index.add_bulk([draft.key], np.array([pos]))
@@ -749,7 +749,7 @@ class Changes:
             return False
         self._store.need_delflag("replacing or deleting a file")
         pos, inode = found
-        self.files.doom(pos, inode.size, inode.lsize, set(inode.pointers))
+        self.files.doom(pos, inode.size, inode.lsize, inode.owned)
         return True
 
     # --- durability ---

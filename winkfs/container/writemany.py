@@ -1,41 +1,31 @@
-"""Writing many plain files: their entries encoded together, as byte matrices, or one by one.
+"""Writing many files: one call of put_many or put_rows.
 
-A plain file is a data entry and an inode of one extent, without attributes or with an entry of
-them between the two. Positions are a cumulative sum, and one join makes a chunk of entries that a
-thread writes while the next is made.
-`BulkPut` is one call of put_many or put_rows, `OneFile` encodes the file of a put.
+Runs of plain files become chunks of entries (`manyentries`), the others are written one by one.
 """
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import add, itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
-import xxhash
 
 from winkformats import native
-from winkformats.arrays import Bools, Int64, UInt8, keep_heap, row_bytes
-from winkformats.kv.entry import MASK64, Layout
-from winkfs.container.draft import CHUNK, COMPRESSIBLE, Draft
+from winkformats.arrays import Bools, Int64, keep_heap
+from winkfs.container.draft import CHUNK
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES, Compressor
+from winkfs.container.manyentries import append_plain, can_append, with_frames
 from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import (
-    CK_XXH3,
-    FRAME,
     Attrs,
     FileType,
-    InodeForm,
     check_directory,
     check_ftype,
     default_mode,
 )
-from winkfs.container.rows import Placed
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 from winkfs.units import checked_ns, to_ns
@@ -43,380 +33,18 @@ from winkfs.units import checked_ns, to_ns
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
-SMALL: Final = 32 << 10  # bytes of content that are copied with their entries
-HEADS: Final = 64  # bytes of two entries without inode key, content and inode, at most
-PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
-PAIRED: Final = struct.Struct(">8q")  # the same with a pair
-HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
 STEP: Final = 256  # rows taken before their size is looked at
+FEW_BARE: Final = 16  # files without content that are written one by one: a run takes as long
 FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
-JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
 Data = bytes | memoryview
 BUFFERS: Final = (bytes, bytearray, memoryview)
-
-
-class Plain(Protocol):
-    """n files of one extent each, without attributes.
-
-    keys                    of their inodes
-    key_lengths, lengths    int64[n], bytes of keys and content
-    data                    bytes-like, not empty, 1 MiB at most: the content, or a frame of it
-    framed                  bool[n], which are frames; None: none is
-    """
-
-    @property
-    def keys(self) -> list[bytes]: ...
-    @property
-    def key_lengths(self) -> Int64: ...
-    @property
-    def data(self) -> Sequence[Any]: ...
-    @property
-    def lengths(self) -> Int64: ...
-    @property
-    def ftypes(self) -> Sequence[int]: ...
-    @property
-    def framed(self) -> Bools | None: ...
-
-
-def can_append(store: Store) -> bool:
-    """Whether files of this container can be encoded so."""
-    return store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-
-
-class OneFile:
-    """Encodes a plain file by itself, as `append_plain` does many: data entry and inode entry.
-
-    inode_size  bytes of the inode
-    beside      bytes that the two entries take beside key and content, at most
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._contid, self._pairoff = store.kv.layout.contid, store.settings.form.pairoff
-        self._pad = bytes(store.inode_size - 56 - store.settings.form.pair)
-        self.inode_size, self.beside = store.inode_size, store.inode_size + HEADS
-
-    def encode(
-        self, pos: int, fileid: int, key: bytes, data: bytes, mtime: int, ftype: int
-    ) -> tuple[bytes, int]:
-        """The bytes of both entries for position `pos`, and the position of the inode.
-
-        key, data  of the inode; the content: 1 byte to SMALL
-        mtime      as stored
-        """
-        own = b"%x/D0" % fileid
-        first = b"".join((
-            len(own).to_bytes(2, "big"), own, len(data).to_bytes(4, "big"), data,
-        ))  # fmt: skip
-        at = pos + len(first) + 5
-        place = (pos, 0, len(data)) if self._pairoff else (pos, len(data))
-        form = PLACED if self._pairoff else PAIRED
-        fields = form.pack(0, fileid, len(data), ftype, mtime, 1, *place)
-        last = b"".join((
-            len(key).to_bytes(2, "big"), key, self.inode_size.to_bytes(4, "big"),
-            xxhash.xxh3_64_digest(fields), fields, self._pad,
-        ))  # fmt: skip
-        sums = self._sum(first, pos), self._sum(last, at)
-        return b"\0%b%b\0%b%b" % (first, sums[0], last, sums[1]), at
-
-    def _sum(self, body: bytes, pos: int) -> bytes:
-        return xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:]
-
-
-def append_plain(
-    store: Store,
-    files: Plain,
-    fileids: Int64,
-    mtimes: Int64,
-    attrs: Sequence[bytes] | None = None,
-) -> tuple[Int64, Int64]:
-    """Append the entries of files and count them -> positions of inodes and of data, int64[n].
-
-    fileids, mtimes  int64[n]; all fileids with as many hex digits
-    attrs            the values of their attribute entries; None: none of them has one
-    raises           OSError
-    """
-    kv, n = store.kv, len(files.keys)
-    lengths = files.lengths
-    if files.framed is not None:
-        lengths = np.fromiter(map(len, files.data), np.int64, n)
-    form, isz = store.settings.form, store.inode_size
-    head = len(f"{int(fileids[0]):x}") + 10  # delflag, key length, "<hex>/D0", value length
-    each = 2 if attrs is None else 3  # entries of a file
-    sizes = np.empty((n, each), np.int64)
-    sizes[:, 0] = head + lengths + 4
-    if attrs is not None:
-        sizes[:, 1] = head + np.fromiter(map(len, attrs), np.int64, n) + 4
-        isz = max(isz, -(-(56 + 2 * form.pair) // 8) * 8)
-    sizes[:, -1] = 3 + files.key_lengths + 4 + isz + 4
-    ends = np.cumsum(sizes).reshape(n, each)
-    keys = b"".join(files.keys)
-    places = (ends - sizes + kv.end).T
-    if native.code is not None and files.framed is None:
-        types = np.full(n, files.ftypes[0], np.int64)
-        if files.ftypes.count(files.ftypes[0]) < n:
-            types[:] = files.ftypes
-        chunk = native.code.encode(
-            kv.end, isz, form.pairoff, kv.layout.contid & MASK64, ends, fileids, mtimes, types,
-            files.keys, files.data, attrs,
-        )  # fmt: skip
-    else:
-        chunk = _encoded(
-            kv.layout, form, isz, files, lengths, keys, fileids, mtimes, places, ends - sizes, ends,
-            attrs,
-        )  # fmt: skip
-    kv.append_encoded(chunk, each * n)
-    store.itotsz += n * isz
-    store.dtotsz += int(files.lengths.sum())
-    pointers = places[0] if files.framed is None else np.where(files.framed, -1, places[0])
-    put = Placed(files, keys, places[-1], pointers, fileids, mtimes)
-    store.catalog.put_many(put, attrs)
-    return places[-1], places[0]
-
-
-def _encoded(
-    layout: Layout,
-    form: InodeForm,
-    isz: int,
-    files: Plain,
-    lengths: Int64,
-    keys: bytes,
-    fileids: Int64,
-    mtimes: Int64,
-    places: Int64,
-    at: Int64,
-    ends: Int64,
-    attrs: Sequence[bytes] | None,
-) -> bytearray:
-    """The entries of files, those of each one behind the other, as `_native.encode` makes them.
-
-    lengths   of what is stored of each: a frame is shorter than its content
-    keys      of the files, joined
-    places    int64[2, n] or [3, n]: positions of the entries
-    at, ends  int64[n, 2] or [n, 3]: where in the chunk each begins and ends
-    """
-    named = None
-    head = len(f"{int(fileids[0]):x}") + 10
-    headers = _headers(fileids, head, lengths, b"/D0")
-    entries = [_values(layout, places[0], headers, files.data, lengths)]
-    if attrs is not None:
-        named = np.fromiter(map(len, attrs), np.int64, len(attrs))
-        headers = _headers(fileids, head, named, b"/A0")
-        entries.append(_values(layout, places[1], headers, attrs, named))
-    inodes = _inodes(
-        form, isz, fileids, files.lengths, files.ftypes, mtimes, places[0],
-        None if named is None else (places[1], named), files.framed,
-    )  # fmt: skip
-    entries.append(_keyed(layout, places[-1], files, keys, inodes))
-    chunk = _joined(entries)
-    for i, entry in enumerate(entries):
-        if not entry.sealed:
-            _seal(chunk, at[:, i], ends[:, i], places[i], layout)
-    return chunk
-
-
-class _Entries(NamedTuple):
-    """An entry of each of n files, in parts.
-
-    head    uint8[n, h], the delflag and what else is no part of `body`
-    body    uint8[n, w], where all are equally long, or n bytes-like
-    sums    uint8[n, 4]
-    sealed  whether these are right: else they are to be filled in
-    """
-
-    head: UInt8
-    body: UInt8 | Sequence[Any]
-    sums: UInt8
-    sealed: bool
-
-
-def _values(
-    layout: Layout, places: Int64, heads: UInt8, values: Sequence[Any], lengths: Int64
-) -> _Entries:
-    """Entries at these places, of heads up to the length of the value, and values."""
-    if int(lengths.sum()) > JOINED * len(values):
-        return _Entries(heads, values, np.zeros((len(heads), 4), np.uint8), sealed=False)
-    bodies = list(
-        map(add, row_bytes(heads[:, 1:].copy()), values)
-    )  # cheaper than slices of a chunk
-    return _Entries(heads[:, :1], bodies, _sums(layout, places, bodies), sealed=True)
-
-
-def _keyed(layout: Layout, places: Int64, files: Plain, keys: bytes, inodes: UInt8) -> _Entries:
-    """Inode entries at these places. `keys`: of the files, joined; `inodes`: see `_inodes`."""
-    n, lengths = len(places), files.key_lengths
-    sizes = lengths.astype(">u2").view(np.uint8).reshape(n, 2)
-    body: UInt8 | Sequence[bytes]
-    if int(lengths.min()) == int(lengths.max()):
-        body = np.concatenate([sizes, np.frombuffer(keys, np.uint8).reshape(n, -1), inodes], 1)
-        bodies = row_bytes(body)
-    else:
-        three = zip(row_bytes(sizes), files.keys, row_bytes(inodes), strict=True)
-        body = bodies = list(map(b"".join, three))
-    return _Entries(np.zeros((n, 1), np.uint8), body, _sums(layout, places, bodies), sealed=True)
-
-
-def _sums(layout: Layout, places: Int64, bodies: Iterable[Any]) -> UInt8:
-    return layout.sums(places, bodies).astype(">u4").view(np.uint8).reshape(-1, 4)
-
-
-def _joined(entries: list[_Entries]) -> bytearray:
-    """The bytes of all entries, file by file."""
-    n, first = len(entries[0].head), entries[0].head
-    columns: list[UInt8 | Sequence[Any]] = []
-    for entry, following in zip(entries, [*entries[1:], None], strict=True):
-        columns += [entry.body, entry.sums]
-        columns.append(following.head if following else np.concatenate([first[1:], first[:1]]))
-    # What stands in rows side by side is one part: fewer to join.
-    grouped: list[Sequence[Any]] = []
-    rows: list[UInt8] = []
-    for column in [*columns, []]:
-        if isinstance(column, np.ndarray):
-            rows.append(column)
-            continue
-        grouped += [row_bytes(np.concatenate(rows, 1)), column] if rows else [column]
-        rows = []
-    grouped.pop()
-    parts: list[Any] = [None] * (len(grouped) * n + 1)
-    parts[0] = first[0].tobytes()
-    for i, column in enumerate(grouped, 1):
-        parts[i :: len(grouped)] = column
-    parts[-1] = parts[-1][: -first.shape[1]]
-    return bytearray().join(parts)
-
-
-def _frames(
-    compressor: Compressor, data: Sequence[Any], ftypes: Sequence[int], chosen: Bools
-) -> tuple[list[Any], Bools]:
-    """Contents with frames in the place of those of the chosen files, where that pays, and which
-    these are, bool[n]."""
-    kinds = np.fromiter((ftype in COMPRESSIBLE for ftype in ftypes), bool, len(chosen))
-    which = np.flatnonzero(chosen & kinds).tolist()
-    found, framed = list(data), np.zeros(len(chosen), bool)
-    for i, frame in zip(which, compressor.many([found[i] for i in which]), strict=True):
-        if frame is not None:
-            found[i], framed[i] = frame, True
-    return found, framed
-
-
-class _Tails(NamedTuple):
-    """Drafts as `append_plain` wants them."""
-
-    keys: list[bytes]
-    key_lengths: Int64
-    data: list[Any]
-    lengths: Int64
-    ftypes: list[int]
-    framed: Bools | None
-
-    @classmethod
-    def of(cls, batch: list[Draft], compressor: Compressor | None) -> Self:
-        keys, data = [draft.key for draft in batch], [draft.tail for draft in batch]
-        ftypes, n = [draft.ftype for draft in batch], len(batch)
-        lengths, framed = np.fromiter(map(len, data), np.int64, n), None
-        if compressor is not None:
-            data, framed = _frames(compressor, data, ftypes, lengths <= PIECE)
-        return cls(keys, np.fromiter(map(len, keys), np.int64, n), data, lengths, ftypes, framed)
-
-
-def append_drafts(
-    store: Store, drafts: Iterable[Draft], compressor: Compressor | None
-) -> Iterator[list[bytes]]:
-    """Append those drafts that are plain, with index and counters -> the keys of each batch.
-
-    compressor  makes frames of their content, None: nobody does
-    cost        a sixth of writing them one by one
-    """
-    batches: dict[tuple[int, bool], list[Draft]] = {}  # by digits of the FILEIDs, attributes
-    sizes: dict[tuple[int, bool], int] = {}
-    for draft in list(drafts):
-        if not draft.plain:
-            continue
-        kind = len(f"{draft.fileid:x}"), draft.attrs is not None
-        batch = batches.setdefault(kind, [])
-        batch.append(draft)
-        sizes[kind] = sizes.get(kind, 0) + len(draft.tail)
-        if sizes[kind] > BATCH:
-            yield _append_batch(store, batches.pop(kind), compressor)
-            del sizes[kind]
-    for batch in batches.values():
-        yield _append_batch(store, batch, compressor)
-
-
-def _append_batch(store: Store, batch: list[Draft], compressor: Compressor | None) -> list[bytes]:
-    files = _Tails.of(batch, compressor)
-    fileids = np.array([draft.fileid for draft in batch], np.int64)
-    mtimes = np.array([draft.mtime for draft in batch], np.int64)
-    attrs = [draft.attrs.encode() for draft in batch if draft.attrs]
-    positions, _ = append_plain(store, files, fileids, mtimes, attrs or None)
-    store.index.assign_new(files.keys, positions)
-    return files.keys
-
-
-def _headers(fileids: Int64, head: int, lengths: Int64, kind: bytes) -> UInt8:
-    """delflag, key length, "<hex>" and `kind`, value length of each entry: uint8[n, head]."""
-    width = head - 10
-    starts = range(width % 3 - 3 if width % 3 else 0, width, 3)  # three digits at a time
-    digits = [(max(at, 0), at + 3) for at in starts]
-    fields = {f"{a}": (f"S{b - a}", 3 + a) for a, b in digits}
-    fields |= {"key": (">u2", 1), "kind": ("S3", 3 + width), "value": (">u4", 6 + width)}
-    names, (formats, offsets) = list(fields), zip(*fields.values(), strict=True)
-    form = {"names": names, "formats": formats, "offsets": offsets, "itemsize": head}
-    out: npt.NDArray[Any] = np.zeros(len(fileids), np.dtype(form))  # type: ignore[call-overload]
-    for a, b in digits:
-        out[f"{a}"] = HEX[b - a - 1][(fileids >> (4 * (width - b))) & (16 ** (b - a) - 1)]
-    out["key"], out["kind"], out["value"] = width + 3, kind, lengths
-    return out.view(np.uint8).reshape(len(fileids), head)
-
-
-def _inodes(
-    form: InodeForm,
-    isz: int,
-    fileids: Int64,
-    lengths: Int64,
-    ftypes: Sequence[int],
-    mtimes: Int64,
-    pointers: Int64,
-    attrs: tuple[Int64, Int64] | None,
-    framed: Bools | None,
-) -> UInt8:
-    """Value length and inode of each inode entry: uint8[n, isz + 4].
-
-    attrs  positions and bytes of their attributes; None: none has any
-    """
-    n, pair = len(lengths), form.pair if attrs is None else 2 * form.pair
-    words = np.zeros((n, (56 + pair) // 8), ">i8")
-    words[:, 2] = fileids
-    words[:, 3] = lengths
-    words[:, 4] = ftypes[0] if ftypes.count(ftypes[0]) == n else np.array(ftypes)
-    words[:, 5] = mtimes
-    words[:, 6] = pair // form.pair
-    if attrs is not None:
-        words[:, 7], words[:, 6 + form.pair // 8] = attrs[0], -attrs[1]
-    words[:, 7 + (pair - form.pair) // 8] = pointers
-    if framed is not None:
-        words[:, -2] = np.where(framed, FRAME, 0)
-    words[:, -1] = lengths
-    body = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
-    words[:, 0] = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, row_bytes(body))), ">i8")
-    out = np.zeros((n, isz + 4), np.uint8)
-    out[:, :4] = np.frombuffer(isz.to_bytes(4, "big"), np.uint8)
-    out[:, 4 : 60 + pair] = words.view(np.uint8)
-    return out
-
-
-def _seal(chunk: bytearray, at: Int64, ends: Int64, places: Int64, layout: Layout) -> None:
-    """Fill in the checksums of the entries at [at, ends) of a chunk, `places` in the file."""
-    sums = layout.sums_at(places, memoryview(chunk), at + 1, ends - 4)
-    raw = np.frombuffer(chunk, np.uint8)
-    raw[(ends - 4)[:, None] + np.arange(4)] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
 
 
 class Encoded(bytes):
@@ -696,29 +324,36 @@ class BulkPut:
         given = columns
         compressor = self._changes.compressor
         most = CHUNK if compressor is None else PIECE
-        ordinary = (columns.lengths > 0) & (columns.lengths <= most) & self._fast
-        kinds = np.zeros(len(ordinary), bool)
+        bare = columns.lengths == 0
+        ordinary = (columns.lengths <= most) & self._fast
+        kinds = np.zeros(len(ordinary), np.int8)
         if any(columns.attrs):
             words = list(map(self._word, columns.ftypes, columns.attrs))
             ordinary &= np.fromiter((word is not ODD for word in words), bool, len(words))
-            kinds = np.fromiter((type(word) is bytes for word in words), bool, len(words))
+            kinds = np.fromiter((type(word) is bytes for word in words), np.int8, len(words))
             columns = columns._replace(attrs=words)
         if compressor is not None:
-            columns = self._compressed(columns, ordinary, compressor)
+            columns = self._compressed(columns, ordinary & ~bare, compressor)
         start = 0
-        # runs of files that are written together end where one is not, or has attributes or none
+        # runs of files that are written together end where one is not, or where content or
+        # attributes begin or end
+        kinds += 2 * bare
         ends = np.flatnonzero(~ordinary | (np.diff(kinds, prepend=kinds[:1]) != 0)).tolist()
         for i in [*ends, len(ordinary)]:
-            if start < i:
+            if start < i and bare[start] and i - start < FEW_BARE:
+                for number in range(start, i):
+                    self._write_one(given, number)
+                    self._done = number + 1
+            elif start < i:
                 self._write_run(columns, start, i)
-                start = i
+            start = i
             if i < len(ordinary) and not ordinary[i]:
                 self._write_one(given, i)
                 self._done = start = i + 1
 
     def _compressed(self, columns: Columns, chosen: Bools, compressor: Compressor) -> Columns:
         """The same with frames in the place of the content of the chosen files, where that pays."""
-        data, framed = _frames(compressor, columns.data, columns.ftypes, chosen)
+        data, framed = with_frames(compressor, columns.data, columns.ftypes, chosen)
         return columns._replace(data=data, framed=framed)
 
     def _write_one(self, columns: Columns, i: int) -> None:

@@ -281,7 +281,10 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
-            futures = [pool.submit(_in_process, job, share, running) for share in shares]
+            for _ in shares:
+                running.append(_started())
+            work = zip(shares, running, strict=True)
+            futures = [pool.submit(_in_process, job, *each) for each in work]
             found = [item for future in as_completed(futures) for item in future.result()]
         except BaseException:
             for process in running:
@@ -290,14 +293,18 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
     return [record for _, record in sorted(found, key=itemgetter(0))]
 
 
-def _in_process(
-    job: _Job, share: Lists, running: list[subprocess.Popen[bytes]]
-) -> list[tuple[int, ShardRecord]]:
-    process = subprocess.Popen(
+def _started() -> subprocess.Popen[bytes]:
+    """A process that waits for its orders, and does not hear the Ctrl-C of a terminal: it would
+    show where its imports are."""
+    return subprocess.Popen(
         [sys.executable, "-P", "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": _packages()},
+        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": _packages()}, process_group=0,
     )  # fmt: skip
-    running.append(process)
+
+
+def _in_process(
+    job: _Job, share: Lists, process: subprocess.Popen[bytes]
+) -> list[tuple[int, ShardRecord]]:
     assert process.stdin is not None
     assert process.stdout is not None
     with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
@@ -355,8 +362,6 @@ def _worker() -> None:
         send("done", (records, report))
     except Exception as error:
         send("error", error)
-    except KeyboardInterrupt:
-        sys.exit(1)
 
 
 # --- a tar file ---

@@ -17,7 +17,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError, raise_it
-from winkfs.container.catalog import Query, all_rows, settled
+from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.engine import check_columns

@@ -12,7 +12,7 @@ import numpy as np
 from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.storage import Directory
 from winkformats.errors import FormatError
-from winkfs.container.container import reindex as reindex_container
+from winkfs.container.reindex import reindex as reindex_container
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden

@@ -22,7 +22,8 @@ from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
-from winkfs.mounting.listing import Listings, Numbers
+from winkfs.mounting.listing import Listings
+from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView

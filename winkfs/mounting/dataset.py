@@ -25,8 +25,9 @@ from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
-from winkfs.mounting.listing import Batch, Listings, Numbers, RowBatch, attr_of
+from winkfs.mounting.listing import Batch, Listings, RowBatch, attr_of
 from winkfs.mounting.lookup import find_data, text_of
+from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.shards import Footprint, Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order

@@ -22,14 +22,10 @@ import numpy.typing as npt
 
 from winkformats.arrays import Bools, Int64, Strings, trim_heap
 from winkformats.kv.entry import MASK64
+from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import (
-    COLUMNS,
-    KIND,
-    ClashFinder,
-    Rows,
-)
+from winkfs.container.rows import COLUMNS, KIND, Rows
 from winkfs.mounting.shards import Row, Seen
 
 SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:

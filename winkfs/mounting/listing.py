@@ -3,7 +3,6 @@
 Batch     names of the order one after another as files that a directory shows
 Listing   an open directory, streamed from an order of names and what changed since
 Listings  the open directories of a mount, by handle
-Numbers   numbers of the files and directories of a container that never changes
 
 Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n.
 """
@@ -11,25 +10,24 @@ Offsets: behind the name at index i of the order i + 1, behind the n-th of those
 from __future__ import annotations
 
 import bisect
-import errno
 import itertools
 import logging
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
-from winkfs.container.rows import ASK, COLUMNS, FILEID, KIND, MODE_AT, POINTER, POS, SPECIAL, Rows
+from winkfs.container.rows import ASK, FILEID, KIND, MODE_AT, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.ids import OWN_IDS, Places, other_id
+from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, to_str
-from winkmount.source import UNREADABLE, Attr, DirEntry, Page, refuse
+from winkmount.source import UNREADABLE, Attr, DirEntry
 
 LATE: Final = 1 << 61
 FIRST: Final = 64  # names of the first batch
@@ -47,19 +45,6 @@ MODES: Final = np.array(MODE_OF, np.int64)
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
 
-DIRECTORY: Final = 1 << 62  # numbers: of a directory that the order has, with
-EPOCH_AT: Final = 57  # the epoch of the order,
-INDEX_AT: Final = 12  # the index of a name, and how many of its components are the path; 0: all
-EPOCHS: Final = 16
-LATER: Final = 53  # offsets: from this bit on the epoch
-INDICES: Final = 1 << EPOCH_AT - INDEX_AT
-DEPTHS: Final = 1 << INDEX_AT
-OTHER: Final = 1 << 61  # of a directory that the order does not have
-TOP: Final = 1  # of the top directory
-NO_ROWS: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
-NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
-SHEETS: Final = 8  # blocks remembered as they are listed
-PAGES: Final = 16  # parts of directories that are
 
 log = logging.getLogger("winkfs.mount")
 
@@ -357,7 +342,7 @@ class _Pass:
         order, found = self._overlay.order, []
         names, shorts, attrs = batch.names, batch.shorts, batch.attrs
         odd, k, n = set(batch.odd), 0, len(batch.names)
-        self._view.note(batch.ids, batch.known)
+        ids, known = list[int](), list[bytes]()  # only of what is still there: it may have moved
         states, simple = (
             self._overlay.of(self.path).states,
             self._overlay is self._view.tree.overlay,
@@ -367,8 +352,11 @@ class _Pass:
             if not slash:
                 if short in states or not simple or k in odd or self._hidden(names[k], at + k):
                     attr = self._attr(names[k])
+                elif (attr := attrs[k]) is not None and fine(short, names[k]):
+                    ids.append(attr.id)
+                    known.append(names[k])
                 else:
-                    attr = attrs[k] if fine(short, names[k]) else self._attr(names[k])
+                    attr = self._attr(names[k])
             else:
                 attr = self._child(short, batch, k)
             if attr is not None:
@@ -378,7 +366,8 @@ class _Pass:
                 behind = self._prefix + short + b"0"  # "0" follows "/"
                 k = bisect.bisect_left(names, behind, k)
                 if k == n:
-                    return order.lower_bound(behind, at + n), found
+                    at, n = order.lower_bound(behind, at + n), 0
+        self._view.note(ids, known)
         return at + n, found
 
     def _hidden(self, path: bytes, index: int) -> bool:
@@ -414,436 +403,3 @@ def has_entry(order: Order, path: bytes, names: list[bytes], stop: int) -> bool:
     if i or names[0] == path:
         return names[i] == path
     return order.name(order.lower_bound(path)) == path
-
-
-# --- numbers ---
-
-
-class Blocks(Order, Protocol):
-    """An order that has its names in blocks."""
-
-    def block(self, index: int) -> tuple[int, Rows]:
-        """The block that has the name with this index: index of its first one, and its rows."""
-
-
-class Numbered(View, Protocol):
-    """What numbers ask of a mount that never changes."""
-
-    places: Places
-
-    @property
-    def order(self) -> Blocks: ...
-    @property
-    def generation(self) -> int:
-        """Grows when positions do not mean any more what they did."""
-
-    @property
-    def owner(self) -> tuple[int, int]:
-        """Of files without attributes."""
-
-    def implied_attr(self, path: bytes) -> Attr:
-        """Of a directory that nothing but names below it tells of."""
-
-    def position(self, path: bytes) -> int:
-        """Of the inode of a file. Raises CorruptError."""
-
-    def path_at(self, pos: int) -> bytes:
-        """The name of the file whose inode is there. Raises CorruptError."""
-
-    def read_at(self, pos: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
-
-    def present(self, pos: int, size: int) -> bool:
-        """See `winkmount.source.Nodes`, of the file whose inode is there."""
-
-    def bring(self, pos: int, size: int) -> None: ...
-
-    def contents(self, rows: Int64) -> Sequence[bytes | memoryview | None]:
-        """The contents of the files of these rows of the order, one entry each, int64[n, 8]; good
-        until the next call. None: read it alone."""
-
-
-class Sheet:
-    """A block of the order, each name as an entry of the directory it is in.
-
-    start, stop  which indices it has
-    names        of the block
-    page         their entries
-    above        the directory that each is in
-    depths       how many components that has
-    until        behind each, and behind those of the same directory that follow it
-    ends         where the directory ends whose first name this is, if it is one without others
-                 below, and ends before the block; else 0
-    strange      there are names that cannot be shown, or that the order does not tell all of
-    """
-
-    def __init__(self, numbers: Numbers, start: int, rows: Rows) -> None:
-        names, n = rows.names, len(rows.names)
-        self.start, self.stop, self.names = start, start + n, names
-        self.ends, self.until = [0] * n, list[int]()
-        above, depth = names[0].rpartition(b"/")[0], names[0].count(b"/")
-        cut = len(above) + 1 if depth else 0
-        if names[-1].startswith(names[0][:cut]) and b"".join(names).count(b"/") == n * depth:
-            self.above, self.depths = [above] * n, [depth] * n  # all in one directory
-            shorts = [name[cut:] for name in names]
-        else:
-            shorts = self._split(names)
-        self.until += [n] * (n - len(self.until))
-        behind = numbers.offset(start + 1)
-        nodes = rows.numbers[:, POS].copy()
-        attrs = np.ascontiguousarray(attributes(rows, numbers.owner).T)
-        for i in np.flatnonzero(rows.directories).tolist():
-            nodes[i] = numbers.of_directory(names[i], start + i)
-            attrs[i, 0] = numbers.places.directory_id(names[i])
-        self.page = Page(shorts, nodes, attrs, range(behind, behind + n), places=rows.numbers)
-        ids = rows.numbers[:, FILEID]
-        odd = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
-        self.strange = bool(odd.any()) or not all_shown(names)
-
-    def _split(self, names: list[bytes]) -> list[bytes]:
-        """Fill in the directories of the names -> what each is called there. Names of one directory
-        without others between them are looked at together: 0.4 of the time of each alone."""
-        shorts, n = list[bytes](), len(names)
-        self.above, self.depths = [], []
-        while (at := len(shorts)) < n:
-            above, slash, short = names[at].rpartition(b"/")
-            depth, stop = names[at].count(b"/"), at + 1
-            if slash:
-                stop = bisect.bisect_left(names, above + b"0", at)  # "0" follows "/"
-                if b"".join(names[at:stop]).count(b"/") != (stop - at) * depth:
-                    stop = at + 1  # there are names below others
-            if at and above != self.above[-1]:
-                first = len(self.until)
-                if self.depths[first] and not above.startswith(self.above[first] + b"/"):
-                    self.ends[first] = at
-                self.until += [at] * (at - first)
-            self.above += [above] * (stop - at)
-            self.depths += [depth] * (stop - at)
-            cut = len(above) + 1
-            shorts += [name[cut:] for name in names[at:stop]] if slash else [short]
-        return shorts
-
-
-def all_shown(names: list[bytes]) -> bool:
-    """Whether all of these can be paths."""
-    text = b"/" + b"/\0/".join(names) + b"/"
-    dots = b"/." in text and (b"/./" in text or b"/../" in text)
-    usual = not (b"//" in text or dots)
-    return usual and (
-        max(map(len, names)) <= MAX_COMPONENT or all(bad_prefix(name) is None for name in names)
-    )
-
-
-class Part(NamedTuple):
-    """Entries of one directory behind `first`, up to the end of the page or of the directory."""
-
-    first: int
-    page: Page
-    whole: bool
-
-
-class Numbers:
-    """Numbers of what a container shows that never changes: see `winkmount.source.Nodes`.
-
-    That of a file is the position of its inode, so nothing has to be remembered of it; that of a
-    directory is the index of the first name below it in the order. Other directories, of names that
-    came since the order was made, are remembered: they are few.
-
-    cost    memory: SHEETS blocks, PAGES parts of directories
-    """
-
-    def __init__(self, view: Numbered) -> None:
-        self._view, self.places, self.owner = view, view.places, view.owner
-        self._generation, self._epoch = view.generation, 0
-        self._base = 0  # what the offsets are ahead of those of a listing
-        self._overlay, self._order = view.tree.overlay, view.order
-        self._orders = {0: self._order}  # of the last EPOCHS epochs
-        self._others: dict[bytes, int] = {}
-        self._known: list[bytes] = []  # the path with each of these numbers
-        self._sheets: dict[int, Sheet] = {}
-        self._parts: dict[int, Part] = {}
-        self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
-        self._sheet: Sheet | None = None
-        self._last: tuple[int, Rows] = 0, NO_ROWS  # the last block, and its first index
-        self._above: tuple[bytes, int] = b"", self.places.root
-
-    # numbers
-
-    def of_directory(self, path: bytes, near: int = -1) -> int:
-        """The number of a directory. `near`: index of its entry in the order."""
-        if not path:
-            return TOP
-        order, prefix = self._order, path + b"/"
-        at = order.lower_bound(prefix, near + 1)
-        if at < order.count and order.name(at).startswith(prefix):
-            return self._number(at, path.count(b"/") + 1)
-        if near < 0:
-            near = order.lower_bound(path)
-            if near == order.count or order.name(near) != path:
-                if path not in self._others:
-                    self._others[path] = len(self._known)
-                    self._known.append(path)
-                return OTHER | self._others[path]
-        return self._number(near, 0)
-
-    def _number(self, index: int, depth: int) -> int:
-        return DIRECTORY | self._epoch << EPOCH_AT | index << INDEX_AT | depth
-
-    def _of(self, path: bytes, attr: Attr) -> int:
-        return self.of_directory(path) if attr.is_dir else self._view.position(path)
-
-    def path(self, node: int) -> bytes:
-        self._check()
-        if node == TOP:
-            return b""
-        if node & DIRECTORY:
-            index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
-            epoch, sheet = node >> EPOCH_AT & EPOCHS - 1, self._sheet
-            if sheet is not None and epoch == self._epoch and sheet.start <= index < sheet.stop:
-                if depth and sheet.depths[index - sheet.start] == depth:
-                    return sheet.above[index - sheet.start]
-                name = sheet.names[index - sheet.start]
-            else:
-                name = self._name(epoch, index)
-            return b"/".join(name.split(b"/", depth)[:depth]) if depth else name
-        if node & OTHER:
-            return self._known[node ^ OTHER]
-        if self._view.generation != self._generation:
-            raise refuse(errno.ESTALE)
-        return self._view.path_at(node)
-
-    def _name(self, epoch: int, index: int) -> bytes:
-        """Of a row of the order, or of one that was damaged and made anew."""
-        order = self._orders[epoch]
-        if epoch == self._epoch:
-            return order.name(index)
-        try:
-            return order.name(index)
-        except DerivedDamage:
-            raise refuse(errno.EIO) from None
-
-    def _check(self) -> None:
-        """Go on with another order, where a damaged one was made anew."""
-        overlay = self._view.tree.overlay
-        if overlay.order is self._order:
-            return
-        if overlay is not self._overlay:  # the indices are others
-            self._epoch = (self._epoch + 1) % EPOCHS
-        self._overlay, self._order = overlay, self._view.order
-        self._base = self._epoch << LATER
-        self._orders[self._epoch] = self._order
-        self._sheets, self._parts, self._streams = {}, {}, {}
-        self._sheet, self._last = None, (0, NO_ROWS)
-
-    # files
-
-    def find(self, parent: int, name: bytes) -> tuple[int, Attr]:
-        above = self.path(parent)
-        path = above + b"/" + name if above else name
-        attr = self._view.attr(path)
-        if attr is None:
-            raise refuse(errno.ENOENT)
-        return self._of(path, attr), attr
-
-    def attr(self, node: int) -> Attr:
-        attr = self._view.attr(self.path(node)) if node != TOP else self._view.directory_attr(b"")
-        if attr is None:
-            raise refuse(errno.ESTALE)
-        return attr
-
-    def ids(self, node: int) -> tuple[int, int]:
-        path = self.path(node)
-        above = path.rpartition(b"/")[0]
-        if self._above[0] != above:
-            self._above = above, self.places.directory_id(above)
-        return self.places.directory_id(path), self._above[1]
-
-    def read(self, node: int, offset: int, size: int) -> bytes:
-        if self._view.generation != self._generation:
-            raise refuse(errno.ESTALE)
-        return self._view.read_at(node, offset, size)
-
-    def around(self, node: int) -> tuple[Page, int, int] | None:
-        self._check()
-        path = self.path(node)
-        at = self._order.lower_bound(path)
-        if at == self._order.count:
-            return None
-        sheet = self._sheet_of(at)
-        i = at - sheet.start
-        if sheet.names[i] != path or sheet.page.nodes[i] != node:
-            return None
-        return sheet.page, i, sheet.until[i]
-
-    def contents(self, page: Page, chosen: Int64) -> Sequence[bytes | memoryview | None]:
-        if self._view.generation != self._generation:
-            raise refuse(errno.ESTALE)
-        assert isinstance(page.places, np.ndarray)
-        rows = page.places[chosen]
-        return self._view.contents(rows) if (rows[:, POINTER] > 0).all() else [None] * len(rows)
-
-    def present(self, node: int, size: int) -> bool:
-        return self._view.present(node, size)
-
-    def bring(self, node: int, size: int) -> None:
-        self._view.bring(node, size)
-
-    # directories
-
-    def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
-        self._check()
-        if offset and offset >> LATER & EPOCHS - 1 != self._epoch:
-            raise refuse(errno.EIO)  # where it stood in the order that was damaged nobody knows
-        if node >> EPOCH_AT == self._epoch | EPOCHS << 1:
-            index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
-            sheet = self._sheet_of(index)
-            first = index - sheet.start
-            stop = sheet.ends[first]
-            plain = stop and not sheet.strange and sheet.depths[first] == depth
-            if plain and self._tells_all(sheet.above[first]):
-                if offset:
-                    first = min(max(offset - self._base - sheet.start, first), stop)
-                return sheet.page, first, stop
-        part = self._parts.get(node)
-        if part is None or not (part.first <= offset and (offset < last_of(part) or part.whole)):
-            path = self.path(node)
-            run = self._run(path, offset)
-            if run is not None:
-                return run
-            part = self._part(path, offset)
-            if len(self._parts) >= PAGES:
-                del self._parts[next(iter(self._parts))]
-            self._parts[node] = part
-        return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
-
-    def _run(self, path: bytes, offset: int) -> tuple[Page, int, int] | None:
-        """Entries of a directory behind an offset where many are files one behind the other, or
-        there are none."""
-        low, high = self._overlay.range(path)
-        at = max(offset - self._base, low)
-        if not self._tells_all(path):
-            return None
-        if at >= high:
-            return NOTHING, 0, 0
-        sheet = self._sheet_of(at)
-        first = at - sheet.start
-        stop = sheet.until[first]
-        many = stop - first >= FEW or sheet.start + stop in (high, sheet.stop)
-        if sheet.strange or sheet.above[first] != path or not many:
-            return None
-        return sheet.page, first, stop
-
-    def _tells_all(self, path: bytes) -> bool:
-        """Whether the order is all that there is to know of a directory."""
-        return path not in self._overlay.dirs and not self._view.tree.clashes
-
-    def offset(self, offset: int) -> int:
-        """Here, of one of a listing."""
-        return offset + self._base
-
-    def _sheet_of(self, index: int) -> Sheet:
-        sheet = self._sheet
-        if sheet is None or not sheet.start <= index < sheet.stop:
-            start, rows = self._order.block(index)
-            sheet = self._sheets.get(start)
-            if sheet is None:
-                sheet = Sheet(self, start, rows)
-                if len(self._sheets) >= SHEETS:
-                    del self._sheets[next(iter(self._sheets))]
-                self._sheets[start] = sheet
-            self._sheet = sheet
-        return sheet
-
-    def _part(self, path: bytes, offset: int) -> Part:
-        """Entries of a directory behind an offset, about BATCH."""
-        found = self._ordered(path, offset) if self._tells_all(path) else None
-        return self._streamed(path, offset) if found is None else found
-
-    def _streamed(self, path: bytes, offset: int) -> Part:
-        """As a listing has it, which knows everything."""
-        at, behind = self._streams.pop(path, (-1, iter(())))
-        if at != offset:
-            behind = Listing(self._view, path).entries(max(offset - self._base, 0))
-        entries = list(itertools.islice(behind, BATCH))
-        if entries:
-            if len(self._streams) >= PAGES:
-                del self._streams[next(iter(self._streams))]
-            self._streams[path] = entries[-1].offset + self._base, behind
-        prefix = path + b"/" if path else b""
-        nodes = [self._listed(prefix + entry.name, entry) for entry in entries]
-        columns, n = len(Attr._fields), len(entries)
-        values = itertools.chain.from_iterable(entry.attr for entry in entries)
-        attrs = np.fromiter(values, np.int64, columns * n).reshape(n, columns)
-        page = Page(
-            [entry.name for entry in entries],
-            np.array(nodes, np.int64),
-            attrs,
-            [entry.offset + self._base for entry in entries],
-        )
-        return Part(offset, page, len(entries) < BATCH)
-
-    def _listed(self, path: bytes, entry: DirEntry) -> int:
-        """The number of what a listing gives; from the order, where that has not changed."""
-        if entry.attr.size == UNREADABLE:
-            return 0
-        if not entry.attr.is_dir and entry.offset <= self._order.count:
-            above, _, short = path.rpartition(b"/")
-            start, rows = self._block(entry.offset - 1)
-            i = entry.offset - 1 - start
-            if rows.names[i] == path and short not in self._overlay.of(above).states:
-                return int(rows.numbers[i, POS])
-        return self._of(path, entry.attr)
-
-    def _ordered(self, path: bytes, offset: int) -> Part | None:
-        """As the order alone has it; None where that is not all that there is to know."""
-        order, prefix = self._order, path + b"/" if path else b""
-        low, high = self._overlay.range(path)
-        cut, depth = len(prefix), path.count(b"/") + 1 + (path != b"")
-        base, at = self._base, max(offset - self._base, low)
-        if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # pass over a subdirectory
-            at = self._behind(name[: name.index(b"/", cut)], at)
-        names, nodes, attrs, offsets = list[bytes](), [], list[Sequence[int]](), []
-        while at < high and len(names) < BATCH:
-            start, rows = self._block(at)
-            i = at - start
-            name, at = rows.names[i], at + 1
-            slash = name.find(b"/", cut)
-            if slash < 0:
-                sheet = self._sheet_of(at - 1)
-                if sheet.strange:
-                    return None
-                names.append(sheet.page.names[i])
-                nodes.append(int(sheet.page.nodes[i]))
-                attrs.append(sheet.page.attrs[i].tolist())
-                offsets.append(base + at)
-                continue
-            if not all_shown([name]):
-                return None
-            child = name[:slash]
-            if not has_entry(order, child, rows.names, i):
-                names.append(child[cut:])
-                nodes.append(self._number(at - 1, depth))
-                attrs.append(self._view.implied_attr(child))
-                offsets.append(base + at)
-            at = self._behind(child, at)
-        numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
-        return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
-
-    def _block(self, index: int) -> tuple[int, Rows]:
-        """The block that has this name: index of its first one, and its rows."""
-        if not 0 <= index - self._last[0] < len(self._last[1].names):
-            self._last = self._order.block(index)
-        return self._last
-
-    def _behind(self, directory: bytes, at: int) -> int:
-        """Index of the first name from `at` on that is not below a directory."""
-        behind = directory + b"0"  # "0" follows "/"
-        start, names = self._last[0], self._last[1].names
-        if 0 <= at - start < len(names) and behind <= names[-1]:
-            return start + bisect.bisect_left(names, behind, at - start)
-        return self._order.lower_bound(behind, at)
-
-
-def last_of(part: Part) -> int:
-    """The offset behind its last entry."""
-    return part.page.offsets[-1] if part.page.offsets else part.first

