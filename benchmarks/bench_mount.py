@@ -17,13 +17,12 @@ from __future__ import annotations
 import random
 from contextlib import chdir
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from common import Case, Phases, Watch, drop_caches, forget_names, interleaved, options
 from filesystems import Rival
 from htmlimages import EXT4, KNOWN, RO, SQUASHFS, SQUASHFUSE, Images, images_of, tree_option
-from readers import listed, read_all, stat_all
+from readers import listed, look_at, read_all
 from report import SERVER, Goal, Report, rates, server
 from samples import SEED
 
@@ -61,18 +60,11 @@ def main() -> None:
 
 def round_of(images: Images, rival: Rival, *, more: bool) -> Phases:
     """-> seconds of each step; CPU seconds and RssAnon (MiB) of the server."""
+    total = images.tree.total
     images.warm()
     forget_names()
     with rival() as mounted, chdir(mounted.path):
-        watch = Watch()
-        files = listed(Path())
-        watch.lap("list")
-        total = stat_all(files)
-        watch.lap("stat")
-        assert (len(files), total) == (images.tree.count, images.tree.total), "not the same tree"
-        found = watch.phases
-        found["first"] = read_all(files, 1, total)
-        found["second"] = read_all(files, 1, total)
+        files, found = look_at(images.tree.count, images.tree.total)
         found |= mounted.used()
     if more:
         images.warm()

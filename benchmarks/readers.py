@@ -11,6 +11,8 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
+from common import Phases, Watch
+
 BUFFER: Final = 1 << 20  # bytes a read asks for
 PATIENCE: Final = 300.0  # seconds until readers must have begun
 
@@ -52,6 +54,22 @@ def read_all(files: Sequence[str], readers: int, total: int) -> float:
     assert len(found) == readers, "a reader failed"
     assert sum(count for _, _, count in found) == total, "not all bytes were read"
     return max(end for _, end, _ in found) - min(start for start, _, _ in found)
+
+
+def look_at(count: int, total: int) -> tuple[list[str], Phases]:
+    """List the tree that is the current directory, stat each file, and read all of them twice.
+
+    count, total  files that there must be, and their bytes
+    ->            the paths as listed; seconds of `list`, `stat`, `first` and `second`
+    """
+    watch = Watch()
+    files = listed(Path())
+    watch.lap("list")
+    size = stat_all(files)
+    watch.lap("stat")
+    assert (len(files), size) == (count, total), "not the same tree"
+    reads = {step: read_all(files, 1, total) for step in ("first", "second")}
+    return files, watch.phases | reads
 
 
 def _shares(files: Sequence[str], readers: int) -> list[Sequence[str]]:

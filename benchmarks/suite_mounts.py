@@ -27,7 +27,7 @@ from filesystems import (
     squashfuse,
     winkfs_mount,
 )
-from readers import listed, read_all, stat_all
+from readers import listed, look_at, read_all, stat_all
 from suite_files import tree_of
 from suite_run import Section, Step, split
 
@@ -101,19 +101,10 @@ def rivals_of(
 def _look(rival: Rival, images: Path, tree: Path | None, count: int, total: int) -> Phases:
     """tree: of the rival that has no image."""
     backing = [path for path in (tree or images).rglob("*") if path.is_file()]
-    found: Phases = {}
     warm(*backing)
     forget_names()
     with rival() as mounted, chdir(mounted.path):
-        watch = Watch()
-        files = listed(Path())
-        watch.lap("list")
-        size = stat_all(files)
-        watch.lap("stat")
-        assert (len(files), size) == (count, total), "not the same tree"
-        found |= watch.phases
-        found["first"] = read_all(files, 1, total)
-        found["second"] = read_all(files, 1, total)
+        files, found = look_at(count, total)
     order = random.Random(samples.SEED).sample(files, len(files))
     warm(*backing)
     forget_names()
