@@ -15,7 +15,7 @@ import pytest
 import winkfs
 from winkfs.cli import main
 
-PROGRAM = [sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())"]
+PROGRAM = [sys.executable, "-c", "import sys; from winkfs.__main__ import main; sys.exit(main())"]
 
 
 class Done(NamedTuple):

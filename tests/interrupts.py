@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,7 @@ def unreachable(path: str) -> frozenset[int]:
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt at the n-th line event in our files; 0: only counts."""
+    """Ctrl-C, at the n-th line event in our files; 0: only counts."""
 
     def __init__(self, at: int) -> None:
         self.at, self.lines, self.fired = at, 0, ""
@@ -45,5 +46,5 @@ class Interrupter:
             self.lines += 1
             if self.lines == self.at:
                 self.fired = f"{path}:{frame.f_lineno}"
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)  # raises here, unless it is held back
         return self._line

@@ -10,6 +10,9 @@ def main() -> int:
     # spins for a while: 0.08 s a command.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
+        from winkfs.errors import deliver_again
+
+        sys.unraisablehook = deliver_again
         from winkfs.cli import main as run
     except KeyboardInterrupt:
         sys.stderr.write("winkfs: interrupted\n")

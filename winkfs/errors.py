@@ -1,20 +1,27 @@
 """What the filesystem layer refuses, each with its errno, so that a mount can pass it on; and what
-is wrong with bytes, which is said by the formats below."""
+is wrong with bytes, which is said by the formats below. Also the signals that end a program."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, Final
 
 from winkformats.errors import CorruptError as CorruptError
 from winkformats.errors import DerivedDamage as DerivedDamage
 from winkformats.errors import FormatError as FormatError
 from winkformats.errors import WinkError as WinkError
+
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SOON: Final = 0.01  # seconds
 
 
 class Refusal(WinkError, OSError):
@@ -119,3 +126,39 @@ def warn_of_damage(base: str, problems: Sequence[str]) -> None:
     more = f" (and {len(problems) - 1} more: see `problems`)" if len(problems) > 1 else ""
     what = f"{base} is damaged, files may be missing: {problems[0]}{more}"
     warnings.warn(what, DamageWarning, stacklevel=level)
+
+
+class Stopped(BaseException):
+    """A signal that ends the program, after it has cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def stop(number: int, _: FrameType | None) -> None:
+    """A signal's handler."""
+    raise Stopped(number)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """What comes meanwhile raises at the end of the block: by then what was made has an owner, who
+    removes it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def deliver_again(dropped: sys.UnraisableHookArgs) -> None:
+    """`sys.unraisablehook`: Python drops what a signal raises in a callback of its own, as in that
+    of an import's lock. So it comes again."""
+    lost = dropped.exc_value
+    if isinstance(lost, KeyboardInterrupt | Stopped):
+        number = lost.number if isinstance(lost, Stopped) else signal.SIGINT
+        again = threading.Timer(SOON, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(dropped)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +21,7 @@ import datasets
 import pytest
 from commands import PROGRAM, Run, listed, one_line
 from constants import shrink
+from interrupts import Interrupter
 from private import packages
 
 import winkfs
@@ -331,6 +336,55 @@ def test_ctrl_c_reaches_all_processes_of_a_pack_and_one_line_says_so(
     said = process.communicate(timeout=30)[1].decode()  # once nobody has its stderr any more
     assert said in ("winkfs: interrupted\n", "")  # it may be done already
     assert not Path("new/_pending").exists() or os.listdir("new/_pending") == []
+
+
+DROPPING = """
+import os, signal, sys, time
+import winkfs.cli.change
+from winkfs.__main__ import main
+
+class Dropping:
+    def __del__(self):
+        signal.raise_signal(int(os.environ["NUMBER"]))
+
+def create(**options):
+    Dropping()
+    time.sleep(30)
+
+winkfs.cli.change.create.callback = create
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
+)
+def test_a_signal_that_python_drops_in_a_callback_comes_again(number: int, said: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", DROPPING, "create", "new"], capture_output=True, text=True,
+        timeout=20, env=os.environ | {"NUMBER": f"{number:d}"},
+    )  # fmt: skip
+    assert process.stderr == f"winkfs: {said}\n"
+    assert process.returncode == 128 + number
+
+
+# What was being opened at the moment is closed when it is collected, where its folder is gone.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_at_any_line_of_a_pack_leaves_nothing(run: Run, tree: Path) -> None:
+    def interrupted(at: int) -> Interrupter:
+        shutil.rmtree("new", ignore_errors=True)
+        with Interrupter(at) as interrupter, contextlib.suppress(KeyboardInterrupt):
+            packing.pack_shards(tree, "new", 2)
+        return interrupter
+
+    total = interrupted(0).lines
+    assert total > 1000
+    for at in sorted(random.sample(range(1, total + 1), 60)):
+        fired = interrupted(at).fired
+        left = os.listdir("new/_pending") if Path("new/_pending").exists() else []
+        assert left == [], fired
+    gc.collect()
 
 
 def test_packing_process_that_is_killed_is_an_error(

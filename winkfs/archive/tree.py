@@ -541,6 +541,8 @@ class WatchedFile:
         return True
 
     def close(self) -> None:
+        if self._file.closed:
+            return
         changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
         self._file.close()
         if changed:

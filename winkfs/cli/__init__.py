@@ -9,13 +9,12 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import click
 
 from winkfs.cli._common import VERSION, explain, printable, say
-from winkfs.errors import DamageWarning
+from winkfs.errors import DamageWarning, Stopped, stop
 
 COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
     "create": ("change", "Make an empty container."),
@@ -101,23 +100,12 @@ def completion(shell: str | None) -> None:
     click.echo(kind(cli, {}, "winkfs", COMPLETE).source())
 
 
-class Stopped(BaseException):
-    """A signal that ends the program, after it has cleaned up."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _stop(number: int, _: FrameType | None) -> None:
-    raise Stopped(number)
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command -> exit status. Whatever goes wrong becomes one line on standard error."""
     _open_missing()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
-            signal.signal(number, _stop)
+            signal.signal(number, stop)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged

@@ -425,7 +425,7 @@ class Store(DataFile):
 
     def abandon(self) -> None:
         """Close everything as it is."""
-        if hasattr(self, "index"):
+        if hasattr(self, "derived"):
             self.index.close()
             self.catalog.close()
             self.index.base = None

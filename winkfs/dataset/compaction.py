@@ -34,7 +34,7 @@ from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shard import Shard, tombstones
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
-from winkfs.dataset.transaction import ShardWriter, Transaction, begin
+from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import DatasetConflict
 from winkfs.names import inode_key, to_bytes
 
@@ -337,14 +337,10 @@ def _attempt(
     groups: Sequence[Group],
     progress: Progress | None,
 ) -> Rewritten:
-    transaction = begin(root, operation)
-    try:
+    with begun(root, operation) as transaction:
         records = [r for group in groups for r in rewrite(transaction, seen, group, progress)]
         old = [seen.shards[number].record for group in groups for number in group.members]
         generation = transaction.commit(records, removed=[record.path for record in old])
-    except BaseException:
-        transaction.abort()
-        raise
     before, after = sum(r.size for r in old), sum(r.size for r in records)
     return Rewritten(generation, len(old), len(records), before, after)
 

@@ -49,7 +49,7 @@ from winkfs.dataset.manifest import (
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, describe
-from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
+from winkfs.dataset.transaction import MARK, Transaction, begun, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS, SUFFIXES, TEMPORARIES, base_of
@@ -82,8 +82,7 @@ def adopt(
     ids = _identities(found)
     if is_dataset(path):
         _refuse_known(Log(root_of(path)).latest(), ids)  # before much is copied
-    transaction = begin(path)
-    try:
+    with begun(path) as transaction:
         records = []
         for number, base in enumerate(found):
             copy = _copy(transaction, base, f"{number:05}", progress or (lambda done: None))
@@ -91,9 +90,6 @@ def adopt(
         copied = dict(zip((record.contid for record in records), found, strict=True))
 
         return transaction.commit(records, check=lambda before: _refuse_known(before, copied))
-    except BaseException:
-        transaction.abort()
-        raise
 
 
 def _identities(bases: Iterable[str]) -> dict[int, str]:

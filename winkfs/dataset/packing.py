@@ -47,7 +47,7 @@ from winkfs.dataset.dataset import open as open_dataset
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.transaction import ShardWriter, Transaction, begin
+from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import Name, excluder, to_bytes
 
@@ -109,26 +109,22 @@ def pack_shards(
             old = stack.enter_context(open_dataset(path))
             changes = _Changes(old, tree, more, checksum=checksum)
             stack.callback(changes.close)
-        transaction = begin(path)
+        transaction = stack.enter_context(begun(path))
         settings = {"ao": ao, "compress": compress}
         job = _Job(transaction, where, settings, xattrs, list(exclude), report, count, more)
-        try:
-            if tree:
-                records = _pack_tree(job, shards, names, changes)
-            else:
-                records = _pack_stream(job, shards, changes)
-            if changes is not None:
-                report.unchanged += changes.update.unchanged
-                if not sum(record.files for record in records):
-                    transaction.abort()
-                    return report
-            whole = tree and names is None and not report.failed
-            seen = changes.dataset.generation if changes is not None else 0
-            said = {MARK: {"root": tree, "since": began, "seen": seen}} if whole else {}
-            transaction.commit(records, metrics=said)
-        except BaseException:
-            transaction.abort()
-            raise
+        if tree:
+            records = _pack_tree(job, shards, names, changes)
+        else:
+            records = _pack_stream(job, shards, changes)
+        if changes is not None:
+            report.unchanged += changes.update.unchanged
+            if not sum(record.files for record in records):
+                transaction.abort()
+                return report
+        whole = tree and names is None and not report.failed
+        seen = changes.dataset.generation if changes is not None else 0
+        said = {MARK: {"root": tree, "since": began, "seen": seen}} if whole else {}
+        transaction.commit(records, metrics=said)
     return report
 
 
@@ -346,7 +342,10 @@ def _worker() -> None:
     """What the process does: reads its orders, writes messages."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed does not come among them
-    transaction, source, settings, xattrs, share = pickle.load(sys.stdin.buffer)
+    try:
+        transaction, source, settings, xattrs, share = pickle.load(sys.stdin.buffer)
+    except EOFError:  # whoever started this was stopped meanwhile
+        return
 
     def send(kind: str, value: object) -> None:
         pickle.dump((kind, value), out)

@@ -21,7 +21,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,7 @@ from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
 from winkfs.dataset.shard import copy_bytes, survey
-from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
+from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan, held_back
 from winkfs.names import FILES, MANIFESTS
 
 if TYPE_CHECKING:
@@ -56,15 +56,31 @@ def begin(
     raises     ValueError; FileExistsError (the job); CorruptError (the newest manifest: nothing
                can follow it); OSError
     """
-    log = create(absolute(os.fspath(root)))  # attempts run in other folders
     name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
     if not JOB.fullmatch(name):
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
-    transaction = Transaction(log.root, name, operation, log.read(log.newest()).generation)
-    if is_directory(transaction.folder):
-        raise FileExists("that job was committed already", transaction.folder)
-    transaction.open()
+    with held_back():
+        log = create(absolute(os.fspath(root)))  # attempts run in other folders
+        transaction = Transaction(log.root, name, operation, log.read(log.newest()).generation)
+        if is_directory(transaction.folder):
+            raise FileExists("that job was committed already", transaction.folder)
+        transaction.open()
     return transaction
+
+
+@contextlib.contextmanager
+def begun(root: str | os.PathLike[str], operation: str = "append") -> Iterator[Transaction]:
+    """The same for a `with` block, which aborts the transaction if it is left by an exception: also
+    by that of a signal, at any moment."""
+    transaction = None
+    try:
+        with held_back():
+            transaction = begin(root, operation)
+        yield transaction
+    except BaseException:
+        if transaction is not None:
+            transaction.abort()
+        raise
 
 
 def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:

@@ -155,15 +155,14 @@ def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -
     from winkfs.dataset.dataset import open as open_dataset
     from winkfs.dataset.hidden import refuse_changed
     from winkfs.dataset.manifest import Log
-    from winkfs.dataset.transaction import ShardWriter, begin
+    from winkfs.dataset.transaction import ShardWriter, begun
 
     with open_dataset(root) as known:
         ao, seen = known.ao, known.generation
     names = _names_of(spark, root, condition, asOf=seen)
     if not names:
         return {"deleted": 0, "generation": seen}
-    transaction = begin(root, "delete")
-    try:
+    with begun(root, "delete") as transaction:
         writer = ShardWriter(transaction, "00000", ao=ao)
         writer.gone.update(names)
         record = writer.finish()
@@ -173,9 +172,6 @@ def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -
             metrics={"deleted": len(names)},
             check=lambda now: refuse_changed(log, seen, now, transaction.located([record])),
         )
-    except BaseException:
-        transaction.abort()
-        raise
     return {"deleted": len(names), "generation": generation}
 
 

@@ -11,7 +11,7 @@ from winkfs.dataset.compaction import SHARD_SIZE, WASTE, Group, compaction, rewr
 from winkfs.dataset.manifest import is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.snapshot import Snapshot, snapshot
-from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.transaction import Transaction, begun
 from winkfs.errors import NotAllowed
 from winkfs.spark.jobs.session import attempt, guarded, on_units
 
@@ -45,16 +45,12 @@ def run(
 
 
 def _run(spark: SparkSession, seen: Snapshot, groups: list[Group]) -> dict[str, Any]:
-    transaction = begin(seen.root, "compact")
-    try:
+    with begun(seen.root, "compact") as transaction:
         with guarded(spark, f"compact {seen.root}"):
             found = on_units(spark, groups, _task(spark, transaction, seen))
         records = [record for group in found for record in group]
         old = [seen.shards[number].record.path for group in groups for number in group.members]
         generation = transaction.commit(records, removed=old)
-    except BaseException:
-        transaction.abort()
-        raise
     counts = {"files": sum(r.files for r in records), "bytes": sum(r.size for r in records)}
     return counts | {"removed": len(old), "added": len(records), "generation": generation}
 

@@ -46,7 +46,7 @@ from winkformats.arrays import Int64, UInt64, among
 from winkformats.disk.paths import sync_directory
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
-from winkfs.dataset.transaction import ShardWriter, begin
+from winkfs.dataset.transaction import ShardWriter, begun
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
@@ -514,16 +514,12 @@ def _copy_others(
 
 def _delete(snap: Snapshot, names: set[bytes]) -> int:
     """Delete names from the data set, if it is as it was -> the generation."""
-    transaction = begin(snap.root, "append")
-    try:
+    with begun(snap.root) as transaction:
         writer = ShardWriter(transaction, "00000-0")
         writer.gone |= names
         record = writer.finish()
         metrics = {"job": "dedup", "deleted": len(names)}
         return transaction.commit([record], metrics=metrics, after=snap.generation)
-    except BaseException:
-        transaction.abort()
-        raise
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from winkfs.container.ondisk.typed import (
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.transaction import ShardWriter, Transaction, begin
+from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
@@ -483,15 +483,11 @@ def run(
     total |= dict.fromkeys(("files", "bytes", "bad", "left_out", "units"), 0)
     total["skipped"] = len(work) - len(todo)
     for part in _rounds(todo, round_bytes):
-        transaction = begin(target, "append")
-        try:
+        with begun(target) as transaction:
             with guarded(spark, f"ingest {len(part)} units"):
                 task = Task(transaction, columns or ParquetColumns(), html, fail_fast)
                 found = on_units(spark, part, task)
             _commit(transaction, part, found, again)
-        except BaseException:
-            transaction.abort()
-            raise
         for done in found:
             for record in done.listed:
                 bad(record)
