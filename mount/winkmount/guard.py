@@ -50,6 +50,8 @@ class Guarded(Protocol):
 
     def carry_out(self) -> None: ...
 
+    def note_change(self) -> None: ...
+
 
 S = TypeVar("S", bound=Guarded)
 Operation = Callable[Concatenate[S, P], R]
@@ -76,9 +78,7 @@ def operation(method: Operation[S, P, R], *, changes: bool = False) -> Operation
                     if changes:
                         if not self.source.writable or self.source.failed:
                             raise refuse(errno.EROFS)
-                        if not self.changed.is_set():
-                            self.changed.set()
-                        self.version += 1
+                        self.note_change()
                     return method(self, *args, **kwargs)
                 except OSError as error:
                     if error.errno != errno.ESTALE or not self.paths.look_again():

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Protocol, Self
 
-from winkmount.source import Attr, DirEntry, Source, refuse
+from winkmount.source import Attr, DirEntry, Fresh, Source, refuse
 
 NAME_MAX: Final = 255  # bytes of one component
 KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
@@ -185,6 +185,7 @@ class OpenFile:
         "_runs",
         "_source",
         "_written_ns",
+        "fresh",
         "id",
         "mappers",
         "users",
@@ -194,6 +195,7 @@ class OpenFile:
         self.id = id
         self.users = 0
         self.mappers = 0  # users that may write through a mapping
+        self.fresh: Fresh | None = None  # as long as nothing waits here
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)
@@ -210,7 +212,7 @@ class OpenFile:
         """Take `data`; it is in the Source at the latest after `pass_on`. Raises OSError."""
         if self._error is not None:
             self.raise_error()
-        now = time.time_ns()
+        self.fresh, now = None, time.time_ns()
         if not self._source.gather or (len(data) >= GATHER and not self._runs):
             self._source.write(self.id, [(offset, data)], now)
             return

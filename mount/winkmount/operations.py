@@ -31,6 +31,7 @@ from winkmount.handles import (
     FileInfo,
     Hidden,
     Listing,
+    OpenFile,
     Paths,
     Stat,
     stat_fields,
@@ -40,6 +41,7 @@ from winkmount.source import (
     Amendment,
     Attr,
     DirEntry,
+    Making,
     Source,
     amend_singly,
     refuse,
@@ -113,6 +115,7 @@ class Operations:
         self._amend = (
             source.amend if isinstance(source, Amending) else partial(amend_singly, source)
         )
+        self._making = source if isinstance(source, Making) else None
         self._refused: set[int] = set()  # files that may have pages of a mapping that nobody took
         self._listings: dict[int, Listing] = {}
         self._last_listing = 0
@@ -164,6 +167,17 @@ class Operations:
         attr = self.paths.attr(path, None if self.caching.fixed else fi)
         return attr, self.paths.links(attr.id)
 
+    def lacks(self, directory: int, name: bytes) -> bool:
+        """Whether there is no file of a name in a directory, by its id, where that can be told in a
+        third of the time of a `lookup`; False: ask that."""
+        if self._making is None:
+            return False
+        with self.mutex:
+            try:
+                return self._making.lacks(directory, name)
+            except OSError:
+                return False
+
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.lookup(path, fi)
         return stat_fields(attr) | {"st_nlink": links}
@@ -197,6 +211,41 @@ class Operations:
         attr = self._amend(id, what, time.time_ns())
         self._groups.pop(id, None)
         return attr if opened is None else opened.shown(attr)
+
+    def amend_fresh(self, id: int, what: Amendment) -> Attr | None:
+        """The same of a new file that is open, in a third of the time -> None: it is another.
+
+        raises  what the Source raises
+        """
+        with self.mutex:
+            file = self.opened.get(id)
+            if file is None or file.fresh is None:
+                return None
+            self.note_change()
+            attr = file.fresh.amend(what, time.time_ns())
+            if attr is None:
+                file.fresh = None
+            return attr
+
+    def append(self, fh: int, offset: int, data: bytes) -> bool:
+        """`write` at the end of a new file, in a third of the time -> False: it is another write.
+
+        raises  what the Source raises
+        """
+        with self.mutex:
+            file = self.opened.get(fh)
+            if file is None or file.fresh is None:
+                return False
+            self.note_change()
+            if not file.fresh.append(offset, data, time.time_ns()):
+                file.fresh = None
+            return file.fresh is not None
+
+    def note_change(self) -> None:
+        """Something changes now: the next sync has to make it durable."""
+        if not self.changed.is_set():
+            self.changed.set()
+        self.version += 1
 
     def chmod(self, path: str | None, mode: int, fi: FileInfo | None = None) -> int:
         """By a handle it comes with an ftruncate that takes a set-user-ID bit away."""
@@ -286,8 +335,7 @@ class Operations:
             if not self.source.writable or self.source.failed:
                 raise refuse(errno.EROFS)
             if truncate:
-                self.changed.set()
-                self.version += 1
+                self.note_change()
                 self.paths.settled(path)
         self._open(attr, fi, write=write, truncate=truncate)
         return 0
@@ -300,27 +348,31 @@ class Operations:
     def make(self, path: str, mode: int, fi: FileInfo) -> Attr:
         """The same as `create` -> the attributes of what is open now."""
         parent, name = self.paths.split(path)
-        truncate = False
+        write = fi.flags & os.O_ACCMODE != os.O_RDONLY
         try:
             attr = self.source.create(parent, name, stat.S_IMODE(mode), *self._owner(parent))
         except FileExistsError:
             if fi.flags & os.O_EXCL:
                 raise
-            attr = self.paths.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
-        write = fi.flags & os.O_ACCMODE != os.O_RDONLY
-        self._open(attr, fi, write=write, truncate=truncate)
-        return self.paths.attr(path) if truncate else attr
+            self._open(self.paths.attr(path), fi, write=write, truncate=truncate)
+            return self.paths.attr(path)
+        file = self._open(attr, fi, write=write, truncate=False)
+        if self._making is not None:
+            file.fresh = self._making.fresh(attr.id)
+        return attr
 
-    def _open(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
+    def _open(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> OpenFile:
         self.source.open(attr.id, write=write, truncate=truncate)
-        self.opened.add(attr.id).mappers += self._maps(fi)
+        file = self.opened.add(attr.id)
+        file.mappers += self._maps(fi)
         fi.fh = attr.id
         if self.caching.past_cache(attr, fi.flags):
             fi.direct_io = 1
         else:
             fi.keep_cache = int(attr.id not in self._refused)
             self._refused.discard(attr.id)
+        return file
 
     @operation
     def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
@@ -470,13 +522,17 @@ class Operations:
             self.beside(self.sync)
         return 0
 
-    @change
     def mkdir(self, path: str, mode: int) -> int:
+        self.make_directory(path, mode)
+        return 0
+
+    @change
+    def make_directory(self, path: str, mode: int) -> Attr:
+        """The same as `mkdir` -> its attributes."""
         parent, name = self.paths.split(path)
         uid, gid = self._owner(parent)
         bits = stat.S_IMODE(mode) | (0 if self._handed_on(parent) is None else stat.S_ISGID)
-        self.source.mkdir(parent, name, bits, uid, gid)
-        return 0
+        return self.source.mkdir(parent, name, bits, uid, gid)
 
     @change
     def rmdir(self, path: str) -> int:
@@ -570,8 +626,7 @@ class Operations:
         if hidden is None:
             return
         path, _ = self.hidden.names[hidden]
-        self.changed.set()
-        self.version += 1
+        self.note_change()
         try:
             self._unlink(path)
         except OSError as error:  # the kernel was told another thing

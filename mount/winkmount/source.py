@@ -257,6 +257,28 @@ def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Att
     return source.stat(id)
 
 
+class Fresh(Protocol):
+    """A new file while its Source has it in memory: mostly all that is ever done to a file is done
+    in that time. False or None: that is over, for good, and the ordinary calls are to be made."""
+
+    def append(self, offset: int, data: bytes, now_ns: int) -> bool:
+        """`Source.write` at the end of the file, after `promise`. Raises ENOSPC."""
+
+    def amend(self, change: Amendment, now_ns: int) -> Attr | None:
+        """`Amending.amend`."""
+
+
+@runtime_checkable
+class Making(Protocol):
+    """Optional for a Source: it has a short way to make files, and to those that were just made."""
+
+    def lacks(self, parent: int, name: bytes) -> bool:
+        """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
+
+    def fresh(self, id: int) -> Fresh | None:
+        """Of the file that the last `create` made; None: it has none."""
+
+
 @runtime_checkable
 class Healing(Protocol):
     """Optional for a Source: it can recover from damage to what it reads."""

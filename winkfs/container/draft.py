@@ -37,6 +37,7 @@ from winkfs.errors import Refusal
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
+NOTED: Final = 64  # bytes that the time of a change takes in attributes, at most
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 
@@ -161,7 +162,7 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        named = draft.attrs.size if draft.attrs and not draft.attrs_at else 0
+        named = draft.attrs.size + NOTED if draft.attrs and not draft.attrs_at else 0
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:

@@ -99,8 +99,8 @@ class Engine:
 
     # --- calls of this library ---
 
-    def begin(self, key: bytes, ftype: int, attrs: Attrs | None) -> int:
-        """Create an empty file, to be written to -> its file id. Cost: nothing is written before
+    def begin(self, key: bytes, ftype: int, attrs: Attrs | None) -> Draft:
+        """Create an empty file, to be written to -> its draft. Cost: nothing is written before
         there is content, or a sync.
 
         key     an inode key that there is not
@@ -108,17 +108,17 @@ class Engine:
         """
         with self.lock:
             self.need_writable()
-            fileid: int = self.run(self.changes.begin, key, None, ftype, attrs)
-            return fileid
+            draft: Draft = self.run(self.changes.begin, key, None, ftype, attrs)
+            return draft
 
     def amend(
-        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
-    ) -> Draft:
-        """Change mode, owner and mtime of a file at once -> its draft. See `Changes.amend`."""
+        self, draft: Draft, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> None:
+        """Change mode, owner and mtime of a file at once: see `Changes.amend`. Of a draft that
+        there is."""
         with self.lock:
             self.need_writable()
-            draft: Draft = self.run(self.changes.amend, key, mode, uid, gid, ns, ctime_ns)
-            return draft
+            self.run(self.changes.amend, draft, mode, uid, gid, ns, ctime_ns)
 
     def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int) -> None:
         """See `Container.write_many`. Of an inode key and bytes, which are not looked at again."""
@@ -127,6 +127,13 @@ class Engine:
         with self.lock:
             self.need_writable()
             self.run(self.changes.write_many, key, pieces, ns)
+
+    def grow(self, draft: Draft, data: bytes, ns: int) -> bool:
+        """See `Changes.grow`. Of a draft that there is."""
+        with self.lock:
+            self.need_writable()
+            grown: bool = self.run(self.changes.grow, draft, data, ns)
+            return grown
 
     def put_file(
         self,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.draft import NOTED, PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.manyentries import SMALL, OneFile, append_drafts, can_append
@@ -61,7 +61,6 @@ DRAFTS: Final = 4096
 FEW_DRAFTS: Final = 16  # up to which they are settled one by one
 DOOMED: Final = 1 << 20  # delflags waiting for a sync
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
-NOTED: Final = 64  # bytes that the time of a change takes, at most
 SOON: Final = 2 * NANO
 EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
 AO: Final = "the container is append-only"
@@ -264,17 +263,17 @@ class Changes:
         self.last = pos
         index.assign(key, pos, new=not there)
 
-    def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> int:
-        """A new file without content -> its FILEID. There must be none of that name.
+    def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
+        """A new file without content. There must be none of that name.
 
         It is a draft, and not in the data file before it has 1 MiB, or is settled.
         """
         self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
-        empty = self._writer.empty + len(key)
-        self._take_room(draft, empty if attrs is None else self._writer.cost(draft, 0))
+        named = 0 if draft.attrs is None else draft.attrs.size + NOTED
+        self._take_room(draft, self._writer.empty + len(key) + named)
         self.drafts[key] = draft
-        return draft.fileid
+        return draft
 
     def put_bulk(
         self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
@@ -413,6 +412,16 @@ class Changes:
         self._writer.write(draft, offset, data)
         self._touch(draft, len(data), ns)
 
+    def grow(self, draft: Draft, data: bytes, ns: int) -> bool:
+        """`append` to a draft -> False: something would have to be written first."""
+        size = len(data)
+        if len(draft.tail) + size >= self._writer.chunk or self._pending + size > TAILS:
+            return False
+        self._take_room(draft, draft.promised + size)
+        draft.tail += data
+        self._touch(draft, size, ns)
+        return True
+
     def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
         self._forbid_ao("overwriting", key)
         size = sum(len(data) for _, data in pieces)
@@ -466,25 +475,25 @@ class Changes:
             with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
 
     def amend(
-        self, key: bytes, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
-    ) -> Draft:
-        """Change mode, owner and mtime of a file at once, where the container keeps all of them.
+        self, draft: Draft, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
+    ) -> None:
+        """Change mode, owner and mtime of a draft at once, where the container keeps all of them.
 
-        mode, ns    None: they stay; uid, gid: -1
+        mode, ns    None: they stay; uid, gid: 32 bits, or -1
         ctime_ns    when that was
-        raises      Refusal, NoSuchFile, OSError
+        raises      OSError
         """
-        draft, owner = self._draft(key, "changing a file"), self._content.owner
-        had = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+        had, owner = draft.attrs, self._content.owner
+        if had is None or draft.attrs_at is not None:  # else it has room for them
+            had = had or Attrs(default_mode(draft.ftype), *owner)
+            self._promise(draft, NOTED + had.size)
         mode = had.mode if mode is None else mode
         uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
-        self._promise(draft, NOTED + had.size)
         mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
         latest = max(ctime_ns, had.ctime_ns or ctime_ns)
         attrs = Attrs(mode, uid, gid, had.xattrs, None if latest == mtime else latest)
-        with_mode(draft, check_attrs(attrs), owner)
+        with_mode(draft, attrs, owner)
         draft.mtime = mtime
-        return draft
 
     def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
         """Whether a draft has this mode and owner already; None and -1: whichever they are."""

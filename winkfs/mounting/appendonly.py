@@ -29,6 +29,7 @@ from winkmount.source import Attr, Source, Steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.container.draft import Draft
     from winkfs.container.store import Store
     from winkfs.mounting.lookup import Found
     from winkfs.mounting.view import ContainerNames
@@ -89,7 +90,9 @@ class AppendOnlySource(ContainerSource):
         self._touch(path)
         return self.view.spool_attr(id)
 
-    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
+    def _put(
+        self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
+    ) -> Draft | None:
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
@@ -99,6 +102,7 @@ class AppendOnlySource(ContainerSource):
         else:
             self._container.put(path, data, ftype=ftype, exclusive=True)
         self._newest_ns = self._newest()
+        return None
 
     def _delete(self, id: int, path: bytes) -> None:
         spool = self._spools.get(id)

@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, ParamSpec
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap
 from winkfs.container.draft import PIECE
@@ -24,7 +24,7 @@ from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.numbers import Numbers
-from winkfs.mounting.spool import Spool
+from winkfs.mounting.spool import NewFile, Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
@@ -33,12 +33,14 @@ from winkmount.source import Amendment, Attr, DirEntry, Steps, amend_singly, run
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.container.draft import Draft
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
 TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ContainerSource:
@@ -67,6 +69,7 @@ class ContainerSource:
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
         self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
+        self._made: Draft | None = None  # of what was made last
         keep_heap()
 
     @property
@@ -96,11 +99,18 @@ class ContainerSource:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return attr
 
+    def lacks(self, parent: int, name: bytes) -> bool:
+        """See `winkmount.source.Making`."""
+        names = self.names
+        sound = names.engine.troubles == names.troubles and self.view.times is None
+        return sound and names.tree.lacks(self.places[parent], name)
+
     def _free(self, parent: int, name: bytes) -> bytes:
         """-> the path, where there is nothing yet. The kernel has looked just before."""
         path, names = self.places.child(parent, name), self.names
         known = self._missing == (path, names.tree, names.tree.version)
         known = known and names.engine.troubles == names.troubles
+        known = known or self.lacks(parent, name)
         if not known and self.view.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
         if len(path) > self._longest:
@@ -164,13 +174,13 @@ class ContainerSource:
     def _change(
         self,
         paths: Iterable[bytes],
-        change: Callable[P, object],
+        change: Callable[P, R],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> None:
+    ) -> R:
         """Make a change of these names: where it fails, it may have been made all the same."""
         try:
-            change(*args, **kwargs)
+            return change(*args, **kwargs)
         except BaseException:
             self._changed()
             self.names.look_again(paths)
@@ -191,22 +201,31 @@ class ContainerSource:
         self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Attr:
         path = self._free(parent, name)
-        self._change((path,), self._put, path, data, ftype, attrs)
+        draft = self._made = self._change((path,), self._put, path, data, ftype, attrs)
         self.names.tree.add(path)
         self._touch(path)
-        return self.view.made(path, len(data))
+        if draft is None or ftype == FileType.DIR:
+            attr = self.view.attr(path)
+            assert attr is not None
+            return attr
+        self.places.note(draft.fileid, path)
+        return self.view.drafted(draft)
 
-    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
-        """A new entry, with what the container can keep of its attributes."""
+    def _put(
+        self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
+    ) -> Draft | None:
+        """A new entry, with what the container can keep of its attributes -> its draft, if it is
+        one."""
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
             owner = self.names.changes.attrs_for(ftype, mode, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
-        self.names.engine.begin(path + INODE, ftype, owner)
+        draft = self.names.engine.begin(path + INODE, ftype, owner)
         if data:
             self._container.write(path, 0, data)
+        return draft
 
     # they go
 
@@ -451,18 +470,39 @@ class ContainerSource:
         if id not in self._spools and self._keeps_times and names.engine.troubles == names.troubles:
             path = self.places[id]
             draft = names.drafts.get(path + INODE)
-        if draft is None or draft.fileid != id or draft.ftype == FileType.DIR:
+        if draft is None or not (draft.fileid == id or self.view.is_directory(id)):
             return amend_singly(self, id, change, now_ns)
+        self._changed_entry(path)
+        if draft.ftype != FileType.DIR:
+            return self._amend(draft, change, now_ns)
+        self._amend_draft(draft, change, now_ns)
+        if change.is_now or change.mtime_ns is not None:
+            self._mtimes.pop(path, None)
+        self.view.note_change(id, now_ns)
+        return self.view.directory_attr(path)
+
+    def _amend(self, draft: Draft, change: Amendment, now_ns: int) -> Attr:
+        """The same of a file that is a draft."""
+        if not self._amend_draft(draft, change, now_ns):
+            self.view.note_change(draft.fileid, now_ns)
+        return self.view.drafted(draft)
+
+    def _amend_draft(self, draft: Draft, change: Amendment, now_ns: int) -> bool:
+        """-> False: there was nothing to be changed, nor noted when."""
         mode, uid, gid, mtime_ns, is_now = change
         if mtime_ns is not None or is_now:
             mtime_ns = nearest_ns(now_ns if is_now or mtime_ns is None else mtime_ns)
-        elif names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
-            self.view.note_change(id, now_ns)
-            return self.view.drafted(draft)
-        draft = names.engine.amend(draft.key, mode, uid, gid, mtime_ns, now_ns)
-        self._changed_entry(path)
-        self.view.note_change(id, now_ns)
-        return self.view.drafted(draft)
+        elif self.names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
+            return False
+        self.names.engine.amend(draft, mode, uid, gid, mtime_ns, now_ns)
+        return True
+
+    def fresh(self, id: int) -> NewFile | None:
+        """See `winkmount.source.Making`."""
+        draft = self._made
+        if draft is None or draft.fileid != id or not self._keeps_times:
+            return None
+        return NewFile(draft, self.names, self._need_room, self._amend)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()

@@ -221,6 +221,15 @@ class NameTree:
         changed = self.overlay.dirs.get(above, NOTHING)
         return not path or short in changed.dirs or self.overlay.implies(path)
 
+    def lacks(self, directory: bytes, short: bytes) -> bool:
+        """Whether a directory has no child of this name. False: that cannot be told without a
+        look-up, since the order has names below it."""
+        changed = self.overlay.dirs.get(directory, NOTHING)
+        if changed.knows(short) or short in changed.dirs:
+            return False
+        low, high = self.overlay.range(directory)
+        return low == high
+
     def is_empty(self, directory: bytes) -> bool:
         """Whether nothing is shown in it."""
         changed = self.overlay.of(directory)

@@ -177,9 +177,8 @@ class ContainerNames:
         if self.engine.troubles != self.troubles:
             self.recheck()
         try:
-            changes = self._positions([*self.tree.overlay.names()])
             try:
-                order = merge(self.store, self.order.file.runs[:1], changes)
+                order = self._newest_order()
             except DerivedDamage as error:
                 log.warning("%s: made again", error)
                 order = build(self.store)
@@ -187,6 +186,19 @@ class ContainerNames:
             self.store.catalog.follow()
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the catalog stays as it is: %s", error)
+
+    def _newest_order(self) -> Catalog:
+        """BASE.cat with all that changed, as one run. Where it cannot be written, the changes are
+        looked up: that takes four times as long."""
+        self.store.catalog.save()
+        order = open_catalog(self.store, exactly=True)
+        if order is None:
+            changes = self._positions([*self.tree.overlay.names()])
+            return merge(self.store, self.order.file.runs[:1], changes)
+        if len(order.file.runs) == 1:
+            return order
+        with order:
+            return merge(self.store, order.file.runs, {})
 
     def save(self) -> None:
         """Bring BASE.cat up to date with all that is durable."""
@@ -444,19 +456,8 @@ class ContainerView:
         names.budget.touches(1)
         return attr
 
-    def made(self, path: bytes, size: int) -> Attr:
-        """The same of what was made just now, of `size` bytes, where there was nothing."""
-        draft = self.names.drafts.get(path + INODE)
-        if draft is None or draft.ftype == FileType.DIR:
-            attr = self.attr(path)
-            assert attr is not None
-            return attr
-        attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
-        self.places.note(attr[0], path)
-        return attr
-
     def drafted(self, draft: Draft) -> Attr:
-        """The same of a file that is being changed."""
+        """The same of a file that is being made or changed, if not noted."""
         attr = self._file_attr(draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs)
         return self._with_ctime(attr) if self._ctimes else attr
 
@@ -485,17 +486,13 @@ class ContainerView:
         key = path + INODE
         if not path:
             mode, (uid, gid) = self.root_mode, self.root_owner
-        elif key in names.drafts:
-            if names.drafts[key].ftype == FileType.DIR:
-                stored = names.files.stat(key)
-                mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
-                ctime_ns = stored.ctime_ns
-        elif (found := found or names.find(path, key)) and found.ftype == FileType.DIR:
-            uid, gid = names.store.owner
-            if found.attrs is not None:
-                mode, uid, gid = found.attrs.mode, found.attrs.uid, found.attrs.gid
-                ctime_ns = found.attrs.ctime_ns or 0
-            mtime_ns = nearest_ns(names.store.settings.ns_of(found.mtime))
+        elif stored := names.drafts.get(key) or found or names.find(path, key):
+            if stored.ftype == FileType.DIR:
+                uid, gid = names.store.owner
+                if stored.attrs is not None:
+                    mode, uid, gid = stored.attrs.mode, stored.attrs.uid, stored.attrs.gid
+                    ctime_ns = stored.attrs.ctime_ns or 0
+                mtime_ns = nearest_ns(names.store.settings.ns_of(stored.mtime))
         self.places.note(id, path)
         mode = stat.S_IFDIR | stat.S_IMODE(mode)
         attr = Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns)

@@ -56,7 +56,9 @@ class Engine:
         self.operations, self.nodes, self._shown = operations, operations.paths, shown
         self._connection = connection
         caching = operations.caching
-        self._names, self._missing = _time(caching.names), _time(caching.missing)
+        self._names, (seconds, nanos) = _time(caching.names), _time(caching.missing)
+        known = seconds or nanos
+        self._missing = known and p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
         self._open_flags = p.NOFLUSH * operations.source.gather
         # The kernel forgets a listing at each of its own changes. To walk again takes a third.
         # Beside a file of an append-only container a directory by time may change, too.
@@ -161,14 +163,15 @@ class Engine:
         return self._entry(node, name, self.operations.lookup(_path(node, name))[0])
 
     def _lookup(self, node: int, body: memoryview) -> Reply:
-        name = bytes(body[:-1])
+        name, known = bytes(body[:-1]), self.nodes.known.get(node)
+        if self._missing and known is not None and self.operations.lacks(known.id, name):
+            return self._missing
         try:
             attr, links = self.operations.lookup(_path(node, name))
         except FileNotFoundError:
-            seconds, nanos = self._missing
-            if not (seconds or nanos):
+            if not self._missing:
                 raise
-            return p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
+            return self._missing
         return self._entry(node, name, attr, links)
 
     def _symlink(self, node: int, body: memoryview) -> Reply:
@@ -183,8 +186,8 @@ class Engine:
 
     def _mkdir(self, node: int, body: memoryview) -> Reply:
         name = bytes(body[p.MKDIR_IN.size : -1])
-        self.operations.mkdir(_path(node, name), *p.MKDIR_IN.unpack_from(body))
-        return self._made(node, name)
+        attr = self.operations.make_directory(_path(node, name), *p.MKDIR_IN.unpack_from(body))
+        return self._entry(node, name, attr)
 
     def _unlink(self, node: int, body: memoryview) -> Reply:
         self.operations.unlink(_path(node, bytes(body[:-1])))
@@ -226,8 +229,7 @@ class Engine:
 
     def _setattr(self, node: int, body: memoryview) -> Reply:
         what, fh, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
-        operations, path = self.operations, _node(node)
-        info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
+        operations = self.operations
         change = Amendment(
             mode & 0o7777 if what & p.SET_MODE else None,
             uid if what & p.SET_UID else -1,
@@ -235,8 +237,15 @@ class Engine:
             mtime * NANO + nanos if what & p.SET_MTIME else None,
             what & p.SET_MTIME_NOW != 0,
         )
-        if what & p.SET_ANY and not what & (p.SET_SIZE | p.KILLS):
-            return self._attr(node, operations.amend(path, change, info))
+        known, path = self.nodes.known.get(node), _node(node)
+        info = Info(fh) if what & p.SET_FH and fh in operations.opened else None
+        if what & p.SET_ANY and not what & p.SET_SIZE:
+            attr = None if known is None else operations.amend_fresh(known.id, change)
+            attr = attr or operations.amend(path, change, info)
+            if what & p.KILLS and attr.mode & (stat.S_ISUID | stat.S_ISGID):
+                self._kill(path, info)
+                attr, _ = operations.lookup(path, info)
+            return self._attr(node, attr)
         if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
             operations.amend(path, change._replace(mtime_ns=None, is_now=False), info)
         if what & p.SET_SIZE:
@@ -299,8 +308,10 @@ class Engine:
 
     def _write(self, node: int, body: memoryview) -> Reply:
         fh, offset, size, flags = p.WRITE_IN.unpack_from(body)
-        info, start = Info(fh), p.WRITE_IN.size
-        data = bytes(body[start : start + size])
+        data = bytes(body[p.WRITE_IN.size : p.WRITE_IN.size + size])
+        if not flags & p.KILL_AT_WRITE and self.operations.append(fh, offset, data):
+            return p.WORDS.pack(size, 0)
+        info = Info(fh)
         done = self.operations.write(None, data, offset, info)
         if flags & p.KILL_AT_WRITE:
             self._kill(_node(node), info)
