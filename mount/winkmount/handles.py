@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Protocol, Self
 
-from winkmount.source import Attr, DirEntry, Fresh, Source, refuse
+from winkmount.source import Attr, DirEntry, Source, refuse
 
 NAME_MAX: Final = 255  # bytes of one component
 KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
@@ -195,7 +195,7 @@ class OpenFile:
         self.id = id
         self.users = 0
         self.mappers = 0  # users that may write through a mapping
-        self.fresh: Fresh | None = None  # as long as nothing waits here
+        self.fresh: object | None = None  # see `Making`; as long as nothing waits here
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)

@@ -170,7 +170,7 @@ class Operations:
     def lacks(self, directory: int, name: bytes) -> bool:
         """Whether there is no file of a name in a directory, by its id, where that can be told in a
         third of the time of a `lookup`; False: ask that."""
-        if self._making is None:
+        if self._making is None or len(name) > NAME_MAX:
             return False
         with self.mutex:
             try:
@@ -219,10 +219,10 @@ class Operations:
         """
         with self.mutex:
             file = self.opened.get(id)
-            if file is None or file.fresh is None:
+            if file is None or file.fresh is None or self._making is None:
                 return None
             self.note_change()
-            attr = file.fresh.amend(what, time.time_ns())
+            attr = self._making.amend_fresh(file.fresh, what, time.time_ns())
             if attr is None:
                 file.fresh = None
             return attr
@@ -234,12 +234,13 @@ class Operations:
         """
         with self.mutex:
             file = self.opened.get(fh)
-            if file is None or file.fresh is None:
+            if file is None or file.fresh is None or self._making is None:
                 return False
             self.note_change()
-            if not file.fresh.append(offset, data, time.time_ns()):
+            done = self._making.append(file.fresh, offset, data, time.time_ns())
+            if not done:
                 file.fresh = None
-            return file.fresh is not None
+            return done
 
     def note_change(self) -> None:
         """Something changes now: the next sync has to make it durable."""

@@ -22,7 +22,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -257,26 +257,23 @@ def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Att
     return source.stat(id)
 
 
-class Fresh(Protocol):
-    """A new file while its Source has it in memory: mostly all that is ever done to a file is done
-    in that time. False or None: that is over, for good, and the ordinary calls are to be made."""
-
-    def append(self, offset: int, data: bytes, now_ns: int) -> bool:
-        """`Source.write` at the end of the file, after `promise`. Raises ENOSPC."""
-
-    def amend(self, change: Amendment, now_ns: int) -> Attr | None:
-        """`Amending.amend`."""
-
-
 @runtime_checkable
 class Making(Protocol):
-    """Optional for a Source: it has a short way to make files, and to those that were just made."""
+    """Optional for a Source: it has short ways to make a file, and to what is done to one that was
+    just made, which mostly is all that is ever done to it."""
 
     def lacks(self, parent: int, name: bytes) -> bool:
         """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
 
-    def fresh(self, id: int) -> Fresh | None:
-        """Of the file that the last `create` made; None: it has none."""
+    def fresh(self, id: int) -> object | None:
+        """What stands for the file that the last `create` made, as long as it is in memory."""
+
+    def append(self, fresh: Any, offset: int, data: bytes, now_ns: int) -> bool:
+        """`write` at the end of such a file. False: it is not its end, or not in memory any more.
+        Raises ENOSPC."""
+
+    def amend_fresh(self, fresh: Any, change: Amendment, now_ns: int) -> Attr | None:
+        """`Amending.amend` of such a file. None: it is not in memory any more."""
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.numbers import Numbers
-from winkfs.mounting.spool import NewFile, Spool
+from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
@@ -497,12 +497,25 @@ class ContainerSource:
         self.names.engine.amend(draft, mode, uid, gid, mtime_ns, now_ns)
         return True
 
-    def fresh(self, id: int) -> NewFile | None:
-        """See `winkmount.source.Making`."""
+    # files that were just made: see `winkmount.source.Making`
+
+    def fresh(self, id: int) -> Draft | None:
         draft = self._made
-        if draft is None or draft.fileid != id or not self._keeps_times:
-            return None
-        return NewFile(draft, self.names, self._need_room, self._amend)
+        return draft if draft is not None and draft.fileid == id and self._keeps_times else None
+
+    def append(self, fresh: Draft, offset: int, data: bytes, now_ns: int) -> bool:
+        if not self._is_fresh(fresh) or offset != fresh.body + len(fresh.tail):
+            return False
+        self._need_room(len(data))
+        return self.names.engine.grow(fresh, data, now_ns)
+
+    def amend_fresh(self, fresh: Draft, change: Amendment, now_ns: int) -> Attr | None:
+        return self._amend(fresh, change, now_ns) if self._is_fresh(fresh) else None
+
+    def _is_fresh(self, draft: Draft) -> bool:
+        names = self.names
+        sound = names.engine.troubles == names.troubles and not names.failed
+        return sound and names.drafts.get(draft.key) is draft
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()

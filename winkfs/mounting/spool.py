@@ -1,8 +1,4 @@
-"""Files that are open in a mount and not, not yet or no longer in the container.
-
-NewFile  one that was just made: a draft
-Spool    the content of any other
-"""
+"""Spool: the content of a file that is open in a mount but not (or no longer) in the container."""
 
 from __future__ import annotations
 
@@ -11,51 +7,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
-
-from winkmount.source import Amendment, Attr
-
-if TYPE_CHECKING:
-    from winkfs.container.draft import Draft
-    from winkfs.mounting.view import ContainerNames
+from typing import Final
 
 IN_MEMORY: Final = 1 << 20  # bytes from which a spool is a temporary file
 COPY: Final = 1 << 20  # bytes read at a time from what a spool lies over
-
-
-class NewFile:
-    """See `winkmount.source.Fresh`: good as long as the draft is one, and the disk does not fail.
-
-    need_room  bytes; raises OSError where the disk has no room for them
-    amend      changes the attributes of the draft
-    """
-
-    __slots__ = ("_amend", "_draft", "_drafts", "_engine", "_need_room", "_troubles")
-
-    def __init__(
-        self,
-        draft: Draft,
-        names: ContainerNames,
-        need_room: Callable[[int], None],
-        amend: Callable[[Draft, Amendment, int], Attr],
-    ) -> None:
-        self._draft, self._drafts, self._engine = draft, names.drafts, names.engine
-        self._troubles, self._need_room, self._amend = names.troubles, need_room, amend
-
-    def append(self, offset: int, data: bytes, now_ns: int) -> bool:
-        draft, engine = self._draft, self._engine
-        if self._drafts.get(draft.key) is not draft or engine.troubles != self._troubles:
-            return False
-        if offset != draft.body + len(draft.tail):
-            return False
-        self._need_room(len(data))
-        return engine.grow(draft, data, now_ns)
-
-    def amend(self, change: Amendment, now_ns: int) -> Attr | None:
-        draft = self._draft
-        if self._drafts.get(draft.key) is not draft or self._engine.troubles != self._troubles:
-            return None
-        return self._amend(draft, change, now_ns)
 
 
 class Spool:

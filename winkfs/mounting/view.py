@@ -458,7 +458,8 @@ class ContainerView:
 
     def drafted(self, draft: Draft) -> Attr:
         """The same of a file that is being made or changed, if not noted."""
-        attr = self._file_attr(draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs)
+        size = draft.body + len(draft.tail)
+        attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
         return self._with_ctime(attr) if self._ctimes else attr
 
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
@@ -486,8 +487,9 @@ class ContainerView:
         key = path + INODE
         if not path:
             mode, (uid, gid) = self.root_mode, self.root_owner
-        elif stored := names.drafts.get(key) or found or names.find(path, key):
-            if stored.ftype == FileType.DIR:
+        else:
+            stored = names.drafts.get(key) or found or names.find(path, key)
+            if stored is not None and stored.ftype == FileType.DIR:
                 uid, gid = names.store.owner
                 if stored.attrs is not None:
                     mode, uid, gid = stored.attrs.mode, stored.attrs.uid, stored.attrs.gid

@@ -164,7 +164,7 @@ class Engine:
 
     def _lookup(self, node: int, body: memoryview) -> Reply:
         name, known = bytes(body[:-1]), self.nodes.known.get(node)
-        if self._missing and known is not None and self.operations.lacks(known.id, name):
+        if known is not None and self._missing and self.operations.lacks(known.id, name):
             return self._missing
         try:
             attr, links = self.operations.lookup(_path(node, name))
