@@ -116,6 +116,7 @@ class AppendOnlySource(ContainerSource):
             return
         if spool.stored:
             self._container.delete(old)
+            spool.fileid = self.names.store.new_fileid()  # the other one was a file, and is gone
         spool.stored = new in self._container  # what stood there goes when this one is stored
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
