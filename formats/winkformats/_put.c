@@ -137,18 +137,37 @@ static uint8_t *head(uint8_t *p, Bytes key, int64_t key_len, int64_t value_len)
 }
 
 typedef struct {
-    uint8_t *chunk;
     const int64_t *ends, *fileids, *mtimes, *ftypes;
     int64_t n, isz, pair;
     uint64_t base, contid;
     Column keys, data, attrs; /* attrs: without items where there are none */
+    uint8_t *chunk;           /* for all bytes, NULL: for those of `between` */
+    uint8_t **between;        /* n + 1 places: for what lies before, between and behind the contents */
 } Batch;
 
-static inline void seal(const Batch *b, int64_t at, int64_t end)
+static inline void seal(const Batch *b, uint8_t *p, int64_t at, int64_t size)
 {
-    uint8_t *p = b->chunk + at;
-    uint64_t sum = xxh3(p + 1, (size_t)(end - at - 5), b->contid + b->base + (uint64_t)at);
-    put32(b->chunk + end - 4, (uint32_t)sum);
+    put32(p + size - 4, (uint32_t)xxh3(p + 1, (size_t)size - 5, b->contid + b->base + (uint64_t)at));
+}
+
+/* The data entry of a file, of `size` bytes at p -> where what is behind it goes; NULL: it has not
+ * this size. The content stays where it is, if there is no chunk. */
+static uint8_t *content(const Batch *b, int64_t i, uint8_t *p, const uint8_t *own, int width,
+                        int64_t at, int64_t size)
+{
+    Text text = b->data.texts[i];
+    if (text.size > UINT32_MAX || size != 14 + width + text.size)
+        return NULL;
+    uint8_t *value = head(p, own, width + 3, text.size);
+    if (b->chunk) {
+        memcpy(value, text.at, (size_t)text.size);
+        seal(b, p, at, size);
+        return p + size;
+    }
+    uint64_t seed = b->contid + b->base + (uint64_t)at;
+    p = b->between[i + 1];
+    put32(p, (uint32_t)xxh3_two(value - 9 - width, (size_t)width + 9, text.at, (size_t)text.size, seed));
+    return p + 4;
 }
 
 /* All entries of the batch -> whether they end where `ends` says, beyond which nothing is written. */
@@ -156,62 +175,104 @@ static bool encode_all(const Batch *b)
 {
     static const char digits[] = "0123456789abcdef";
     int64_t at = 0, e = 0;
+    uint8_t *p = b->chunk ? b->chunk : b->between[0];
     for (int64_t i = 0; i < b->n; i++) {
         uint8_t own[24], value[240] = {0}; /* "<hex>/D0"; an inode to its last pair */
-        int width = 1, pairs = 0;
+        uint8_t *pair = value + 56;
+        int width = 1;
         uint64_t fileid = (uint64_t)b->fileids[i];
         while (width < 16 && fileid >> (4 * width))
             width++;
         for (int k = 0; k < width; k++)
             own[k] = (uint8_t)digits[fileid >> (4 * (width - 1 - k)) & 15];
         memcpy(own + width, "/D0", 3);
-        for (const Column *c = &b->data; c; c = c == &b->data && b->attrs.items ? &b->attrs : NULL) {
-            Text text = c->texts[i];
-            int64_t end = b->ends[e++];
-            if (text.size > UINT32_MAX || end - at != 14 + width + text.size)
-                return false;
-            own[width + 1] = c == &b->data ? 'D' : 'A';
-            memcpy(head(b->chunk + at, own, width + 3, text.size), text.at, (size_t)text.size);
-            seal(b, at, end);
-            uint8_t *pair = value + 56 + (c == &b->data && b->attrs.items ? b->pair : 0);
+        int64_t place = at, size = b->ends[e++] - at;
+        if (!(p = content(b, i, p, own, width, at, size)))
+            return false;
+        at += size;
+        if (b->attrs.items) {
+            Text text = b->attrs.texts[i];
             put64(pair, (int64_t)b->base + at);
-            put64(pair + b->pair - 8, c == &b->data ? text.size : -text.size);
-            pairs++;
-            at = end;
+            put64(pair + b->pair - 8, -text.size);
+            pair += b->pair;
+            size = b->ends[e++] - at;
+            if (text.size > UINT32_MAX || size != 14 + width + text.size)
+                return false;
+            own[width + 1] = 'A';
+            memcpy(head(p, own, width + 3, text.size), text.at, (size_t)text.size);
+            seal(b, p, at, size);
+            p += size;
+            at += size;
         }
+        put64(pair, (int64_t)b->base + place);
+        put64(pair + b->pair - 8, b->data.texts[i].size);
+        pair += b->pair;
         Text key = b->keys.texts[i];
-        int64_t end = b->ends[e++], used = 56 + pairs * b->pair;
-        if (key.size > 65535 || used > b->isz || end - at != 11 + key.size + b->isz)
+        int64_t used = pair - value;
+        size = b->ends[e++] - at;
+        if (key.size > 65535 || used > b->isz || size != 11 + key.size + b->isz)
             return false;
         put64(value + 16, b->fileids[i]);
         put64(value + 24, b->data.texts[i].size);
         put64(value + 32, b->ftypes[i]);
         put64(value + 40, b->mtimes[i]);
-        put64(value + 48, pairs);
+        put64(value + 48, (used - 56) / b->pair);
         put64(value, (int64_t)xxh3(value + 8, (size_t)used - 8, 0));
-        uint8_t *p = head(b->chunk + at, key.at, key.size, b->isz);
-        memcpy(p, value, (size_t)used);
-        memset(p + used, 0, (size_t)(b->isz - used));
-        seal(b, at, end);
-        at = end;
+        uint8_t *inode = head(p, key.at, key.size, b->isz);
+        memcpy(inode, value, (size_t)used);
+        memset(inode + used, 0, (size_t)(b->isz - used));
+        seal(b, p, at, size);
+        p += size;
+        at += size;
     }
     return true;
 }
 
-/* encode(base, isz, pairoff, CONTID, ends, fileids, mtimes, ftypes, keys, data, attrs or None)
+/* A list of what lies between the contents and, in between, these, whose bytes are not copied.
+ * NULL: it cannot be made. */
+static PyObject *parts_of(Batch *b, Py_ssize_t each)
+{
+    PyObject *parts = PyList_New(2 * (Py_ssize_t)b->n + 1);
+    b->between = PyMem_Calloc((size_t)b->n + 1, sizeof *b->between);
+    int64_t before = 0; /* where the last content ended, without what is behind it */
+    for (int64_t i = 0; parts && b->between && i <= b->n; i++) {
+        int64_t end = i < b->n ? b->ends[each * i] - 4 : b->n ? b->ends[each * b->n - 1] : 0;
+        int64_t content = i < b->n ? b->data.texts[i].size : 0;
+        int64_t size = end - before - content; /* and nothing of the file before lies behind it */
+        bool room = size >= 0 && (i == 0 || i == b->n || end - content >= b->ends[each * i - 1]);
+        PyObject *piece = room ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
+        if (!piece) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "files do not end where they should");
+            Py_CLEAR(parts);
+            break;
+        }
+        b->between[i] = (uint8_t *)PyBytes_AS_STRING(piece);
+        PyList_SET_ITEM(parts, 2 * i, piece);
+        if (i < b->n)
+            PyList_SET_ITEM(parts, 2 * i + 1, Py_NewRef(PyTuple_GET_ITEM(b->data.items, i)));
+        before = end;
+    }
+    if (!b->between)
+        PyErr_NoMemory();
+    return parts;
+}
+
+/* encode(base, isz, pairoff, CONTID, ends, fileids, mtimes, ftypes, keys, data, attrs or None, apart)
  *
- * -> bytearray: of each file its data entry, that of its attributes, its inode entry, for the place
- * `base` of a container. ends: int64[2n] or [3n], where each of them ends in it. */
+ * -> [bytearray]: of each file its data entry, that of its attributes, its inode entry, for the place
+ * `base` of a container; apart: the same bytes in 2n + 1 parts, of which those of `data`, more than
+ * 240 bytes each, are every other one. ends: int64[2n] or [3n], where each of the entries ends. */
 FUNCTION(encode)
 {
     Py_buffer b[4] = {0};
     Batch batch = {0};
     long long base, isz;
-    int pairoff;
+    int pairoff, apart;
     unsigned long long contid;
-    PyObject *keys, *data, *attrs, *chunk = NULL;
-    if (!PyArg_ParseTuple(args, "LLpKy*y*y*y*OOO", &base, &isz, &pairoff, &contid, b, b + 1, b + 2,
-                          b + 3, &keys, &data, &attrs))
+    PyObject *keys, *data, *attrs, *parts = NULL;
+    if (!PyArg_ParseTuple(args, "LLpKy*y*y*y*OOOp", &base, &isz, &pairoff, &contid, b, b + 1, b + 2,
+                          b + 3, &keys, &data, &attrs, &apart))
         goto end;
     Py_ssize_t n = b[1].len / 8, each = attrs == Py_None ? 2 : 3;
     if (isz < 0 || isz > UINT32_MAX) {
@@ -225,23 +286,19 @@ FUNCTION(encode)
         goto end;
     const int64_t *ends = b[0].buf;
     int64_t total = n ? ends[each * n - 1] : 0, before = 0;
-    int64_t most = n * (64 + 2 * isz); /* bytes of all entries */
-    for (Py_ssize_t i = 0; i < n; i++)
+    int64_t most = n * (64 + 2 * isz), least = INT64_MAX; /* bytes of all entries; of a content */
+    for (Py_ssize_t i = 0; i < n; i++) {
         most += batch.keys.texts[i].size + batch.data.texts[i].size
             + (each == 3 ? batch.attrs.texts[i].size : 0);
-    if (total > most)
+        least = batch.data.texts[i].size < least ? batch.data.texts[i].size : least;
+    }
+    if (total > most || (apart && least <= 240))
         total = -1;
     for (Py_ssize_t i = 0; i < each * n; i++) {
         if (ends[i] < before || ends[i] > total)
             total = -1;
         before = ends[i];
     }
-    if (total < 0 || !(chunk = PyByteArray_FromStringAndSize(NULL, total))) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "files do not end where they should");
-        goto end;
-    }
-    batch.chunk = (uint8_t *)PyByteArray_AS_STRING(chunk);
     batch.ends = ends;
     batch.fileids = b[1].buf;
     batch.mtimes = b[2].buf;
@@ -251,18 +308,31 @@ FUNCTION(encode)
     batch.pair = pairoff ? 24 : 16;
     batch.base = (uint64_t)base;
     batch.contid = contid;
-    bool good;
-    Py_BEGIN_ALLOW_THREADS
-    good = encode_all(&batch);
-    Py_END_ALLOW_THREADS
+    bool good = total >= 0;
+    if (good && apart) {
+        parts = parts_of(&batch, each);
+    } else if (good && (parts = PyList_New(1))) {
+        PyObject *chunk = PyByteArray_FromStringAndSize(NULL, total);
+        if (chunk) {
+            batch.chunk = (uint8_t *)PyByteArray_AS_STRING(chunk);
+            PyList_SET_ITEM(parts, 0, chunk);
+        } else
+            Py_CLEAR(parts);
+    }
+    if (parts) {
+        Py_BEGIN_ALLOW_THREADS
+        good = encode_all(&batch);
+        Py_END_ALLOW_THREADS
+    }
     if (!good) {
         PyErr_SetString(PyExc_ValueError, "files do not end where they should");
-        Py_CLEAR(chunk);
+        Py_CLEAR(parts);
     }
 end:
+    PyMem_Free(batch.between);
     column_free(&batch.keys);
     column_free(&batch.data);
     column_free(&batch.attrs);
     release(b, 4);
-    return chunk;
+    return parts;
 }

@@ -139,7 +139,8 @@ static inline void accumulate(uint64_t *lanes, const uint8_t *p, const uint8_t *
         lanes[i] += value[i ^ 1] + (mixed[i] & 0xFFFFFFFFu) * (mixed[i] >> 32);
 }
 
-CLONES static uint64_t xxh3_long(const uint8_t *p, size_t n, uint64_t seed)
+/* Of n bytes at p; the first stripe may lie elsewhere: that is `first`, and not looked at in p. */
+CLONES static uint64_t xxh3_long(const uint8_t *first, const uint8_t *p, size_t n, uint64_t seed)
 {
     uint8_t key[SECRET];
     for (int i = 0; i < SECRET; i += 16) {
@@ -152,7 +153,8 @@ CLONES static uint64_t xxh3_long(const uint8_t *p, size_t n, uint64_t seed)
     size_t left = (n - 1) / STRIPE; /* stripes before the last, which may overlap them */
     while (left) {
         size_t some = left < STRIPES ? left : STRIPES;
-        for (size_t i = 0; i < some; i++)
+        accumulate(lanes, at == p ? first : at, key);
+        for (size_t i = 1; i < some; i++)
             accumulate(lanes, at + STRIPE * i, key + 8 * i);
         at += STRIPE * some;
         left -= some;
@@ -171,5 +173,15 @@ static inline uint64_t xxh3(const uint8_t *p, size_t n, uint64_t seed)
 {
     return n <= 16 ? xxh3_upto16(p, n, seed)
          : n <= 240 ? xxh3_upto240(p, n, seed)
-                    : xxh3_long(p, n, seed);
+                    : xxh3_long(p, p, n, seed);
+}
+
+/* Of a head of less than a stripe and a body of more than 240 bytes, as if they were one run. */
+static inline uint64_t xxh3_two(const uint8_t *head, size_t m, const uint8_t *body, size_t n,
+                                uint64_t seed)
+{
+    uint8_t first[STRIPE];
+    memcpy(first, head, m);
+    memcpy(first + m, body, STRIPE - m);
+    return xxh3_long(first, body - m, m + n, seed);
 }

@@ -116,7 +116,7 @@ class Machine(RuleBasedStateMachine):
             key, value = self.pair(data)
             rows.append([self.kv.end + len(chunk), key, value, False])
             chunk += self.layout.encode(rows[-1][0], key, value)
-        self.kv.append_encoded(chunk, count)
+        self.kv.append_encoded([chunk], count)
         self.model += rows
 
     @precondition(lambda self: self.model)
@@ -312,7 +312,7 @@ def test_reading_a_file_changes_nothing_in_it(tmp_path):
         assert len(list(kv)) == 1
         for change in (
             lambda: kv.append(b"a", b"b"),
-            lambda: kv.append_encoded(b"", 0),
+            lambda: kv.append_encoded([], 0),
             lambda: kv.replace(kv.start, b"a", b"c"),
             lambda: kv.delete(kv.start),
             kv.sync,
@@ -477,7 +477,7 @@ def test_get_waits_for_the_chunk_that_is_being_written():
     chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
     kv.reserve(len(chunk))
     kv.storage.open.clear()
-    kv.append_encoded(chunk, 5)
+    kv.append_encoded([chunk], 5)
     threading.Timer(0.05, kv.storage.open.set).start()
     assert kv.get(positions[0]).value == b"x" * 3000
 
@@ -488,7 +488,7 @@ def test_everything_else_waits_too(use):
     chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
     kv.reserve(2 * len(chunk))
     kv.storage.open.clear()
-    kv.append_encoded(chunk, 5)
+    kv.append_encoded([chunk], 5)
     threading.Timer(0.05, kv.storage.open.set).start()
     if use == "view":
         assert entry_in_view(kv, positions[0]) == b"x" * 3000
@@ -553,14 +553,14 @@ def test_after_settle_it_goes_on_behind_what_was_written():
 def test_a_failure_of_the_writing_thread_reaches_the_next_caller():
     kv = KVSeq.create(Gate())
     first, _ = chunk_of(kv, [b"x"])
-    kv.append_encoded(first, 1)
+    kv.append_encoded([first], 1)
     kv.drain()
     kept = kv.end
     kv.storage.fail = full()
     for _ in range(2):
         chunk, _ = chunk_of(kv, [b"y"])
         try:
-            kv.append_encoded(chunk, 1)
+            kv.append_encoded([chunk], 1)
         except OSError as error:
             assert "no room" in str(error)
     with pytest.raises(OSError, match="no room"):

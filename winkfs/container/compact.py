@@ -303,7 +303,7 @@ class _Compaction:
             self._chained += [(pos, 0) for pos in batch.pos[chosen[others]].tolist()]
             if not others.all():
                 chosen = chosen[~others]
-                kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
+                kv.append_encoded([self._encoded(batch, chosen, kv)], len(chosen))
         self._chained = [(pos, self._move_chained(kv, pos)) for pos, _ in self._chained]
         for name in self._named:
             old = self._store.kv.superblock.get(name, 0)

@@ -34,6 +34,7 @@ HEADS: Final = 64  # bytes of two entries without inode key, content and inode, 
 PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
 PAIRED: Final = struct.Struct(">8q")  # the same with a pair
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
+APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
 JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
 
 
@@ -139,16 +140,19 @@ def append_plain(
         types = np.full(n, files.ftypes[0], np.int64)
         if files.ftypes.count(files.ftypes[0]) < n:
             types[:] = files.ftypes
-        chunk = native.code.encode(
+        # To copy contents of 16 KiB would take as long as to write them.
+        apart = int(lengths.min()) > 240 and int(lengths.sum()) > APART * n
+        parts = native.code.encode(
             kv.end, isz, form.pairoff, kv.layout.contid & MASK64, ends, fileids, mtimes, types,
-            files.keys, files.data, attrs,
+            files.keys, files.data, attrs, apart,
         )  # fmt: skip
     else:
         chunk = _encoded(
             kv.layout, form, isz, files, lengths, keys, fileids, mtimes, places, ends - sizes, ends,
             attrs,
         )  # fmt: skip
-    kv.append_encoded(chunk, each * n)
+        parts = [chunk]
+    kv.append_encoded(parts, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(files.lengths.sum())
     pointers = np.zeros(n, np.int64) if bare else places[0]

@@ -138,7 +138,7 @@ class DigestShardWriter:
                                         strict=True)))  # fmt: skip
         sums = _prefixes(kv.layout.sums(positions, bodies), ">u4")
         entries = chain.from_iterable(zip(repeat(b"\0"), bodies, sums, strict=False))
-        kv.append_encoded(b"".join(entries), n)
+        kv.append_encoded([b"".join(entries)], n)
         self._s.append(hashing.hash_keys(hashing.XXH3, columns.paths)[0])
         self._positions.append(positions)
 

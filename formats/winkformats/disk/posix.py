@@ -211,7 +211,7 @@ class FileStorage(Storage):
 
     def _write_rest(self, offset: int, buffers: Sequence[Buffer], done: int, flags: int) -> None:
         """Write the buffers from byte `done` of them on."""
-        parts, skip = list(buffers), done
+        parts, skip = list(buffers) if done < sum(map(len, buffers)) else [], done
         while parts:
             while parts and skip >= len(parts[0]):
                 skip -= len(parts.pop(0))

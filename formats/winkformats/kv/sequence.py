@@ -459,16 +459,17 @@ class KVSeq(GrowingFile):
         positions = [self.append(key, value) for key, value in zip(keys, values, strict=True)]
         return np.array(positions, np.int64)
 
-    def append_encoded(self, data: Buffer, entries: int) -> None:
+    def append_encoded(self, parts: Sequence[Buffer], entries: int) -> None:
         """Add entries whose bytes the caller has made for position `end`, which needs no padding.
 
+        parts    all bytes, one part behind the other; not empty
         entries  how many, all live
-        cost     no copy; written behind by a thread, so `data` must not change afterwards
+        cost     no copy; written behind by a thread, so that no part may change afterwards
         """
         self._check_writable()
         self.flush()
-        self.reserve(len(data))
-        self._hand_over([data], entries)
+        self.reserve(sum(map(len, parts)))
+        self._hand_over(parts, entries)
 
     def replace(self, pos: int, key: bytes, value: bytes) -> None:
         """Put another entry in the place of the one at `pos`.
