@@ -6,18 +6,22 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from mounting import base as base
 from mounting import need_fuse, not_by_libfuse, serving
 
+import winkfs
+
 # A server that says how many numbers it remembers, each time the kernel has forgotten some.
 SERVER = """
 import sys
 from winkfs.cli import main
 from winkmount.kernel import engine, nodes
-engine.KEPT, engine.PRUNED = 64, 16
+engine.KEPT, engine.KNOWN, engine.PRUNED = 64, 200, 16
 forget, told = nodes.NodePaths.forget, sys.argv[1]
 def counted(paths, number, count):
     forget(paths, number, count)
@@ -33,14 +37,8 @@ FILES = 600
 @pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
 def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
-    need_fuse()
-    release = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
-    if release < (6, 18):
-        pytest.skip("the kernel knows no notice for it")
     told, there = tmp_path / "told", tmp_path / "there"
-    there.mkdir()
-    command = [sys.executable, "-c", SERVER, str(told), "mount", "-f", base, str(there)]
-    with serving(command, there):
+    with forgetting(base, told, there):
         held = (there / "held").open("wb")  # one that is in use stays
         (there / "mapped").write_bytes(b"first")
         for number in range(FILES):
@@ -61,6 +59,45 @@ def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
         for number in range(FILES):
             os.unlink(there / f"f{number}")
         assert not list(there.glob("f[0-9]*"))
+
+
+@pytest.mark.mount
+@not_by_libfuse("knows no notice for it")
+def test_the_kernel_forgets_what_was_looked_at(base: str, tmp_path: Path) -> None:
+    with winkfs.open(base, "a") as container:
+        container.put_many((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES))
+    told, there = tmp_path / "told", tmp_path / "there"
+    with forgetting(base, told, there):
+        held = [(there / f"d{i % 9}/f{i}").open("rb") for i in range(20)]  # in use: they stay
+        for _ in range(3):
+            for number in range(FILES):
+                assert (there / f"d{number % 9}/f{number}").stat().st_size == len(str(number))
+            time.sleep(0.1)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and not 0 < known(told) < 260:
+            time.sleep(0.05)
+            os.stat(there / "d0/f0")
+        assert 100 < known(told) < 260
+        for number, file in enumerate(held):
+            assert file.read() == b"%d" % number
+            file.close()
+        for number in range(FILES):
+            (there / f"d{number % 9}/f{number}").rename(there / f"{number}")
+        assert [(there / f"{i}").read_bytes() for i in range(FILES)] == [
+            b"%d" % i for i in range(FILES)
+        ]
+
+
+@contextmanager
+def forgetting(base: str, told: Path, there: Path) -> Iterator[None]:
+    need_fuse()
+    release = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
+    if release < (6, 18):
+        pytest.skip("the kernel knows no notice for it")
+    there.mkdir()
+    command = [sys.executable, "-c", SERVER, str(told), "mount", "-f", base, str(there)]
+    with serving(command, there):
+        yield
 
 
 def known(told: Path) -> int:

@@ -30,6 +30,7 @@ WANTED: Final = (
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
 KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep
+KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
 PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
 
@@ -69,7 +70,7 @@ class Engine:
         # New files that are closed, in this order. The kernel would rather keep their inodes, 1 KB
         # each, than pages of other programs; and the server has 400 bytes of each.
         self._new, self._closed = set[int](), deque[int]()
-        self._prunes = True
+        self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -155,9 +156,23 @@ class Engine:
 
     def _entry(self, node: int, name: bytes, attr: Attr, links: int = 1) -> Reply:
         number = self.nodes.give(node, name, attr.id)
+        if len(self.nodes.known) > KNOWN and self._prunes:
+            self._prune_oldest()
         seconds, nanos = self._names
         fields = attr_fields(self._shown.of(attr), links)
         return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
+
+    def _prune_oldest(self) -> None:
+        """Have the kernel forget those that it was told of first. What it says of them comes later;
+        what is in use stays, and comes behind all others."""
+        self._beyond += 1
+        if self._beyond < PRUNED:
+            return
+        known = self.nodes.known
+        old = list(itertools.islice(known, 1, 2 * PRUNED + 1))  # without the top directory
+        for number in old:
+            known[number] = known.pop(number)
+        self._prunes, self._beyond = self._connection.prune(old), 0
 
     def _made(self, node: int, name: bytes) -> Reply:
         return self._entry(node, name, self.operations.lookup(_path(node, name))[0])
