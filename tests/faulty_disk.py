@@ -1,7 +1,7 @@
 """winkfs with a disk that does what a file says: python tests/faulty_disk.py CONTROL COMMAND ...
 
-CONTROL holds `slow SECONDS`: each sync takes so long; `fail`: the next one is EIO;
-`fail at the end`: all of a server whose mount is gone are; or nothing.
+CONTROL holds `slow SECONDS`: each sync takes so long; `read SECONDS`: each read does; `fail`: the
+next sync is EIO; `fail at the end`: all of a server whose mount is gone are; or nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from winkfs.cli import main
 from winkmount.service import is_ending
@@ -29,5 +31,16 @@ def fdatasync(fd: int) -> None:
     real(fd)
 
 
+def slowly(read: Callable[..., Any]) -> Callable[..., Any]:
+    def slow(*args: Any) -> Any:
+        what, _, how = control.read_text().strip().partition(" ")
+        if what == "read":
+            time.sleep(float(how))
+        return read(*args)
+
+    return slow
+
+
 os.fdatasync = fdatasync
+os.pread, os.preadv = slowly(os.pread), slowly(os.preadv)
 sys.exit(main(sys.argv[2:]))

@@ -2,7 +2,7 @@
 
 operation, change, waiting   decorators of the callbacks
 Durability                   how what was written becomes durable while others are served
-Waiting                      requests that wait for that
+Callers                      who waits for an answer, and is let go if it is killed
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -24,7 +23,7 @@ from winkmount.source import Healing, Source, Steps, Stepwise, error_of, next_st
 
 LOOK: Final = 0.05  # seconds between two looks at who was sent a signal and waits
 MASKS: Final = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")  # the first two: pending signals
-ENDS: Final = ~sum(
+FATAL: Final = ~sum(
     1 << number - 1
     for number in (
         signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH,
@@ -180,36 +179,29 @@ class Durability:
             log.error("what was written is not on the disk: %s", what)
 
 
-class Waiting:
-    """Requests that wait for the disk: a thread answers them, and who is killed is let go.
+# --- who waits ---
+
+
+class Callers:
+    """Who waits for an answer that takes long: those that are killed meanwhile are let go.
 
     The kernel makes a process wait for an answer once its request was read, also one that was
     killed. It tells of each signal that comes to who waits, of the first alone, and not which one.
-    A signal that has a handler ends no fsync, here as in other file systems.
+    A signal that has a handler ends no call, here as in other file systems.
 
-    answer  -> an errno or 0, and what is to be said: of opcode, node and body of a request
-    reply   says that to the kernel: unique, errno, data
+    waiting  unique number of a request -> the thread that asked; whoever pops it, answers
+    reply    says to the kernel: unique, errno, data
     """
 
-    def __init__(
-        self,
-        answer: Callable[[int, int, memoryview], tuple[int, bytes]],
-        reply: Callable[[int, int, bytes], None],
-    ) -> None:
-        self._answer, self._reply = answer, reply
-        self._thread = ThreadPoolExecutor(1, "winkmount-sync")
-        self._callers: dict[int, int] = {}  # unique -> thread that asked; whoever pops it, replies
+    def __init__(self, reply: Callable[[int, int, bytes], None]) -> None:
+        self._reply = reply
+        self.waiting: dict[int, int] = {}
         self._signalled: set[int] = set()
         self._lock = threading.Lock()  # of `_signalled`, and of whether somebody looks
 
-    def put(self, opcode: int, unique: int, node: int, body: memoryview, caller: int) -> None:
-        """Have a request answered. `caller`: the thread that asks."""
-        self._callers[unique] = caller
-        self._thread.submit(self._run, opcode, unique, node, bytes(body))
-
     def interrupt(self, unique: int) -> None:
         """A signal came to the caller of a request."""
-        if unique not in self._callers:
+        if unique not in self.waiting:
             return
         with self._lock:
             first = not self._signalled
@@ -217,30 +209,16 @@ class Waiting:
         if first:
             threading.Thread(target=self._look, name="winkmount-signals", daemon=True).start()
 
-    def close(self) -> None:
-        """Return when all are answered."""
-        self._thread.shutdown()
-
-    def _run(self, opcode: int, unique: int, node: int, body: bytes) -> None:
-        if unique in self._callers:
-            self._end(unique, *self._answer(opcode, node, memoryview(body)))
-
-    def _end(self, unique: int, code: int, data: bytes = b"") -> None:
-        if self._callers.pop(unique, None) is None:
-            return
-        try:
-            self._reply(unique, code, data)
-        except OSError as error:
-            log.error("the answer to a request that waited: %s", error)
-
     def _look(self) -> None:
         """Let those go that were killed, as long as anybody waits who was sent a signal."""
         while True:
             for unique in list(self._signalled):
-                if is_killed(self._callers.get(unique, 0)):
-                    self._end(unique, errno.EINTR)
+                killed = is_killed(self.waiting.get(unique, 0))
+                if killed and self.waiting.pop(unique, None) is not None:
+                    with suppress(OSError):
+                        self._reply(unique, errno.EINTR, b"")
             with self._lock:
-                self._signalled &= self._callers.keys()
+                self._signalled &= self.waiting.keys()
                 if not self._signalled:
                     return
             time.sleep(LOOK)
@@ -258,7 +236,7 @@ def is_killed(thread: int) -> bool:
     pending, shared, *handled = (masks.get(name, 0) for name in MASKS)
     for mask in handled:
         pending, shared = pending & ~mask, shared & ~mask
-    return (pending | shared) & ENDS != 0
+    return (pending | shared) & FATAL != 0
 
 
 def _partition(line: str) -> tuple[str, str, str]:

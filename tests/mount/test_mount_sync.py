@@ -280,3 +280,84 @@ def test_a_failed_fsync_is_final_and_nothing_after_it_is_acknowledged(
     with winkfs.open(base, "a") as container:
         assert "lost" not in container
     assert verified(base)
+
+
+# --- reads that wait for the disk ---
+
+READER = """
+import os, sys
+print("begun", flush=True)
+print(len(open(sys.argv[1], "rb", buffering=0).read()))
+"""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", READER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+
+
+@not_by_libfuse("keeps who waits for a read until it is done")
+@pytest.mark.parametrize("options", [["--ro"], []], ids=["read-only", "writable"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_who_is_killed_during_a_read_need_not_wait(
+    base: str, there: Path, control: Path, options: list[str], number: int
+) -> None:
+    """Also who waits behind it; and who is not killed gets what was asked for."""
+    with winkfs.open(base, "a") as container:
+        container.put_many((f"many/{i}", b"%d" % i * 999) for i in range(9))
+    with serving([*server(control, base, there), *options], there, patience=120):
+        assert len(os.listdir(there / "many")) == 9
+        control.write_text("read 2.5")
+        with (
+            reading(there / "many/1") as first,
+            reading(there / "many/2") as second,
+            reading(there / "many/3") as third,
+        ):
+            time.sleep(0.8)
+            for process in (second, first):
+                process.send_signal(number)
+                within(0.8, process.wait)
+                assert process.returncode == -number
+            assert third.poll() is None
+            control.write_text("")
+            assert third.stdout is not None
+            assert within(6, third.stdout.read) == "999\n"
+        assert [(there / f"many/{i}").read_bytes() for i in range(9)] == [
+            b"%d" % i * 999 for i in range(9)
+        ]
+
+
+def test_a_signal_with_a_handler_ends_no_read(base: str, there: Path, control: Path) -> None:
+    with serving(server(control, base, there), there, patience=120):
+        os.stat(there / "d/g")
+        control.write_text("read 1")
+        program = f"import signal; signal.signal(10, lambda *_: None)\n{READER}"
+        command = [sys.executable, "-c", program, str(there / "d/g")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for _ in range(3):
+                time.sleep(0.3)
+                process.send_signal(10)
+            assert within(10, process.stdout.read) == "1\n"
+        control.write_text("")
+
+
+def test_an_idle_mount_is_no_work(base: str, mount: Path) -> None:
+    """Neither for the thread that answers, nor for the one that stands by."""
+    os.listdir(mount)
+    pid = int(os.getxattr(mount, "user.winkfs.pid"))
+    time.sleep(1)
+
+    def switches() -> int:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        lines = [line for task in tasks for line in (task / "status").read_text().splitlines()]
+        return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+    before = switches()
+    time.sleep(1.5)
+    assert switches() - before <= 2

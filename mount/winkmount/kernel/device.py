@@ -12,12 +12,15 @@ import socket
 import stat
 import struct
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from winkmount.guard import LOOK, Callers
 from winkmount.kernel import protocol as p
 
 DEVICE: Final = "/dev/fuse"
@@ -35,6 +38,7 @@ LATENCY: Final = "/dev/cpu_dma_latency"
 DRIVER: Final = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 MOST_AWAKE: Final = 8  # processors
 STILL: Final = 20  # milliseconds without a request
+LONG: Final = 0.25  # seconds that a request takes until another thread reads those behind it
 
 
 class Refused(OSError):
@@ -120,7 +124,7 @@ class Server(Protocol):
         """Answer a request -> False: another thread will. The body is gone behind it."""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """A request that nobody awaits an answer to."""
+        """The kernel does not hold some numbers any more: FORGET or BATCH_FORGET."""
 
     def idle(self) -> bool:
         """Whether no other thread waits until the kernel has taken something: that may need
@@ -210,12 +214,61 @@ class Spinning:
         self._waits = self._vain = 0
 
 
+class Standby:
+    """A thread that reads what the kernel asks while the one that answers waits for the disk: so
+    that who is killed meanwhile gets away. What else it reads it keeps for that one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._watches, self._ended = threading.Event(), threading.Event()
+        self._watches.set()
+        self._thread = threading.Thread(target=self._run, name="winkmount-standby", daemon=True)
+        self._thread.start()
+
+    def watch(self) -> None:
+        """Requests come."""
+        self._watches.set()
+
+    def rest(self) -> None:
+        """None has come for a while. An idle mount is no work."""
+        self._watches.clear()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._watches.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before = 0
+        while not self._ended.wait(LONG):
+            busy = self._connection.busy
+            if busy and busy == before:
+                self._stand_in(busy)
+            before = busy
+            self._watches.wait()
+
+    def _stand_in(self, busy: int) -> None:
+        """Read requests as long as that one takes."""
+        poll, room = select.poll(), memoryview(bytearray(p.REQUEST))
+        poll.register(self._connection.device, select.POLLIN)
+        while self._connection.busy == busy:
+            if poll.poll(LOOK * 1000) and not self._connection.read_aside(room, busy):
+                return
+
+
 class Connection:
-    """What the kernel asks on one device, until the mount is gone or a signal ends the server."""
+    """What the kernel asks on one device, until the mount is gone or a signal ends the server.
+
+    busy     unique number of the request that `serve` has answered now, 0: of none
+    callers  who waits for an answer from another thread, or behind one that takes long
+    """
 
     def __init__(self, device: int, pace: Pace) -> None:
         self.device, self._pace = device, pace
         self._room = memoryview(bytearray(p.REQUEST))
+        self.busy, self.callers = 0, Callers(self.reply)
+        self._backlog = deque[bytes]()  # requests that the standby has read
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # there is one
         os.set_blocking(device, False)
 
     def begin(self, wanted: int) -> bool:
@@ -260,6 +313,8 @@ class Connection:
             raise
 
     def reply(self, unique: int, code: int, data: bytes) -> None:
+        if self.callers.waiting:
+            self.callers.waiting.pop(unique, None)
         try:
             os.writev(self.device, (p.OUT.pack(p.OUT.size + len(data), -code, unique), data))
         except OSError as error:
@@ -299,13 +354,54 @@ class Connection:
         uid, gid, pid = p.CALLER.unpack_from(self._room)
         return uid, gid, pid
 
+    def hold(self, unique: int) -> None:
+        """Another thread will answer this request, as soon as it is told of it."""
+        self.callers.waiting[unique] = self.caller()[2]
+
+    def _interrupt(self, unique: int) -> None:
+        """A signal came to who waits for an answer."""
+        if unique == self.busy:
+            self.callers.waiting[unique] = self.caller()[2]
+            if unique != self.busy:  # it has been answered meanwhile
+                self.callers.waiting.pop(unique, None)
+        self.callers.interrupt(unique)
+
+    def read_aside(self, room: memoryview, busy: int) -> bool:
+        """For the standby: keep the next request for `serve`, which takes long with another one.
+        False: the mount is gone."""
+        try:
+            length = os.readv(self.device, [room])
+        except OSError as error:
+            return error.errno != errno.ENODEV
+        _, opcode, unique, _ = p.IN.unpack_from(room)
+        if opcode == p.INTERRUPT:
+            self._interrupt(p.LONG.unpack_from(room, p.IN.size)[0])
+            return True
+        if opcode not in p.SILENT:
+            self.callers.waiting[unique] = p.CALLER.unpack_from(room)[2]
+        self._backlog.append(bytes(room[:length]))
+        if self.busy != busy:  # it may be asleep
+            os.eventfd_write(self._bell, 1)
+        return True
+
+    def _next(self) -> int:
+        """As `_receive`: of what the standby has read, if there is such, else of the device."""
+        if not self._backlog:
+            return self._receive()
+        data = self._backlog.popleft()
+        _, opcode, unique, _ = p.IN.unpack_from(data)
+        if opcode not in p.SILENT and self.callers.waiting.pop(unique, None) is None:
+            return 0  # who asked was let go
+        self._room[: len(data)] = data
+        return len(data)
+
     def serve(self, server: Server, ending: int) -> None:
         """Read requests and have them answered until the mount is gone, or `ending` can be read."""
-        poll, room, receive, clock = select.poll(), self._room, self._receive, time.perf_counter
-        poll.register(self.device, select.POLLIN)
-        poll.register(ending, select.POLLIN)
+        poll, room, receive, clock = select.poll(), self._room, self._next, time.perf_counter
+        for file in (self.device, ending, self._bell):
+            poll.register(file, select.POLLIN)
         unpack, head, request, until = p.IN.unpack_from, p.IN.size, server.request, 0.0
-        awake = Awake()
+        callers, awake, standby = self.callers.waiting, Awake(), Standby(self)
         spinning = Spinning(self._pace.spin, awake)
         try:
             while (length := receive()) >= 0:
@@ -314,21 +410,34 @@ class Connection:
                         if until:
                             spinning.in_vain()
                             until = 0.0
-                        ready = poll.poll(STILL)
+                        ready = dict(poll.poll(STILL))
                         if not ready:
                             awake.end()
-                            ready = poll.poll()
-                        if ending in dict(ready) and server.idle():
+                            standby.rest()
+                            ready = dict(poll.poll())
+                            standby.watch()
+                        if self._bell in ready:
+                            os.eventfd_read(self._bell)
+                        if ending in ready and server.idle():
                             return
                     continue
                 _, opcode, unique, node = unpack(room)
                 body = room[head:length]
                 if opcode in p.SILENT:
-                    server.forget(opcode, node, body)
+                    if opcode == p.INTERRUPT:
+                        self._interrupt(p.LONG.unpack_from(body)[0])
+                    else:
+                        server.forget(opcode, node, body)
                     continue
-                until = spinning.until() if request(opcode, unique, node, body) else 0.0
+                self.busy = unique
+                answered = request(opcode, unique, node, body)
+                self.busy, until = 0, spinning.until() if answered else 0.0
+                if answered and callers:
+                    callers.pop(unique, None)
         finally:
             awake.end()
+            standby.end()
+            os.close(self._bell)
 
 
 @contextmanager

@@ -118,13 +118,17 @@ class Direct:
         if offset:
             return False
         held = unique, node, bytes(body)
+        self._connection.hold(unique)
         try:
-            return self._ahead.takes(held) or self._waiting.takes(
+            taken = self._ahead.takes(held) or self._waiting.takes(
                 held, size, self._connection.caller()[2]
             )
         except Exception:  # whoever reads the next files is told
             log.debug("readahead", exc_info=True)
-            return False
+            taken = False
+        if not taken:
+            self._connection.callers.waiting.pop(unique, None)
+        return taken
 
     def _answer_held(self, held: Held) -> None:
         unique, node, body = held
@@ -172,10 +176,8 @@ class Direct:
         """The kernel does not hold some numbers any more."""
         if opcode == p.FORGET:
             gone = p.LONG.unpack_from(body)[0]
-        elif opcode == p.BATCH_FORGET:
-            gone = int(np.frombuffer(body, np.int64)[2::2].sum())
         else:
-            return
+            gone = int(np.frombuffer(body, np.int64)[2::2].sum())
         self._giving.forgotten(gone)
 
     def _lookup(self, node: int, body: memoryview) -> bytes:

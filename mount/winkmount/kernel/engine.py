@@ -9,11 +9,11 @@ import stat
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
 
-from winkmount.guard import Waiting
 from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
@@ -66,7 +66,7 @@ class Engine:
         mine = caching.names == FOREVER and operations.source.gather
         kept = caching.pages and (caching.fixed or mine)
         self._listing_flags = (p.CACHE_DIR | p.KEEP_CACHE) * kept
-        self._waiting = Waiting(self.answer, connection.reply)
+        self._thread = ThreadPoolExecutor(1, "winkmount-sync")  # waits for the disk
         # New files that are closed, in this order. The kernel would rather keep their inodes, 1 KB
         # each, than pages of other programs; and the server has 400 bytes of each.
         self._new, self._closed = set[int](), deque[int]()
@@ -105,7 +105,7 @@ class Engine:
         }
 
     def close(self) -> None:
-        self._waiting.close()
+        self._thread.shutdown()
 
     def start(self) -> None:
         pass
@@ -118,11 +118,20 @@ class Engine:
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or begin to."""
         if opcode in LATER:
-            self._waiting.put(opcode, unique, node, body, self._connection.caller()[2])
+            self._connection.hold(unique)
+            self._thread.submit(self._answer_later, opcode, unique, node, bytes(body))
             return False
         code, data = self.answer(opcode, node, body)
         self._connection.reply(unique, code, data)
         return True
+
+    def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+        if unique not in self._connection.callers.waiting:  # who asked was let go
+            return
+        try:
+            self._connection.reply(unique, *self.answer(opcode, node, memoryview(body)))
+        except OSError as error:
+            log.error("the answer to a request that waited: %s", error)
 
     def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, Reply]:
         """-> an errno or 0, and what is to be said."""
@@ -140,10 +149,7 @@ class Engine:
         return errno.EIO, b""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """The kernel does not hold some numbers any more, or a signal came to who waits."""
-        if opcode == p.INTERRUPT:
-            self._waiting.interrupt(p.LONG.unpack_from(body)[0])
-            return
+        """The kernel does not hold some numbers any more."""
         with self.operations.mutex:
             if opcode == p.FORGET:
                 self.nodes.forget(node, p.LONG.unpack_from(body)[0])
