@@ -94,6 +94,11 @@ def level_of(text: str) -> int:
     return int(level)
 
 
+def word_of(level: int) -> str:
+    """The inverse of `level_of`; "" for 0."""
+    return f"zstd:{level}" if level else ""
+
+
 def level_for(compress: str | None, base: str, *, classic: bool) -> int:
     """The level that a new container is to compress with, 0: it is not to.
 
