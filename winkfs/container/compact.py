@@ -518,15 +518,16 @@ class _Compaction:
             if compression.level:
                 self._named[COMPRESS] = target.append(COMPRESSION, compression.encode())
             self._move_others(target, None)
-            self._inodes = np.zeros(len(self._live), np.int64)
+            places: list[tuple[int, int]] = []
             files = ((pos, *store.inode_at(pos)[:2]) for pos in self._in_order())
             for old, inode, pos, more in copier.copy(files, target):
-                self._inodes[int(np.searchsorted(self._live, old))] = pos
+                places.append((old, pos))
                 self._grown, done = self._grown + more, done + inode.lsize
                 if self._progress and done <= store.dtotsz:
                     reached = store.kv.end * done // max(store.dtotsz, 1)
                     self._progress(reached - said)
                     said = reached
+        self._inodes = np.array(sorted(places), np.int64).reshape(-1, 2)[:, 1]
 
     def _move_others(self, target: Target, progress: Progress | None) -> None:
         """Entries that are neither inodes nor parts of files."""
