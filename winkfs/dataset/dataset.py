@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk.compressed import level_of
+from winkfs.container.ondisk.compressed import NONE, level_of
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
@@ -28,6 +28,7 @@ def create(
     path: str | os.PathLike[str], *, ao: bool | None = None, compress: str | None = None
 ) -> Dataset:
     """Make an empty data set, or use the existing one, and open it for writing: see `open`."""
+    level_of(compress or NONE)  # before anything is made
     return Dataset(create_log(path).root, "a", ao=ao, compress=compress)
 
 
@@ -70,8 +71,7 @@ class Dataset(DatasetReading):
         ao: bool | None = None,
         compress: str | None = None,
     ) -> None:
-        if compress is not None:
-            level_of(compress)
+        level_of(compress or NONE)
         super().__init__(path, as_of, newest=mode == "a")
         self._mode, self._compress = mode, compress
         self._made_ao = self.ao if ao is None else ao
