@@ -73,7 +73,8 @@ def change(c: Container) -> None:
             c.sync()
     c.append("random", document(8))
     c.setxattrs("d/005.html", {b"user.a": b"1", b"security.b": b"\0"})
-    c.engine.amend(b"d/006.html/I0", 0o600, 7, 8, 5 * 10**9, 77 * 10**9)
+    c.chown("d/006.html", 7, 8)
+    c.setxattrs("d/006.html", {b"user.a": b"2"}, ctime_ns=(int(time.time()) + 999) * 10**9)
 
 
 def state(base: Path) -> State:
