@@ -3,6 +3,7 @@ rewrites and damage; nobody is ever served a frame."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -312,6 +313,21 @@ def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
         assert c.engine.store.frames.compression.level == 9
     repair(base, apply=True)
     assert_sound(base, raw({n: d for n, d in FILES.items() if n != "d/030.html"}))
+
+
+@pytest.mark.parametrize("name", ["d/030.html", "large"])
+def test_a_damaged_frame_is_counted_as_plain_content_is(name: str, base: Path) -> None:
+    """The entry that is damaged, and the file that misses it: a line each, whatever it has."""
+    told = []
+    for compress in ("zstd", None):
+        path = Path(f"{base}-{compress}")
+        make(path, FILES, compress=compress)
+        with winkfs.open(path) as c:
+            pos = c.extents(name)[0].pointer
+        flip(path, pos + 40)
+        told.append([line for line in winkfs.verify(path).problems if str(pos) in line])
+        assert len(winkfs.verify(path).problems) == 2, told
+    assert [len(lines) for lines in told] == [2, 2]
 
 
 def test_a_damaged_dictionary_is_told_with_the_files_that_need_it(base: Path, run: Run) -> None:
@@ -642,6 +658,13 @@ def test_info_says_how_much_smaller_it_is(tree: Path, run: Run) -> None:
     assert run("cat", "x", "a").out == document(1)
     with winkfs.open("x") as c:
         assert frames_of(c, "a")
+
+
+def test_what_is_empty_has_no_ratio_of_nothing(run: Run) -> None:
+    assert run("create", "x", "--compress", "zstd").status == 0
+    assert json.loads(run("info", "--json", "x").out)["compression"]["ratio"] == 1.0
+    assert run("put", "x", "a", stdin=document(1)).status == 0
+    assert json.loads(run("info", "--json", "x").out)["compression"]["ratio"] > 1.5
 
 
 def test_the_key_is_none_of_a_file(base: Path) -> None:

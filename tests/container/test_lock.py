@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from constants import shrink
-from seam import disk_calls, once_after
+from seam import disk_calls, once_after, refusing
 
 import winkfs
 from winkformats.disk.posix import PosixDirectory
@@ -92,6 +92,16 @@ def test_new_container_follows_no_link(tmp_path: Path, victim: Path) -> None:
     with pytest.raises(FileExistsError):
         winkfs.create(tmp_path / "dangling")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_container_that_cannot_be_made_leaves_no_lock_file(tmp_path: Path) -> None:
+    (tmp_path / "dangling.data").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="symbolic link that leads nowhere"):
+        winkfs.create(tmp_path / "dangling")
+    full = refusing("write", "full.data.tmp", errno.ENOSPC)
+    with disk_calls(full), pytest.raises(OSError, match="No space left"):
+        winkfs.create(tmp_path / "full")
+    assert list(tmp_path.glob("*.lock")) == []
 
 
 def test_removed_lock_file_lets_no_second_writer_in(base: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from compressed_files import document, documents, frames_of, make
 from container_checks import assert_sound
 from mounting import mounted
+from test_mount_follow import soon
 
 import winkfs
+from winkfs.container.compact import compact
 
 pytestmark = pytest.mark.mount
 FILES = documents()
@@ -78,6 +80,26 @@ def test_programs_change_and_write_documents(base: Path, tree: Path) -> None:
         assert frames_of(c, "new7") and frames_of(c, "copy/030.html")
         assert c.stat("d/034.html").mode == 0o755
     assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.parametrize("options", [("--ro",), ("--ro", "--follow")])
+def test_a_mount_goes_on_while_contents_are_stored_otherwise(
+    options: tuple[str, ...], base: Path, tree: Path
+) -> None:
+    with mounted(base, *options) as there, (there / "large").open("rb", buffering=0) as file:
+        assert file.read(1000) == FILES["large"][:1000]
+        for word in ("none", "zstd:3"):
+            compact(base, compress=word)
+            assert file.read(1000) == FILES["large"][file.tell() - 1000 : file.tell()]
+            assert_same(tree, there)
+        with winkfs.open(base, "a") as c:
+            c.put("new", document(7))
+        (tree / "new").write_bytes(document(7))
+        if "--follow" in options:
+            soon(lambda: (there / "new").exists())
+            assert_same(tree, there)
+        file.seek(600_000)
+        assert file.read(1000) == FILES["large"][600_000:601_000]
 
 
 def test_a_damaged_frame_is_an_error_of_one_file(base: Path) -> None:

@@ -274,7 +274,7 @@ class Life:
             "sync": lambda: self.synced(self.sync),
             "reopen": self.reopen,
             "reindex": lambda: self.while_closed(winkfs.reindex),
-            "compact": lambda: self.while_closed(lambda base: compact_container(base, order=order)),
+            "compact": lambda: self.while_closed(lambda base: self.compact(base, order)),
         }
         verbs: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(name, data),
@@ -312,6 +312,11 @@ class Life:
         if self.kind == "zstd":  # of which some becomes smaller
             return (self.rng.randbytes(size // 9 + 1) * 9)[:size]
         return self.rng.randbytes(size)
+
+    def compact(self, base: str, order: str) -> None:
+        """Also from frames to plain content, and back."""
+        words = (None, "none", "zstd:1") if self.kind == "zstd" else (None,)
+        compact_container(base, order=order, compress=self.rng.choice(words))
 
     def learn(self) -> None:
         """Have a dictionary from now on, or find out that none pays."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from compressed_files import document
 from sparking import spark as spark  # the fixture
 
 import winkfs
@@ -56,6 +57,24 @@ def test_several_groups_are_one_commit(spark: SparkSession, tmp_path: Path) -> N
     assert summary["generation"] == 11
     assert content(tmp_path / "d") == before
     assert list((tmp_path / "d" / "_pending").iterdir()) == []
+
+
+def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    with create(root) as out:
+        out.put_many((f"{i}", document(i)) for i in range(60))
+    before = content(root)
+    for word, level in (("zstd:3", 3), (None, 3), ("none", 0)):
+        with winkfs.open(root, "a") as out:
+            out.put("1", document(1), mtime=1)  # something to join
+        before[b"1"] = document(1), 10**9
+        summary = compact.run(spark, str(root), everything=True, compress=word)
+        assert (summary["removed"], summary["shards"]) == (2, 1)
+        assert [record.level for record in Log(str(root)).latest().shards] == [level]
+        assert content(root) == before
+    assert winkfs.verify(root).problems == []
+    with pytest.raises(ValueError, match="zstd"):
+        compact.run(spark, str(root), compress="gzip")
 
 
 def test_damage_ends_it_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from compressed_files import documents, make
 
+from winkfs.dataset.manifest import Log
+
 pytest.importorskip("pyspark")
 
 if TYPE_CHECKING:
@@ -41,3 +43,6 @@ def test_documents_their_sizes_and_references(spark: SparkSession, tmp_path: Pat
         assert {entry.name: entry.read() for entry in found.scan()} == files
     sizes = [path.stat().st_size for path in (tmp_path / "set").rglob("*.data")]
     assert sum(sizes) < sum(map(len, files.values())) * 0.7
+    frame.limit(3).write.format("winkfs").mode("append").save(str(tmp_path / "set"))
+    shards = Log(str(tmp_path / "set")).latest().shards
+    assert len(shards) > 1 and {record.level for record in shards} == {9}  # it remembers

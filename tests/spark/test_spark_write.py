@@ -21,6 +21,7 @@ from winkfs import FileType
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.data import NANO
 from winkfs.container.rows import SIZE
+from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import Transaction, begin, join
 from winkfs.errors import StalePlan
 
@@ -100,8 +101,27 @@ def test_contents_are_compressed_where_that_is_asked_for(root: Path, ao: str) ->
     assert contents(root) == files
     assert sum(path.stat().st_size for path in shards(root)) < sum(map(len, files.values())) // 2
     assert not winkfs.verify(root).problems
-    with pytest.raises(ValueError, match=r"zstd or zstd:LEVEL"):
+    with pytest.raises(ValueError, match=r"it takes zstd, zstd:LEVEL"):
         put(root, columns, compress="gzip")
+
+
+def test_what_a_data_set_is_compressed_with_goes_for_the_sink(root: Path) -> None:
+    """Of a batch and of a stream, whose tasks join their job; unless an option says otherwise."""
+
+    def rows(number: int) -> Any:
+        return batch(path=[f"{number}"], content=pa.array([document(number)], pa.binary()))
+
+    put(root, rows(0), compress="zstd:3")
+    put(root, rows(1))
+    put(root, rows(2), job=join(root, "append", "stream-q-0-r"))
+    put(root, rows(3), compress="none")
+    put(root, rows(4), compress="zstd:7")
+    assert contents(root) == {f"{i}": document(i) for i in range(5)}
+    levels = [record.level for record in Log(str(root)).latest().shards]
+    assert levels == [3, 3, 3, 0, 7]
+    put(root, rows(5), job=begin(root, "overwrite"))
+    assert [record.level for record in Log(str(root)).latest().shards] == [7]
+    assert not winkfs.verify(root).problems
 
 
 @pytest.mark.parametrize("large", [False, True])

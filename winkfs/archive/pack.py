@@ -50,7 +50,7 @@ from winkfs.container.container import open as open_container
 from winkfs.container.datafile import give_name
 from winkfs.container.entry import SparseReader
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
-from winkfs.container.ondisk.compressed import PIECE, level_of
+from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.writemany import Row
@@ -126,7 +126,8 @@ def pack(
     names        pack only these of the directory, without what is below them
     note         called with each thing that was not packed as it is
     progress     called with the number of files since the last call
-    compress     "zstd" or "zstd:LEVEL": of a new container, see `winkfs.create`
+    compress     "zstd", "zstd:LEVEL" or "none": see `winkfs.create`; of an update, what comes from
+                 now on. None: as the container says
     raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
                  tar file); PermissionError (update of an ao container: an older mtime);
                  FormatError (no tar file); Locked; OSError
@@ -158,7 +159,7 @@ def pack(
                 Mark(root, began, 0).keep(container)
     else:
         with _partial(target, ao=ao, classic=classic, compress=compress) as container:
-            if compress and isinstance(reader, Tree) and names is None:
+            if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
                 left_out, own = excluder(exclude), OwnFiles(target)
                 container.engine.learn(*_samples(os.fspath(source), target, own, left_out))
             Packer(container, report, count, progress).run(reader)

@@ -123,7 +123,7 @@ AS_OF = click.option(
 COMPRESS = click.option(
     "--compress", metavar="CODEC", callback=_codec,
     help="Store contents compressed where that makes them smaller: zstd or zstd:LEVEL, 1 to 22, 9 "
-    "if none is given; with a dictionary, trained on the files, where that pays.",
+    "without it; with a dictionary, trained on the files, where that pays. none: as they are.",
 )  # fmt: skip
 
 

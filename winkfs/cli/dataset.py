@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import DURATION, JSON, SIZE, Progress, emit, printable, say
+from winkfs.cli._common import COMPRESS, DURATION, JSON, SIZE, Progress, emit, printable, say
 from winkfs.units import NANO, time_text
 
 if TYPE_CHECKING:
@@ -63,20 +63,31 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
               help="Include shards of which less than a quarter is waste.")  # fmt: skip
+@COMPRESS
 @click.option("-n", "--dry-run", is_flag=True, help="Only print an estimate.")
 @JSON
-def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
+def compact(
+    root: str,
+    shard_size: int,
+    everything: bool,
+    compress: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Merge small shards, and reclaim dead bytes.
 
     Rewritten are small shards, and those of which a quarter or more is waste: replaced or deleted
     files. The visible files do not change. The old shards stay for older generations until
     `winkfs dataset vacuum`.
+
+    With --compress, shards that are stored otherwise are rewritten, too, and what is put later is
+    stored so. Without it, what is rewritten stays compressed if the data set is.
     """
     from winkfs.dataset.compaction import compact as run
 
     with Progress("compacting", "files") as bar:
         done = run(root, shard_size=shard_size, everything=everything, dry_run=dry_run,
-                   progress=bar)  # fmt: skip
+                   progress=bar, compress=compress)  # fmt: skip
     _say(root, done, as_json, dry_run=dry_run)
 
 

@@ -8,6 +8,7 @@ import click
 
 from winkfs.cli._common import (
     BASE,
+    COMPRESS,
     CONTAINER,
     JSON,
     Progress,
@@ -86,19 +87,23 @@ def reindex(base: str, as_json: bool) -> int:
 @CONTAINER
 @click.option("--order", type=click.Choice(["disk", "name"]), default="disk", show_default=True,
               help="Order of the files in the new BASE.data.")  # fmt: skip
+@COMPRESS
 @click.option("-n", "--dry-run", is_flag=True, help="Only print how many bytes it would reclaim.")
 @JSON
-def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
+def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json: bool) -> None:
     """Reclaim the space of deleted and replaced files.
 
     The live files are copied to a new BASE.data, which replaces the old one when it is durable: the
     disk needs space for both. No other process may write to the container; readers continue. A run
     that is killed leaves the container unchanged. For a data set: `winkfs dataset compact`.
+
+    With --compress all contents are written anew, compressed or plain, and so will be what is put
+    later; without it they stay as they are.
     """
     from winkfs.container.compact import compact as run
 
     with Progress("compacting", "bytes", bytes_to_read(base)) as bar:
-        done = run(base, order=order, dry_run=dry_run, progress=bar)
+        done = run(base, order=order, dry_run=dry_run, progress=bar, compress=compress)
     if as_json:
         counts = {"bytes_before": done.before, "bytes_after": done.after, "files": done.files}
         emit({"base": base, "dry_run": dry_run, **counts})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from winkformats.errors import FormatError
-from winkfs.cli._common import emit, name_bytes, printable, say
+from winkfs.cli._common import COMPRESS, emit, name_bytes, printable, say
 from winkfs.cli.dataset import SHARD_SIZE
 from winkfs.names import to_str
 
@@ -317,8 +317,11 @@ def dedup(
     "--all", "everything", is_flag=True,
     help="Rewrite every shard with hidden files, not only those with many.",
 )  # fmt: skip
+@COMPRESS
 @options
-def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> int:
+def compact(
+    dataset: str, shard_size: int, everything: bool, compress: str | None, **where: Any
+) -> int:
     """Merge small shards and drop hidden files.
 
     The same as `winkfs dataset compact`, on many cores or machines.
@@ -327,7 +330,9 @@ def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> in
 
     return run(
         "compact",
-        lambda spark, _: job.run(spark, dataset, shard_size=shard_size, everything=everything),
+        lambda spark, _: job.run(
+            spark, dataset, shard_size=shard_size, everything=everything, compress=compress
+        ),
         **where,
     )
 

@@ -3,12 +3,16 @@
 Live entries go to a new BASE.data beside the old one, every checksum looked at on the way; it is
 synced and takes the old one's name by one rename. Whatever comes in between, the old or the new one
 is there, whole. The new one has another CONTID: no derived file of the old one is believed again.
+
+Entries are moved in whole batches, or one by one where their order or layout is another; where
+contents are to be compressed, or no more, they are read and written anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,23 +27,40 @@ from winkformats.disk.storage import Kind, Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
 from winkformats.hindex.table import Rows
+from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
-from winkfs.container.frames import entries_of
+from winkfs.container.draft import COMPRESSIBLE, Copier, Target
+from winkfs.container.frames import (
+    ENOUGH,
+    FEWEST,
+    SAMPLE,
+    SAMPLE_FILES,
+    entries_of,
+    trained,
+)
 from winkfs.container.inodescan import chained, is_inode
-from winkfs.container.ondisk.compressed import COMPRESS
+from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
-from winkfs.container.ondisk.data import CHAINS, INCHAIN, MAX_VARIABLES, UNNAMED
+from winkfs.container.ondisk.data import (
+    CHAINS,
+    INCHAIN,
+    MAX_VARIABLES,
+    UNNAMED,
+    Settings,
+    let_compress,
+)
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
+from winkfs.container.read import Content
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.rows import POINTER, POS
 from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
-from winkfs.errors import Locked, Refusal
+from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
 
 Progress = Callable[[int], None]
@@ -61,25 +82,35 @@ def compact(
     order: str = "disk",
     dry_run: bool = False,
     progress: Progress | None = None,
+    compress: str | None = None,
 ) -> Compacted:
     """Give the space of deleted and replaced files back.
 
     order     "disk": the files stay in the order they have; "name": byte order of names
     dry_run   only say what it would give; takes no lock
     progress  called with the number of bytes read since the last call
-    raises    NoSuchFile; Locked; Refusal (a shard of a data set; damage: repair it first);
+    compress  "zstd", "zstd:LEVEL" or "none": all contents are written anew, compressed so or not
+              at all, and new content will be. A dictionary is trained on them where that pays.
+              None: they stay as they are
+    raises    NoSuchFile; Locked; Refusal (a shard of a data set; damage: repair it first; what
+              cannot have compressed content); ValueError;
               OSError (ENOSPC: there must be room for the live files). Nothing has changed then
-    cost      one pass over BASE.data, and one write of what lives; leaves the page cache as it was
+    cost      one pass over BASE.data, and one write of what lives; leaves the page cache as it was.
+              With `compress` each file is read once more, by way of the page cache; also for
+              `dry_run`, which compresses all of it
     """
     if order not in ORDERS:
         raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
-    path = base_of(base)
-    store = Store(path, writable=not dry_run)
+    if compress is not None:
+        level_of(compress)  # before anything is opened
+    store = Store(base_of(base), writable=not dry_run)
     try:
         _check(store, order)
-        if dry_run:
+        compression = _compression(store, compress)
+        if dry_run and compression is None:
             return _would_be(store, progress)
-        return _Compaction(store, order, progress).run()
+        run = _Compaction(store, order, progress, compression)
+        return run.foreseen() if dry_run else run.run()
     finally:
         store.abandon()
 
@@ -97,6 +128,15 @@ def _check(store: Store, order: str) -> None:
         raise Refusal("is append-only: its order is that of the mtimes", store.base)
     if store.notes:
         raise Refusal(f"is damaged: {store.notes[0]}: repair it first", store.base)
+
+
+@contextlib.contextmanager
+def _sound(store: Store) -> Iterator[None]:
+    """Refuse to go on where something is damaged."""
+    try:
+        yield
+    except CorruptError as error:
+        raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
 
 
 def _kept(batch: Batch, live: Int64, compression: int) -> Int64:
@@ -121,7 +161,7 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
     """
     kv, live = store.kv, store.index.positions()
     entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
-    try:
+    with _sound(store):
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
             kept = _kept(batch, live, compression)
             batch.check(kept)
@@ -131,8 +171,6 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
         if (entries, files) != (known, len(live)):
             what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
             raise Refusal(f"is damaged, it {what}: repair it first", store.base)
-    except CorruptError as error:
-        raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
 
 
 def _would_be(store: Store, progress: Progress | None) -> Compacted:
@@ -145,8 +183,11 @@ def _would_be(store: Store, progress: Progress | None) -> Compacted:
     return Compacted(store.kv.end, _superblock(store)["SBSIZE"] + size, store.index.count)
 
 
-def _superblock(store: Store) -> Superblock:
-    """That of the new file: the same variables, and a second one where they leave room for it."""
+def _superblock(store: Store, compression: Compression | None = None) -> Superblock:
+    """That of the new file: the same variables, and a second one where they leave room for it.
+
+    compression  of contents that are written anew; None: they are moved as they are
+    """
     old = store.kv.superblock
     block = Superblock(old)
     block.pop(UNNAMED, None)
@@ -162,6 +203,8 @@ def _superblock(store: Store) -> Superblock:
     block.update({"FILESIZE": size})
     counters = ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ")
     block.update({name: size if name == "SYNCSIZE" else 0 for name in counters if name in old})
+    if compression is not None:
+        let_compress(block, compressed=compression.level > 0)
     return block
 
 
@@ -201,11 +244,79 @@ class _OddContainerError(Exception):
     """Its entries are not as our writers order them: they have to be moved one by one."""
 
 
-class _Compaction:
-    """One run: an open writer's store, and the file that takes its place."""
+# --- contents anew ---
 
-    def __init__(self, store: Store, order: str, progress: Progress | None) -> None:
+
+class _Measure:
+    """A target of entries that keeps nothing but its size."""
+
+    def __init__(self, layout: Layout, start: int) -> None:
+        self._layout, self.end = layout, start
+
+    def append(self, key: bytes, value: bytes) -> int:
+        pos = self._layout.aligned(self.end)
+        self.end = pos + self._layout.size(len(key), len(value))
+        return pos
+
+
+def _compression(store: Store, compress: str | None) -> Compression | None:
+    """What contents are to be compressed with; None: they stay as they are.
+
+    raises  ValueError; NotAllowed where the container cannot have compressed content; Refusal, also
+            where the library is missing, or content is damaged
+    """
+    level = -1 if compress is None else level_of(compress)
+    if level < 0 or (not level and not store.settings.compressed):
+        return None
+    if store.settings.classic:
+        raise NotAllowed("a classic container cannot have compressed content", store.base)
+    if not store.kv.layout.standard or "INCOMPAT" not in store.kv.superblock:
+        what = "is of a variant that cannot have compressed content: pack its files anew"
+        raise NotAllowed(what, store.base)
+    zstd(store.base)
+    if not level:
+        return Compression(0)
+    with _sound(store):
+        samples = list(_samples(store))
+    if len(samples) < FEWEST or sum(map(len, samples)) < ENOUGH:
+        return Compression(level)  # files that are put later train a dictionary
+    return trained(samples, level, store.dtotsz, store.base)
+
+
+def _samples(store: Store) -> Iterator[bytes]:
+    """Contents of some files, anywhere in the container; of large ones the first piece.
+
+    raises  CorruptError
+    cost    SAMPLE bytes are read at most
+    """
+    content, live, left = Content(store), store.index.positions().tolist(), SAMPLE
+    # the same container becomes the same one again
+    for pos in random.Random(0).sample(live, min(SAMPLE_FILES, len(live))):
+        inode = store.inode_at(pos)[1]
+        if inode.ftype in COMPRESSIBLE and inode.lsize and left > 0:
+            data = content.read(inode.extents, 0, min(PIECE, inode.lsize))
+            left -= len(data)
+            yield data
+
+
+# --- the run ---
+
+
+class _Compaction:
+    """One run: an open writer's store, and the file that takes its place.
+
+    compression  of contents that are written anew; None: they are moved as they are
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        order: str,
+        progress: Progress | None,
+        compression: Compression | None,
+    ) -> None:
         self._store, self._order, self._progress = store, order, progress
+        self._compression = compression
         self._live = store.index.positions()
         self._places = _Places()
         # of the live inodes, where they are moved one by one: where they are now, and the content
@@ -213,7 +324,7 @@ class _Compaction:
         # inodes that build on others, ascending, and where they are now
         self._chained: list[tuple[int, int]] = []
         self._grown = 0  # bytes that all inodes together are larger
-        self._known = True  # whether the old catalog says how the new inodes look
+        self._known = compression is None  # whether the old catalog says how the new inodes look
         self._lock: Lock | None = None
         self._named = dict.fromkeys((COLUMNS, COMPRESS), 0)  # entries of the superblock, now
 
@@ -242,9 +353,13 @@ class _Compaction:
     def run(self) -> Compacted:
         store, before = self._store, self._store.kv.end
         quick = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-        moves = [self._move_batches] if quick and self._order == "disk" else []
+        moves: list[Callable[[KVSeq], None]] = [self._move_one_by_one]
+        if self._compression is not None:
+            moves = [self._write_anew]
+        elif quick and self._order == "disk":
+            moves.insert(0, self._move_batches)
         try:
-            for move in [*moves, self._move_one_by_one]:
+            for move in moves:
                 with contextlib.suppress(_OddContainerError):
                     new = self._replace(move)
                     break
@@ -256,9 +371,15 @@ class _Compaction:
         derived.write(store.base)
         return Compacted(before, new.end, len(self._live))
 
+    def foreseen(self) -> Compacted:
+        """What `run` would do where contents are written anew."""
+        target = _Measure(self._store.kv.layout, _superblock(self._store)["SBSIZE"])
+        self._write_anew(target)
+        return Compacted(self._store.kv.end, target.end, len(self._live))
+
     def _replace(self, move: Callable[[KVSeq], None]) -> KVSeq:
         """Make the new file with `move`, and give it the name."""
-        store, block = self._store, _superblock(self._store)
+        store, block = self._store, _superblock(self._store, self._compression)
 
         def unsure() -> None:
             # After a power cut either the name is good or the old file is back, so it need not be
@@ -377,7 +498,7 @@ class _Compaction:
     def _move_one_by_one(self, kv: KVSeq) -> None:
         """Any layout, any order: entry by entry."""
         store = self._store
-        self._move_others(kv)
+        self._move_others(kv, self._progress)
         self._inodes, self._contents = np.zeros((2, len(self._live)), np.int64)
         for pos in self._in_order():
             key, inode, _ = store.inode_at(pos)
@@ -387,16 +508,38 @@ class _Compaction:
             self._inodes[at] = kv.append(key, value)
             self._contents[at] = new.get(extents[0].pointer, 0) if len(extents) == 1 else BY_INODE
 
-    def _move_others(self, kv: KVSeq) -> None:
+    def _write_anew(self, target: Target) -> None:
+        """Any order: file by file, with contents in other entries."""
+        store, compression, done, said = self._store, self._compression, 0, 0
+        assert compression is not None
+        form = Settings.of(_superblock(store, compression), store.base)
+        copier = Copier(form, compression, Content(store).read, store.entry_at, store.base)
+        with _sound(store):
+            if compression.level:
+                self._named[COMPRESS] = target.append(COMPRESSION, compression.encode())
+            self._move_others(target, None)
+            places: list[tuple[int, int]] = []
+            files = ((pos, *store.inode_at(pos)[:2]) for pos in self._in_order())
+            for old, inode, pos, more in copier.copy(files, target):
+                places.append((old, pos))
+                self._grown, done = self._grown + more, done + inode.lsize
+                if self._progress and done <= store.dtotsz:
+                    reached = store.kv.end * done // max(store.dtotsz, 1)
+                    self._progress(reached - said)
+                    said = reached
+        self._inodes = np.array(sorted(places), np.int64).reshape(-1, 2)[:, 1]
+
+    def _move_others(self, target: Target, progress: Progress | None) -> None:
         """Entries that are neither inodes nor parts of files."""
-        for batch, chosen in _kept_in(self._store, self._progress):
+        for batch, chosen in _kept_in(self._store, progress):
             for i in chosen[~is_inode(batch)[chosen]].tolist():
                 entry = batch.entry(i)
-                if not _is_part(entry.key):
-                    at = kv.append(entry.key, entry.value)
-                    for name in self._named:
-                        if batch.pos[i] == self._store.kv.superblock.get(name):
-                            self._named[name] = at
+                if _is_part(entry.key) or (entry.key == COMPRESSION and self._compression):
+                    continue
+                at = target.append(entry.key, entry.value)
+                for name in self._named:
+                    if batch.pos[i] == self._store.kv.superblock.get(name):
+                        self._named[name] = at
 
     def _in_order(self) -> Iterator[int]:
         positions = self._live.tolist()
@@ -473,9 +616,9 @@ class _Derived:
             write_whole(store, map(self.moved, old.rows(list(store.schema)))).close()
 
 
-def _append(store: Store, kv: KVSeq, old: int) -> int:
+def _append(store: Store, target: Target, old: int) -> int:
     entry = store.entry_at(old)
-    return kv.append(entry.key, entry.value)
+    return target.append(entry.key, entry.value)
 
 
 def _bytes(numbers: npt.NDArray[np.generic], dtype: str) -> UInt8:

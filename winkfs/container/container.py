@@ -59,7 +59,7 @@ def create(
              list<string>; see `Container.add_columns`
     compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, where that makes it
              smaller; a dictionary is trained by what is put first, where that pays. Needs
-             `winkfs[compress]`
+             `winkfs[compress]`. "none" or None: it is stored as it is
     raises   FileExistsError; Locked; ValueError; OSError
     """
     path, schema = base_of(base), check_schema(columns or {})

@@ -23,7 +23,7 @@ from winkfs.container.ondisk.compressed import COMPRESS, Compression
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
 from winkfs.container.ondisk.inode import ExtentArray, Inode
-from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import (
     COLUMNS,
     KEY,
@@ -431,9 +431,19 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
             directory.unlink(name + suffix)  # of an earlier container of that name
         _create_data(directory, name, block, like)
     except FileExistsError:
-        raise FileExists("the container exists already", base) from None
+        what = "the container exists already"
+        if _has_no_data(directory, name):
+            what = "BASE.data is a symbolic link that leads nowhere: remove it"
+        raise FileExists(what, base) from None
     finally:
+        if _has_no_data(directory, name):
+            directory.unlink(name + SUFFIX)  # before the next one can take it
         lock.release()
+
+
+def _has_no_data(directory: Directory, name: str) -> bool:
+    """Whether there is no data file of that name, or a link that leads nowhere."""
+    return directory.info(name + ".data", follow=True) is None
 
 
 def remove_files(base: str) -> None:

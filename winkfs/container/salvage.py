@@ -23,6 +23,7 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
+from winkfs.container.ondisk.compressed import word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
 from winkfs.container.ondisk.inode import FRAME, Inode, cut
 from winkfs.container.writemany import Row
@@ -82,8 +83,7 @@ def salvage(
             _find_inodes(source)
         target = base_of(out)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
-        if level := source.engine.store.frames.level:
-            settings["compress"] = f"zstd:{level}"
+        settings["compress"] = word_of(source.engine.store.frames.level) or None
         with create(target, ao=source.ao, **settings) as made:
             found.problems += source.notes
             _copy(source, made, found, progress)

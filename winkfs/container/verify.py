@@ -455,7 +455,8 @@ def _compression_record(store: Store, space: Record) -> Record:
         store.note(error)
         return {}
     stored = space["live_bytes"] - space["inode_bytes"]
-    ratio = round(space["content_bytes"] / stored, 2) if stored > 0 else 1.0
+    content = space["content_bytes"]
+    ratio = round(content / stored, 2) if content and stored > 0 else 1.0
     record = {"codec": "zstd", "level": said.level, "dictionary_bytes": len(said.dictionary)}
     return {"compression": record | {"compressed_bytes": stored, "ratio": ratio}}
 

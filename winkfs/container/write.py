@@ -109,7 +109,9 @@ class Changes:
         """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
         store = self._store
         if not store.settings.compressed:
-            what = "cannot have compressed content: only one that was made with --compress can"
+            if not level:
+                return
+            what = "cannot have compressed content: `winkfs compact --compress` makes it so"
             raise NotAllowed(what, store.base)
         said = store.frames.compression
         if said.level != level:

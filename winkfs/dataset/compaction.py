@@ -24,7 +24,7 @@ from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.entry import AttributedEntry, Entry
-from winkfs.container.ondisk.compressed import COMPRESSED
+from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
 from winkfs.container.ondisk.inode import ATTRS, default_mode
 from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import scan
@@ -63,11 +63,16 @@ class Group:
 
 
 def rewrite(
-    transaction: Transaction, snapshot: Snapshot, group: Group, progress: Progress | None = None
+    transaction: Transaction,
+    snapshot: Snapshot,
+    group: Group,
+    progress: Progress | None = None,
+    compress: str | None = None,
 ) -> list[ShardRecord]:
     """Write the new shards of a group -> their records, for the commit of all groups.
 
     progress  called with the number of files since the last call
+    compress  see `compact`
     raises    StalePlan; CorruptError (a damaged file is not silently left out); OSError
     cost      each file is read and written once
     """
@@ -75,7 +80,7 @@ def rewrite(
     try:
         # With the types that one shard has, values of another would become null.
         report = progress or (lambda done: None)
-        run = _Rewrite(transaction, handles, group, snapshot.columns, report)
+        run = _Rewrite(transaction, handles, group, snapshot.columns, report, compress)
         records = run.run()
     finally:
         handles.close()
@@ -93,21 +98,25 @@ class _Rewrite:
         group: Group,
         columns: Schema,
         progress: Progress,
+        compress: str | None,
     ) -> None:
         self._transaction, self._handles, self._group = transaction, handles, group
         self._columns, self._progress = columns, progress
         self._shards = [handles.shards[number] for number in group.members]
-        others = [s.record.schema for n, s in enumerate(handles.shards) if n not in group.members]
-        self._only = union(others) != columns  # the others do not say which columns there are
+        levels = (handles.container(n).engine.store.frames.level for n in group.members)
+        level = max(levels, default=0)
+        self._compress = compress or word_of(level) or transaction.compress
+        others = [s.record for n, s in enumerate(handles.shards) if n not in group.members]
+        # whether the others do not say which columns there are, or that new shards are compressed
+        self._only = union(record.schema for record in others) != columns
+        if level_of(self._compress or NONE):
+            self._only |= not any(record.level for record in others)
         # Shards with just these columns: the attributes of their files can stay as they are.
         self._alike = {
             n for n in group.members
             if columns and list(handles.shards[n].record.schema.items()) == list(columns.items())
         }  # fmt: skip
         self._ao = all(shard.record.ao for shard in self._shards)
-        levels = (handles.container(n).engine.store.frames.level for n in group.members)
-        level = max(levels, default=0)
-        self._compress = f"zstd:{level}" if level else None
         self._large: tuple[int, Entry] | None = None
         self._ended = False
 
@@ -257,6 +266,7 @@ def compact(
     everything: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
+    compress: str | None = None,
 ) -> Rewritten:
     """Join small shards, and drop what is hidden or dead of those that have much of it.
 
@@ -265,14 +275,25 @@ def compact(
                 are small
     dry_run     only say what would be done
     progress    called with the number of files since the last call
+    compress    "zstd", "zstd:LEVEL" or "none": shards that are stored otherwise are rewritten, too,
+                and what comes later is stored so. None: compressed ones, and with these all that
+                are rewritten, are compressed. `dry_run` does not know how small that makes them
     ->          the same files are to be seen; older generations keep their shards until a vacuum
-    raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; OSError
+    raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; ValueError;
+                Refusal where the library is missing; OSError
     cost        each file that is copied is read and written once
     """
     _check_size(shard_size)
     least = 0.0 if everything else WASTE
-    plan = partial(compaction, shard_size=shard_size, least=least)
-    return _run(path, "compact", progress, plan, dry_run=dry_run)
+    level = checked_level(compress, path)
+    plan = partial(compaction, shard_size=shard_size, least=least, level=level)
+    return _run(path, "compact", progress, plan, dry_run=dry_run, compress=compress)
+
+
+def checked_level(compress: str | None, path: str | os.PathLike[str]) -> int | None:
+    """The level; None where nothing is said. Raises ValueError; Refusal where the library is
+    missing."""
+    return None if compress is None else level_for(compress, os.fspath(path), classic=False)
 
 
 def rebalance(
@@ -312,6 +333,7 @@ def _run(
     plan: Callable[[Snapshot], list[Group]],
     *,
     dry_run: bool = False,
+    compress: str | None = None,
 ) -> Rewritten:
     log = Log(root_of(path))
     root = log.root
@@ -323,7 +345,7 @@ def _run(
         if dry_run:
             return _foreseen(seen, groups)
         try:
-            return _attempt(root, operation, seen, groups, progress)
+            return _attempt(root, operation, seen, groups, progress, compress)
         except DatasetConflict:
             if not left:
                 raise
@@ -336,9 +358,11 @@ def _attempt(
     seen: Snapshot,
     groups: Sequence[Group],
     progress: Progress | None,
+    compress: str | None,
 ) -> Rewritten:
     with begun(root, operation) as transaction:
-        records = [r for group in groups for r in rewrite(transaction, seen, group, progress)]
+        made = (rewrite(transaction, seen, group, progress, compress) for group in groups)
+        records = list(chain.from_iterable(made))
         old = [seen.shards[number].record for group in groups for number in group.members]
         generation = transaction.commit(records, removed=[record.path for record in old])
     before, after = sum(r.size for r in old), sum(r.size for r in records)
@@ -394,13 +418,19 @@ def _exactly(shard: Shard, end: int) -> int:
         store.abandon()
 
 
-def compaction(seen: Snapshot, shard_size: int, least: float = WASTE) -> list[Group]:
+def compaction(
+    seen: Snapshot, shard_size: int, least: float = WASTE, level: int | None = None
+) -> list[Group]:
     """What a compaction is to rewrite, in groups that can be written side by side.
 
     least   share of hidden files and dead bytes from which a shard is chosen, 0: any
+    level   shards that are not compressed with it are chosen, too; 0: those that are; None: none
     """
     dead = [dead_bytes(shard, least) for shard in seen.shards]
-    wasteful = [_wasteful(*pair, least) for pair in zip(seen.shards, dead, strict=True)]
+    wasteful = [
+        _wasteful(*pair, least) or _is_otherwise(pair[0], level)
+        for pair in zip(seen.shards, dead, strict=True)
+    ]
     size = [live_bytes(*pair) for pair in zip(seen.shards, dead, strict=True)]
     chosen = [n for n in range(len(size)) if wasteful[n] or 2 * size[n] < shard_size]
     groups: list[list[int]] = []
@@ -417,6 +447,17 @@ def _wasteful(shard: Shard, dead: int, least: float) -> bool:
     hidden = len(shard.hidden) + (record.tombstones if not least else 0)
     share = hidden / max(record.files, 1) + dead / record.size
     return share > 0 and share >= least
+
+
+def _is_otherwise(shard: Shard, level: int | None) -> bool:
+    """Whether its content is to be compressed with another level, or is not to be."""
+    if level:
+        return shard.record.level != level
+    if level is None:
+        return False
+    with contextlib.suppress(FormatError, OSError), open_file(f"{shard.base}.data") as storage:
+        return bool(read_superblock(storage).get("INCOMPAT", 0) & COMPRESSED)
+    return False
 
 
 def _packed(

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
+from winkfs.container.ondisk.compressed import NONE, level_of
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
@@ -23,18 +24,27 @@ from winkfs.reader import Problem
 WHOLE = "a data set takes whole files only: put the file anew"
 
 
-def create(path: str | os.PathLike[str], *, ao: bool | None = None) -> Dataset:
-    """Make an empty data set, or use the existing one, and open it for writing."""
-    return Dataset(create_log(path).root, "a", ao=ao)
+def create(
+    path: str | os.PathLike[str], *, ao: bool | None = None, compress: str | None = None
+) -> Dataset:
+    """Make an empty data set, or use the existing one, and open it for writing: see `open`."""
+    level_of(compress or NONE)  # before anything is made
+    return Dataset(create_log(path).root, "a", ao=ao, compress=compress)
 
 
 def open(
-    path: str | os.PathLike[str], mode: str = "r", *, as_of: AsOf = None, ao: bool | None = None
+    path: str | os.PathLike[str],
+    mode: str = "r",
+    *,
+    as_of: AsOf = None,
+    ao: bool | None = None,
+    compress: str | None = None,
 ) -> Dataset:
     """Open a data set: "r" to read, "a" to read and write.
 
     as_of   a generation, or a time: the newest generation up to then; see `parse_as_of`
     ao      whether what is written becomes append-only containers; None: as all that is there
+    compress  of what is written: see `winkfs.create`; None: as the last shard that is compressed
     raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError, also for writing where the
             newest manifest is damaged. For reading it is the generation before: see `notes`
     """
@@ -42,7 +52,7 @@ def open(
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
     if mode == "a" and as_of not in (None, ""):
         raise ValueError("as_of is for reading: what is past cannot be written to")
-    return Dataset(path, mode, as_of=as_of, ao=ao)
+    return Dataset(path, mode, as_of=as_of, ao=ao, compress=compress)
 
 
 class Dataset(DatasetReading):
@@ -59,9 +69,11 @@ class Dataset(DatasetReading):
         *,
         as_of: AsOf = None,
         ao: bool | None = None,
+        compress: str | None = None,
     ) -> None:
+        level_of(compress or NONE)
         super().__init__(path, as_of, newest=mode == "a")
-        self._mode = mode
+        self._mode, self._compress = mode, compress
         self._made_ao = self.ao if ao is None else ao
         self._transaction: Transaction | None = None
         self._writer: ShardWriter | None = None
@@ -148,8 +160,12 @@ class Dataset(DatasetReading):
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._writer is None:
             self._transaction = begin(self.base)
-            settings = {"ao": self._made_ao, "columns": self.columns}
-            self._writer = ShardWriter(self._transaction, "00000", **settings)
+            settings = {"ao": self._made_ao, "columns": self.columns, "compress": self._compress}
+            try:
+                self._writer = ShardWriter(self._transaction, "00000", **settings)
+            except BaseException:
+                self.abort()
+                raise
         self._writer.container.engine.check_idle()
         self._writer.check()
         return self._writer

@@ -80,6 +80,7 @@ def pack_shards(
     shards  how many containers, at most
     update  store what the data set that is there does not have, or has otherwise, in shards of
             their own; where there is nothing no generation is made
+    compress  see `winkfs.create`; None: as the last shard that is compressed
     raises  FileExistsError, and what `pack` raises; nothing is published then
     """
     path, where = path_of(root), os.fspath(source)

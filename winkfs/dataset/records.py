@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 import xxhash
 
 from winkformats.errors import CorruptError, FormatError
+from winkfs.container.ondisk.compressed import NONE, level_of
 from winkfs.container.ondisk.typed import parse_schema
 from winkfs.names import to_bytes
 
@@ -56,6 +57,8 @@ class ShardRecord:
     first       the least name, last: the greatest; None: not known
     rank        which shard wins: the higher one. A rewritten shard has that of what it replaces
     columns     of the user, as `ondisk.typed` has them: "lang:string score:float64"
+    compress    what its new content would be compressed with, "zstd:9"; "": nothing, or an older
+                version wrote this. Says nothing of what is there: two records may differ in it
     """
 
     path: str
@@ -72,6 +75,7 @@ class ShardRecord:
     last: str | None = None
     rank: Rank = (0, 0)
     columns: str = ""
+    compress: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -93,7 +97,7 @@ class ShardRecord:
             or type(made.ao) is not bool
             or not {type(made.mtime_min), type(made.mtime_max)} <= INTEGERS
             or not {type(made.first), type(made.last)} <= TEXTS
-            or type(made.columns) is not str
+            or {type(made.columns), type(made.compress)} != {str}
         ):
             raise TypeError(f"a field of {made.path}")
         parse_schema(made.columns.encode())
@@ -106,6 +110,15 @@ class ShardRecord:
     def schema(self) -> dict[str, str]:
         """Its columns: name -> type."""
         return parse_schema(self.columns.encode())
+
+    @property
+    def level(self) -> int:
+        """The level of `compress`; 0: it is not compressed, or with what only later versions
+        know."""
+        try:
+            return level_of(self.compress or NONE)
+        except ValueError:
+            return 0
 
     @property
     def names(self) -> tuple[bytes, bytes] | None:
@@ -133,6 +146,11 @@ class State:
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     oldest: int = 0
     digest: str = ""
+
+    @property
+    def compress(self) -> str | None:
+        """What new shards are compressed with: as the last of those that are; None: not at all."""
+        return next((r.compress for r in reversed(self.shards) if r.level), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +281,9 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
 
 def _values(record: ShardRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in RECORD_FIELDS}
-    if not record.columns:  # as manifests were before there were columns
-        del values["columns"]
+    for later in ("columns", "compress"):  # as manifests were before there were any
+        if not values[later]:
+            del values[later]
     return values
 
 

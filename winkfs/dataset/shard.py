@@ -185,6 +185,7 @@ def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
 
 def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
     """The record by the one run of a catalog. Raises DerivedDamage; CorruptError; OSError."""
+    from winkfs.container.ondisk.compressed import word_of
     from winkfs.container.ondisk.typed import schema_text
 
     files, content, low, high = run.totals()
@@ -194,6 +195,7 @@ def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
     record = ShardRecord(
         path, store.settings.contid, end, files, content, len(gone),
         tombs_at if gone else end, ao=store.settings.ao, columns=schema_text(store.schema).decode(),
+        compress=word_of(store.frames.level),
     )  # fmt: skip
     ends = gone
     if files:

@@ -61,7 +61,8 @@ def begin(
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
     with held_back():
         log = create(absolute(os.fspath(root)))  # attempts run in other folders
-        transaction = Transaction(log.root, name, operation, log.read(log.newest()).generation)
+        now = log.latest()
+        transaction = Transaction(log.root, name, operation, now.generation, now.compress)
         if is_directory(transaction.folder):
             raise FileExists("that job was committed already", transaction.folder)
         transaction.open()
@@ -89,7 +90,8 @@ def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
     raises  StalePlan where it was committed; NoSuchFile where there is no data set; OSError
     """
     log = Log(absolute(os.fspath(root)))
-    transaction = Transaction(log.root, job, operation, log.newest())
+    now = log.latest()
+    transaction = Transaction(log.root, job, operation, now.generation, now.compress)
     if is_directory(transaction.folder):
         raise StalePlan("the job was committed meanwhile", transaction.folder)
     with contextlib.suppress(FileExistsError):
@@ -102,12 +104,15 @@ class Transaction:
     """Small, and the same after pickling: attempts in other processes write with it.
 
     base_generation  the newest one when it began
+    compress         what containers are compressed with where nothing else is said, as the data set
+                     was then; None: not at all
     """
 
     root: str
     job: str
     operation: str
     base_generation: int
+    compress: str | None = None
 
     @property
     def pending(self) -> str:
@@ -149,14 +154,16 @@ class Transaction:
         """Make an empty container for an attempt, and open it for writing.
 
         Whoever may read the manifests may read it.
-        name      see `attempt`; settings: those of `winkfs.create`
+        name      see `attempt`; settings: those of `winkfs.create`. Where these do not say
+                  `compress`, it is compressed as the data set
         raises    as `attempt`; FileExists; OSError
         """
         from winkfs.container.container import create  # who only commits does without it
 
         base, columns = self.attempt(name), settings.pop("columns", None)
+        compress = settings.pop("compress", None) or self.compress
         with Folder(f"{self.root}/{MANIFESTS}").model() as model:
-            made = create(base, like=model, **settings)
+            made = create(base, like=model, compress=compress, **settings)
         if columns:  # durable with all else
             made.add_columns(columns)
         return made

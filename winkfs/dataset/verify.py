@@ -210,11 +210,21 @@ def info(root: str) -> dict[str, Any]:
         "shards": len(shards),
         "shard_bytes": sum(shard.record.size for shard in shards),
         "append_only_shards": sum(shard.record.ao for shard in shards),
+        **_compression_record(state),
         "first_mtime": time_text(min(_mtimes(state, "mtime_min"), default=None)),
         "last_mtime": time_text(max(_mtimes(state, "mtime_max"), default=None)),
         "streams": {query: batch for query, (batch, _) in state.streams.items()},
         "unpublished_jobs": len(listed(directory_of(root), PENDING)),
     } | ({"problems": log.problems} if log.problems else {})
+
+
+def _compression_record(state: State) -> dict[str, Any]:
+    """What new shards are compressed with, as far as they are."""
+    shards = [record for record in state.shards if record.level]
+    if not shards:
+        return {}
+    said = {"codec": "zstd", "level": shards[-1].level, "compressed_shards": len(shards)}
+    return {"compression": said}
 
 
 def _mtimes(state: State, field: str) -> list[int]:

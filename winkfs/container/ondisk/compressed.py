@@ -42,6 +42,7 @@ SMALLEST: Final = 32  # bytes of an entry with a frame
 LARGEST_DICTIONARY: Final = 16 << 20
 LEVEL: Final = 9
 LEVELS: Final = range(1, 23)
+NONE: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,22 @@ class Compression:
 
 
 def level_of(text: str) -> int:
-    """`zstd` or `zstd:LEVEL` -> the level. Raises ValueError."""
+    """`zstd` or `zstd:LEVEL` -> the level; `none` -> 0. Raises ValueError."""
     codec, colon, level = text.partition(":")
+    if text == NONE:
+        return 0
     if codec != "zstd" or (colon and not level.isascii()):
-        raise ValueError(f"content is compressed with zstd or zstd:LEVEL, not {text!r}")
+        raise ValueError(f"content is compressed with zstd, zstd:LEVEL or none, not {text!r}")
     if not colon:
         return LEVEL
     if not level.isdigit() or int(level) not in LEVELS:
         raise ValueError(f"the level of zstd is 1 to {LEVELS[-1]}, not {level!r}")
     return int(level)
+
+
+def word_of(level: int) -> str:
+    """The inverse of `level_of`; "" for 0."""
+    return f"zstd:{level}" if level else ""
 
 
 def level_for(compress: str | None, base: str, *, classic: bool) -> int:
@@ -99,6 +107,8 @@ def level_for(compress: str | None, base: str, *, classic: bool) -> int:
     if compress is None:
         return 0
     level = level_of(compress)
+    if not level:
+        return 0
     if classic:
         raise ValueError("a classic container cannot have compressed content")
     zstd(base)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
-from winkfs.container.ondisk.compressed import COMPRESSED
+from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
 from winkfs.units import NANO
@@ -34,6 +34,7 @@ EXTENSIONS: Final = frozenset(
     ]
 )  # fmt: skip
 HOLES: Final = 4  # bit of INCOMPAT
+PAIRS: Final = 8  # bit of INCOMPAT: PAIROFF
 CHAINS: Final = 64  # bit of INCOMPAT
 INCHAIN: Final = "INCHAIN"  # 1: an inode may build on another one
 MAX_VARIABLES: Final = 31  # of a superblock
@@ -134,6 +135,21 @@ def make_room(block: Superblock, names: Iterable[str]) -> None:
             del block[name]
 
 
+def let_compress(block: Superblock, *, compressed: bool) -> None:
+    """Have the superblock of a file that is written anew say whether there may be frames in it: it
+    becomes as `new_superblock` makes it. Of a container that is not classic."""
+    if compressed:
+        block |= {"INCOMPAT": block["INCOMPAT"] | COMPRESSED | PAIRS, "PAIROFF": 1, COMPRESS: 0}
+        for name in LEFT_OUT:
+            if block.get(name) == USUAL.get(name, 0):
+                del block[name]
+        return
+    block["INCOMPAT"] &= ~COMPRESSED
+    block.pop(COMPRESS, None)
+    if block.get("HAVEAO") == 1 and block.pop("PAIROFF", 0):
+        block["INCOMPAT"] &= ~PAIRS
+
+
 def new_superblock(
     *, ao: bool, timemp: int, classic: bool, htalgo: int | None, compressed: bool = False
 ) -> Superblock:
@@ -154,12 +170,12 @@ def new_superblock(
     if ao:
         variables |= {"HAVEAO": 1, "TIMEMP": timemp}
     if not classic:
-        bits = 1 | 2 | 16 | (0 if ao else HOLES | 8)
+        bits = 1 | 2 | 16 | (0 if ao else HOLES | PAIRS)
         variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
         variables |= {"CONTID": secrets.randbits(62) + 1}
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
         variables |= {"PAIROFF": 1} if compressed or not ao else {}
     if compressed:
-        variables["INCOMPAT"] |= COMPRESSED | 8
+        variables["INCOMPAT"] |= COMPRESSED | PAIRS
         variables = {k: v for k, v in variables.items() if k not in LEFT_OUT}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)

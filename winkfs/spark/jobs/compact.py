@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from winkfs.dataset.compaction import SHARD_SIZE, WASTE, Group, compaction, rewrite
+from winkfs.dataset.compaction import (
+    SHARD_SIZE,
+    WASTE,
+    Group,
+    checked_level,
+    compaction,
+    rewrite,
+)
 from winkfs.dataset.manifest import is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.snapshot import Snapshot, snapshot
@@ -20,34 +27,43 @@ if TYPE_CHECKING:
 
 
 def run(
-    spark: SparkSession, source: str, *, shard_size: int = SHARD_SIZE, everything: bool = False
+    spark: SparkSession,
+    source: str,
+    *,
+    shard_size: int = SHARD_SIZE,
+    everything: bool = False,
+    compress: str | None = None,
 ) -> dict[str, Any]:
     """Join small shards, and drop what is hidden of those that have much of it.
 
     shard_size  bytes of a shard to aim at
     everything  rewrite all shards that have hidden files or tombstones, and all that are small
+    compress    see `winkfs.dataset.compaction.compact`
     ->          files and bytes of the new shards, shards (now), removed, added (shards),
                 generation, seconds
     raises      DatasetConflict where another commit took one of the shards meanwhile; CorruptError;
-                StalePlan; OSError; what Spark raises. Nothing is changed then
+                StalePlan; ValueError; OSError; what Spark raises. Nothing is changed then
     """
     start = time.monotonic()
     seen = snapshot(root_of(source))
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
-    groups = compaction(seen, shard_size, 0.0 if everything else WASTE)
+    level = checked_level(compress, source)
+    groups = compaction(seen, shard_size, 0.0 if everything else WASTE, level)
     summary: dict[str, Any] = {"job": "compact", "source": seen.root}
     summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}
     if groups:
-        summary |= _run(spark, seen, groups)
+        summary |= _run(spark, seen, groups, compress)
     shards = len(seen.shards) - summary["removed"] + summary["added"]
     return summary | {"shards": shards, "seconds": round(time.monotonic() - start, 3)}
 
 
-def _run(spark: SparkSession, seen: Snapshot, groups: list[Group]) -> dict[str, Any]:
+def _run(
+    spark: SparkSession, seen: Snapshot, groups: list[Group], compress: str | None
+) -> dict[str, Any]:
     with begun(seen.root, "compact") as transaction:
         with guarded(spark, f"compact {seen.root}"):
-            found = on_units(spark, groups, _task(spark, transaction, seen))
+            found = on_units(spark, groups, _task(spark, transaction, seen, compress))
         records = [record for group in found for record in group]
         old = [seen.shards[number].record.path for group in groups for number in group.members]
         generation = transaction.commit(records, removed=old)
@@ -56,13 +72,13 @@ def _run(spark: SparkSession, seen: Snapshot, groups: list[Group]) -> dict[str, 
 
 
 def _task(
-    spark: SparkSession, transaction: Transaction, seen: Snapshot
+    spark: SparkSession, transaction: Transaction, seen: Snapshot, compress: str | None
 ) -> Callable[[Group], list[ShardRecord]]:
     shared = spark.sparkContext.broadcast(seen)  # with its hidden rows: once for a worker
 
     def run(group: Group) -> list[ShardRecord]:
         name = f"{group.name}.{attempt()[1]}"
-        return rewrite(transaction, shared.value, replace(group, name=name))
+        return rewrite(transaction, shared.value, replace(group, name=name), compress=compress)
 
     return run
 

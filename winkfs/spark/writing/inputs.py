@@ -6,7 +6,7 @@ onConflict     newest    of files with one name the last one counts; error: the 
 ao             false     shards that only append: files in order of mtime, with a time index
 timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
-compress                 zstd or zstd:LEVEL: contents are stored so, where that makes them smaller
+compress                 zstd, zstd:LEVEL or none; without it as the data set, see docs/datasets.md
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out all columns but those below
 afterGeneration          the job fails where a later commit has put or deleted one of its files
@@ -82,7 +82,10 @@ LEAST_SHARD: Final = 1 << 20  # bytes
 
 
 def _codec(text: str) -> str:
-    level_of(text)
+    try:
+        level_of(text)
+    except ValueError:
+        raise ValueError("zstd, zstd:LEVEL with a level of 1 to 22, or none") from None
     return text
 
 
