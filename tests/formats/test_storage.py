@@ -22,7 +22,7 @@ from winkformats.disk import pagecache
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
-from winkformats.disk.posix import BEHIND, RWF_DONTCACHE, SMALL, FileStorage
+from winkformats.disk.posix import BEHIND, FAR, RWF_DONTCACHE, SMALL, FileStorage
 from winkformats.disk.storage import Lookups, replacing
 from winkformats.errors import CorruptError
 
@@ -616,11 +616,13 @@ def test_pages_read_ahead_are_spared_once(cold):
         assert not storage.present(40 * PAGE, 2 * PAGE)
 
 
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("kind", ["uncached", "sliding"])
-def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind):
-    """What waits for the disk has a bound, and the last writes are never waited for."""
-    dropped, end, part = [], 0, 3 << 20
-    real = pagecache.drop
+def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fast):
+    """What waits for the disk has a bound, a farther one for a fast disk, and the last writes are
+    never waited for."""
+    dropped, end, part, most = [], 0, 3 << 20, BEHIND
+    real, clock = pagecache.drop, itertools.count(1)
 
     def drop(fd: int, start: int, stop: int) -> int:
         assert stop <= end + part - (BEHIND // 2)
@@ -628,11 +630,14 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind):
         return real(fd, start, stop)
 
     monkeypatch.setattr(pagecache, "drop", drop)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock) * (1e-3 if fast else 1.0))
     storage = make(kind)
-    for _ in range(16):
+    for _ in range(48):
         storage.write(end, [b"x" * part])
         end += part
-        assert end - (dropped[-1][1] if dropped else 0) <= BEHIND
+        most = max(most, waiting := end - (dropped[-1][1] if dropped else 0))
+        assert waiting <= (FAR if fast and dropped else BEHIND)
+    assert most == BEHIND or (fast and most > FAR - part)
     assert dropped[0][0] == 0
     assert all(a[1] == b[0] for a, b in itertools.pairwise(dropped)), dropped
 

@@ -24,6 +24,7 @@ import mmap
 import os
 import stat
 import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -35,7 +36,9 @@ from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
-BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk
+BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk,
+FAR: Final = 64 << 20  # or so many, where they go faster than
+FAST: Final = 1 << 30  # bytes a second: one request of many that is late must not hold up the rest
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
@@ -86,6 +89,7 @@ class FileStorage(Storage):
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
         self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
+        self._behind, self._waited = BEHIND, 0.0  # when it was waited for the disk last
         self._written: int | None = (
             None  # start of the window of dirty pages behind an uncached write
         )
@@ -231,9 +235,12 @@ class FileStorage(Storage):
             written = start
         if not self._dontcache:
             pagecache.write_back(self.fd, start, stop)
-        if stop - written >= BEHIND:
-            half = stop - BEHIND // 2
+        if stop - written >= self._behind:
+            half = stop - self._behind // 2
             self._drop(written, half)
+            now = time.monotonic()
+            fast = half - written > FAST * (now - self._waited)
+            self._behind, self._waited = FAR if fast else BEHIND, now
             written = half
         self._written = written
 

@@ -1,12 +1,14 @@
 """Write behind: order, errors of the thread, and going on after them."""
 
+import random
 import threading
 import time
 
 import pytest
 
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.writebehind import DEPTH, WriteBehind
+from winkformats.disk.pagecache import PAGE
+from winkformats.disk.writebehind import DEPTH, LARGE, WriteBehind
 
 
 class Slow(MemoryStorage):
@@ -170,4 +172,38 @@ def test_the_thread_does_not_keep_a_dying_process_alive(storage):
     behind.put(0, [b"abc"])
     (thread,) = threads() - before
     assert thread.daemon
+    behind.close()
+
+
+@pytest.mark.parametrize("end", ["drain", "close", "small", "large"])
+def test_what_fills_no_page_is_written_with_what_follows(storage, end):
+    behind, first = WriteBehind(storage), random.randbytes(LARGE + 5000)
+    behind.put(0, [first[:100], first[100:]])
+    more = {"small": b"small", "large": random.randbytes(2 * LARGE)}.get(end, b"")
+    if more:
+        behind.put(len(first), [more])
+    if end == "drain":
+        behind.drain()
+        assert storage.data == first
+    behind.close()
+    assert storage.data == first + more
+    cut = len(first) // PAGE * PAGE
+    assert storage.offsets[:2] == [0, cut]
+    assert all(at % PAGE == 0 for at in storage.offsets)
+    assert len(storage.offsets) == (3 if end == "large" else 2)
+
+
+def test_a_chunk_whose_end_could_not_be_written_has_failed(storage):
+    """The bytes of its last entry may be in two writes."""
+    behind, first = WriteBehind(storage), bytes(LARGE + 10)
+    behind.put(0, [b"small"])
+    behind.put(5, [first])
+    behind.drain()
+    behind.put(5 + len(first), [first])
+    cut = (5 + 2 * len(first)) // PAGE * PAGE
+    storage.errors[cut] = OSError(28, "no room")
+    with pytest.raises(OSError, match="no room"):
+        behind.drain()
+    assert behind.failed == 5 + len(first)
+    behind.forget()
     behind.close()
