@@ -36,9 +36,10 @@ from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
-BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk,
-FAR: Final = 64 << 20  # or so many, where they go faster than
-FAST: Final = 1 << 30  # bytes a second: one request of many that is late must not hold up the rest
+BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk; or
+FAR: Final = 64 << 20  # where they go faster than
+FAST: Final = 1 << 30  # bytes a second: a request that is late must not hold up all others
+STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
@@ -225,7 +226,7 @@ class FileStorage(Storage):
                 done, skip = done + n, skip + n
 
     def _drop_behind(self, start: int, stop: int) -> None:
-        """Wait for the older half of the window, so that the disk always has something to do.
+        """Wait for the oldest part of the window, so that the disk always has something to do.
 
         Without it pages that RWF_DONTCACHE drops when they are written wait for a slow disk in
         memory, as many as the kernel lets be dirty.
@@ -236,12 +237,11 @@ class FileStorage(Storage):
         if not self._dontcache:
             pagecache.write_back(self.fd, start, stop)
         if stop - written >= self._behind:
-            half = stop - self._behind // 2
-            self._drop(written, half)
-            now = time.monotonic()
-            fast = half - written > FAST * (now - self._waited)
+            until, now = stop - self._behind + STEP, time.monotonic()
+            self._drop(written, until)
+            fast = until - written > FAST * (now - self._waited)
             self._behind, self._waited = FAR if fast else BEHIND, now
-            written = half
+            written = until
         self._written = written
 
     def _drop(self, start: int, stop: int) -> None:
