@@ -14,6 +14,7 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,25 @@ _sync_file_range = libc(
 _syscall = libc("syscall", result=ctypes.c_long)
 _CACHESTAT: Final = 451  # Linux 6.5, on all processors; the C library has no name for it
 _mincore = libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory that this process may have, with its part of the page cache: those of the
+    machine, or of a cgroup that it is in. Cost: reads some small files."""
+    most = os.sysconf("SC_PHYS_PAGES") * PAGE
+    with contextlib.suppress(OSError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root = groups / "memory" if controllers else groups
+            for group in (place := root / name.lstrip("/"), *place.parents):
+                for limit in (group / "memory.max", group / "memory.limit_in_bytes"):
+                    with contextlib.suppress(OSError, ValueError):  # there is none, or "max"
+                        most = min(most, int(limit.read_text()))
+                if group == root:
+                    break
+    return most
 
 
 def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -37,8 +37,11 @@ from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Tur
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
 BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk; or
-FAR: Final = 64 << 20  # where they go faster than
-FAST: Final = 1 << 30  # bytes a second: a request that is late must not hold up all others
+FAR: Final = (
+    64 << 20
+)  # where they go faster, so that a request that is late holds up no others, than
+FAST: Final = 1 << 30  # bytes a second, and the process may have at least
+AMPLE: Final = 4 << 30  # bytes of memory
 STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 IOV_MAX: Final = 1024  # buffers of one system call
@@ -90,7 +93,8 @@ class FileStorage(Storage):
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
         self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
-        self._behind, self._waited = BEHIND, 0.0  # when it was waited for the disk last
+        self._behind, self._far = BEHIND, 0  # 0: not known yet
+        self._waited = 0.0  # when it was waited for the disk last
         self._written: int | None = (
             None  # start of the window of dirty pages behind an uncached write
         )
@@ -240,7 +244,9 @@ class FileStorage(Storage):
             until, now = stop - self._behind + STEP, time.monotonic()
             self._drop(written, until)
             fast = until - written > FAST * (now - self._waited)
-            self._behind, self._waited = FAR if fast else BEHIND, now
+            if fast and not self._far:
+                self._far = FAR if pagecache.memory() >= AMPLE else BEHIND
+            self._behind, self._waited = self._far if fast else BEHIND, now
             written = until
         self._written = written
 
