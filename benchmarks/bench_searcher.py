@@ -13,6 +13,7 @@ is not the page cache.
     mount       files written into a mount; its server is in the cgroup, too
     spark       documents through the sink; the cgroup also has room for the memory of the JVM
     scan, unpack, cat   of a container of 3 GB
+    find        looks at the inodes of the tree alone: what the kernel keeps of these
 
 Each on ext4, XFS and btrfs, on a loop device (direct I/O, so nothing is cached twice).
 """
@@ -224,6 +225,9 @@ WORKS: Final[dict[str, Work]] = {
     "scan": Work(lambda g, p: command(g, *work("scan", p.container, p.total))),
     "cat": Work(lambda g, p: command(g, WINKFS, "cat", p.container, "*")),
     "unpack": Work(lambda g, p: command(g, WINKFS, "unpack", p.container, p.out / "t"), goal=None),
+    "kernel alone: find -size": Work(
+        lambda g, p: command(g, "find", p.tree, "-size", "+1G"), goal=None
+    ),
     "rival: cp -r": Work(
         lambda g, p: command(g, "cp", "-r", "--reflink=never", p.tree, p.out / "t"), goal=None
     ),
