@@ -262,6 +262,9 @@ class Making(Protocol):
     """Optional for a Source: it has short ways to make a file, and to what is done to one that was
     just made, which mostly is all that is ever done to it."""
 
+    kept: int
+    """How many of the files that were written and closed last the kernel may keep, 1 KB each."""
+
     def lacks(self, parent: int, name: bytes) -> bool:
         """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
 

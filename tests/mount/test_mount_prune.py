@@ -20,8 +20,9 @@ import winkfs
 SERVER = """
 import sys
 from winkfs.cli import main
+from winkfs.mounting import container
 from winkmount.kernel import engine, nodes
-engine.KEPT, engine.KNOWN, engine.PRUNED = 64, 200, 16
+container.KEPT, engine.KNOWN, engine.PRUNED = 64, 200, 16
 forget, told = nodes.NodePaths.forget, sys.argv[1]
 def counted(paths, number, count):
     forget(paths, number, count)

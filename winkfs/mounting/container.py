@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap
+from winkformats.disk.pagecache import has_ample_memory
 from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
+KEPT: Final = 1 << 16  # see `Making`; in a small cgroup
+FEW_KEPT: Final = 1 << 12
 TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
 
 P = ParamSpec("P")
@@ -66,6 +69,7 @@ class ContainerSource:
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         settings = self.names.store.settings
         self._keeps_times = settings.attrs and settings.nanoseconds and not settings.ao
+        self.kept = KEPT if has_ample_memory() else FEW_KEPT
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
         self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find

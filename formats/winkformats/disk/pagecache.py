@@ -25,6 +25,7 @@ LOOKED: Final = 64 << 20  # bytes looked at at once: several times what a kernel
 FOLIO: Final = (2 << 20) // PAGE  # pages the kernel keeps as one, at most
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 WINDOW: Final = 8 << 20  # bytes of one bulk read
+AMPLE: Final = 4 << 30  # bytes of memory
 WRITE_ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # what a sync may say
 _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
@@ -63,6 +64,11 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
                 if group == root:
                     break
     return most
+
+
+def has_ample_memory() -> bool:
+    """Whether some ten MiB more in memory take nothing from others. Cost: see `memory`."""
+    return memory() >= AMPLE
 
 
 def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

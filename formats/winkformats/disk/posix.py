@@ -40,8 +40,7 @@ BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on 
 FAR: Final = (
     64 << 20
 )  # where they go faster, so that a request that is late holds up no others, than
-FAST: Final = 1 << 30  # bytes a second, and the process may have at least
-AMPLE: Final = 4 << 30  # bytes of memory
+FAST: Final = 1 << 30  # bytes a second, and there is memory for it
 STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 IOV_MAX: Final = 1024  # buffers of one system call
@@ -245,7 +244,7 @@ class FileStorage(Storage):
             self._drop(written, until)
             fast = until - written > FAST * (now - self._waited)
             if fast and not self._far:
-                self._far = FAR if pagecache.memory() >= AMPLE else BEHIND
+                self._far = FAR if pagecache.has_ample_memory() else BEHIND
             self._behind, self._waited = self._far if fast else BEHIND, now
             written = until
         self._written = written

@@ -21,7 +21,7 @@ from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Nodes
+from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Making, Nodes
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -29,7 +29,7 @@ WANTED: Final = (
 )  # fmt: skip
 LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that waits for the disk
 NANO: Final = 1_000_000_000
-KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep
+KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
 PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
@@ -70,6 +70,8 @@ class Engine:
         # New files that are closed, in this order. The kernel would rather keep their inodes, 1 KB
         # each, than pages of other programs; and the server has 400 bytes of each.
         self._new, self._closed = set[int](), deque[int]()
+        source = operations.source
+        self._kept = source.kept if isinstance(source, Making) else KEPT
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
@@ -344,7 +346,7 @@ class Engine:
         if node in self._new:
             self._new.discard(node)
             self._closed.append(node)
-            if len(self._closed) >= KEPT + PRUNED:
+            if len(self._closed) >= self._kept + PRUNED:
                 old = [self._closed.popleft() for _ in range(PRUNED)]
                 self._prunes = self._connection.prune(old)
         return b""
