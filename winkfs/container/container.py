@@ -209,13 +209,15 @@ class Container(Reader):
 
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
-        fast = self._engine.fast
-        whole = size < 0 and offset == 0
-        if fast is not None and offset >= 0:
+        fast, whole = self._engine.fast, size < 0 and offset == 0
+        if fast is not None:
             asked = name if type(name) is str else to_bytes(name) + INODE
-            found = fast(asked) if whole else fast(asked, LARGE)
-            if found is not None:
-                return found if whole else found[offset : offset + size if size >= 0 else None]
+            if whole:
+                found = fast(asked)
+                if found is not None:
+                    return found
+            elif offset >= 0 and (found := fast(asked, LARGE)) is not None:
+                return found[offset : offset + size if size >= 0 else None]
         with self._engine.lock:
             self._engine.catch_up()
             often = self._engine.fast is None  # it was let go after some time

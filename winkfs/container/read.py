@@ -13,9 +13,11 @@ The last two are compiled, too: see `native`.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
@@ -285,26 +287,23 @@ class Read(Protocol):
     def __call__(self, key: str | bytes, most: int = ...) -> bytes | None: ...
 
 
-def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
-    """Returns a function: the size of the file, also after the storage is closed."""
-    return view.size if isinstance(view, mmap.mmap) else view.__len__
-
-
-class _Shapes(dict[int, tuple[Any, int]]):
-    """Length of a key -> how to unpack its inode entry, and the bytes of that."""
+class _Shapes(dict[int, tuple[Any, int, Any]]):
+    """Length of a key -> how to unpack its inode entry, the bytes of that, and, where attributes
+    stand before its extent, how to unpack that extent; None: there is no room for it."""
 
     def __init__(self, store: Store) -> None:
-        form, pairoff = store.settings.form, store.settings.pairoff
+        form = store.settings.form
         rest = store.inode_size - 56 - form.pair
         # The checksum covers the lengths that are not unpacked. However many extents there are:
-        # where the first has the length of the file it is all of it. Attributes stand before it.
-        pair, two = "qqq" if pairoff else "q0sq", rest >= form.pair
-        rest -= form.pair * two
-        self._inode = f"4x24xq24x{pair}{pair if two else '0s0s0s'}{rest}xI"
+        # where the first has the length of the file it is all of it.
+        pair = "qqq" if store.settings.pairoff else "q0sq"
+        self._inode = f"4x24xq24x{pair}{rest}xI"
+        self._next = f"{56 + form.pair}x{pair}" if rest >= form.pair else ""
 
-    def __missing__(self, length: int) -> tuple[Any, int]:
+    def __missing__(self, length: int) -> tuple[Any, int, Any]:
         code = struct.Struct(f">B2x{length}s{self._inode}")
-        found = self[length] = code.unpack_from, code.size
+        second = struct.Struct(f">{7 + length}x{self._next}").unpack_from if self._next else None
+        found = self[length] = code.unpack_from, code.size, second
         return found
 
 
@@ -335,26 +334,28 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     size_now = whole[at : at + 8].cast("Q")
     writable, size_then = store.writable, int.from_bytes(store.filesize, sys.byteorder)
     clock, due = time.monotonic, time.monotonic() + LOOK
-    # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
-    data_size, mapped = _sizer(view), len(view)
-    framed = _framed(store)
-    copy = base.in_memory(make=often)
+    mapped, framed, copy = len(view), _framed(store), base.in_memory(make=often)
     base.looks.advise()
-    table = base.looks.view
-    cells, index_size = (table, _sizer(table)) if copy is None else (copy, None)
+    cells = base.looks.view if copy is None else copy
     files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
-    if _is_compiled(store) and None not in files:
+    if _is_compiled(store):
         return native.code.reader(  # type: ignore[no-any-return]
             view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel, overlay,
             (stale, drafts, bulk), *files, -1 if writable else at, size_then, int(due * 1e9),
         )  # fmt: skip
+
+    # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
+    # Nobody goes by the place of these descriptors, and to set it takes half the time of fstat.
+    seek, (data_file, index_file) = os.lseek, (-1 if fd < 0 else os.dup(fd) for fd in files)
 
     def read(key: str | bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
             return None
         if not isinstance(key, bytes):
             key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
-        if data_size() < mapped or (index_size is not None and index_size() < last):
+        if data_file >= 0 and seek(data_file, 0, os.SEEK_END) < mapped:
+            return None
+        if index_file >= 0 and seek(index_file, 0, os.SEEK_END) < last:
             return None
         if not writable and (size_now[0] != size_then or clock() > due):
             return None
@@ -372,12 +373,12 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
                 at += 16
                 if at == stop or at >= last:
                     return None
-        unpack, width = shapes[len(key)]
+        unpack, width, second = shapes[len(key)]
         if pos <= 0 or pos + width > limit:
             return None
-        flag, found, lsize, pointer, skip, length, p, k, n, sum32 = unpack(whole, pos)
-        if length < 0:
-            pointer, skip, length = p, k, n
+        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
+        if length < 0 and second:
+            pointer, skip, length = second(whole, pos)
         if found != key or flag or length != lsize or lsize > most:
             return None
         if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
@@ -394,6 +395,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
             return None
         return body[start:]  # type: ignore[return-value]
 
+    weakref.finalize(read, _close_all, (data_file, index_file)).atexit = False
     return read
 
 
@@ -451,15 +453,15 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
             pos = overlay.get(key, -1) if overlay else -1
             if pos < 0:
                 pos = position(key)
-            unpack, width = shapes[len(key)]
+            unpack, width, second = shapes[len(key)]
             if pos <= 0 or pos + width > limit:
                 return None
             low = max(pos - before, 0)
             data = read_data(low, pos + width - low)
             at = pos - low
-            flag, found, lsize, pointer, skip, length, p, k, n, sum32 = unpack(data, at)
-            if length < 0:
-                pointer, skip, length = p, k, n
+            flag, found, lsize, pointer, skip, length, sum32 = unpack(data, at)
+            if length < 0 and second:
+                pointer, skip, length = second(data, at)
             if found != key or flag or length != lsize or lsize > most:
                 return None
             if hash64(data[at + 1 : at + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
@@ -481,17 +483,24 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
     return read
 
 
+def _close_all(files: Iterable[int]) -> None:
+    for fd in files:
+        if fd >= 0:
+            os.close(fd)
+
+
 def _is_compiled(store: Store) -> bool:
     """Whether plain files of a standard layout are read by the compiled path."""
     usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
     return native.code is not None and usual_size
 
 
-def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int | None:
+def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int:
     """By which to see how long a file is that is mapped; -1: the view is none that can be cut."""
     if not isinstance(view, mmap.mmap):
         return -1
-    return storage.fd if isinstance(storage, FileStorage) else None
+    assert isinstance(storage, FileStorage)  # nothing else gives maps
+    return storage.fd
 
 
 def _form(store: Store) -> tuple[int, bool, int]:
