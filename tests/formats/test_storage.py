@@ -130,6 +130,29 @@ def test_patch_shows_in_reads_and_in_an_older_view(make, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_patch_each_changes_all_places_and_nothing_else(make, kind):
+    storage, model = make(kind), bytearray(os.urandom(80 * PAGE))
+    fill(storage, bytes(model))
+    places = [*range(0, len(model), PAGE - 7), 0, len(model)]  # more than are brought at once
+    storage.patch_each([], b"X")
+    storage.patch_each(places, b"X")
+    for place in places:
+        model[place : place + 1] = b"X"
+    assert storage.read(0, len(model) + 1) == model
+
+
+def test_patch_each_brings_the_pages_of_many_places_together(make, monkeypatch):
+    """The kernel is asked for the pages before the first of them is waited for."""
+    storage, asked, real = make("cached"), [], os.pwrite
+    fill(storage, bytes(8 * PAGE))
+    advise = os.posix_fadvise
+    monkeypatch.setattr(os, "posix_fadvise", lambda *of: asked.append("ask") or advise(*of))
+    monkeypatch.setattr(os, "pwrite", lambda *of: asked.append("write") or real(*of))
+    storage.patch_each([0, PAGE, 5 * PAGE], b"X")
+    assert asked == ["ask"] * 3 + ["write"] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_views_cannot_be_written(make, kind):
     storage = make(kind)
     fill(storage, b"0123456789")

@@ -43,6 +43,7 @@ FAR: Final = (
 FAST: Final = 1 << 30  # bytes a second, and there is memory for it
 STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
+PATCHED: Final = 64  # places whose pages are brought at once
 IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
 MODES: Final = {
@@ -200,6 +201,16 @@ class FileStorage(Storage):
         except OSError as error:
             error.filename = error.filename or self.name
             raise
+
+    def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
+        # A page that is not in the page cache is read before a part of it is written: those of
+        # many places are read together, in a third of the time of one by one.
+        for at in range(0, len(offsets), PATCHED):
+            some = offsets[at : at + PATCHED]
+            with contextlib.suppress(OSError):  # only advice
+                for offset in some:
+                    os.posix_fadvise(self.fd, offset, len(data), os.POSIX_FADV_WILLNEED)
+            super().patch_each(some, data)
 
     def _write_uncached(self, offset: int, buffers: Sequence[Buffer], total: int) -> None:
         done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL else 0

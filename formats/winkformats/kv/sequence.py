@@ -291,8 +291,7 @@ class GrowingFile:
             raise
 
     def _mark(self, positions: Sequence[int]) -> None:
-        for pos in positions:
-            self.storage.patch(pos, b"\1")
+        self.storage.patch_each(positions, b"\1")
 
     @property
     def broken(self) -> bool:
