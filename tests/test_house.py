@@ -15,7 +15,7 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 234,  # 53 of them of the four stores of records, 8 of the engine of mounts
+    "modules": 235,  # 53 of them of the four stores of records, 8 of the engine of mounts
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,

@@ -10,6 +10,9 @@ def main() -> int:
     # spins for a while: 0.08 s a command.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
+        from winkformats.disk.room import save_memory
+
+        save_memory()
         from winkfs.errors import deliver_again
 
         sys.unraisablehook = deliver_again

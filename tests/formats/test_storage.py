@@ -8,6 +8,8 @@ import errno
 import itertools
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +20,7 @@ from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from winkformats.disk import pagecache
+from winkformats.disk import pagecache, room
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
@@ -660,8 +662,20 @@ def test_memory_is_that_of_the_machine_or_of_a_cgroup(tmp_path, lines, limits, m
         (groups / name).parent.mkdir(parents=True, exist_ok=True)
         (groups / name).write_text(f"{limit}\n")
     machine = os.sysconf("SC_PHYS_PAGES") * PAGE
-    assert pagecache.memory(proc, groups) == (machine if most is None else most)
-    assert 0 < pagecache.memory() <= machine
+    assert room.memory(proc, groups) == (machine if most is None else most)
+    assert 0 < room.memory() <= machine
+
+
+@pytest.mark.parametrize(("gigabytes", "huge"), [(1, "0"), (8, None)])
+def test_little_memory_is_saved_before_numpy_is_there(monkeypatch, gigabytes, huge):
+    monkeypatch.delenv("NUMPY_MADVISE_HUGEPAGE", raising=False)
+    code = (
+        "import os, sys; from winkformats.disk import room; assert 'numpy' not in sys.modules;"
+        f"room.memory = lambda: {gigabytes} << 30; room.save_memory();"
+        "print(os.environ.get('NUMPY_MADVISE_HUGEPAGE'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(huge)
 
 
 @pytest.mark.parametrize(("fast", "ample"), [(False, 8), (True, 8), (True, 1)])
@@ -679,7 +693,7 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fas
 
     monkeypatch.setattr(pagecache, "drop", drop)
     monkeypatch.setattr("time.monotonic", lambda: next(clock) * (1e-3 if fast else 1.0))
-    monkeypatch.setattr(pagecache, "memory", lambda: ample << 30)
+    monkeypatch.setattr(room, "memory", lambda: ample << 30)
     storage = make(kind)
     for _ in range(48):
         storage.write(end, [b"x" * part])

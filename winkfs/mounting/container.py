@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap
-from winkformats.disk.pagecache import has_ample_memory
+from winkformats.disk.room import has_ample_memory
 from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM

@@ -14,7 +14,6 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +24,6 @@ LOOKED: Final = 64 << 20  # bytes looked at at once: several times what a kernel
 FOLIO: Final = (2 << 20) // PAGE  # pages the kernel keeps as one, at most
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 WINDOW: Final = 8 << 20  # bytes of one bulk read
-AMPLE: Final = 4 << 30  # bytes of memory
 WRITE_ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # what a sync may say
 _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
@@ -45,30 +43,6 @@ _sync_file_range = libc(
 _syscall = libc("syscall", result=ctypes.c_long)
 _CACHESTAT: Final = 451  # Linux 6.5, on all processors; the C library has no name for it
 _mincore = libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-
-
-def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that this process may have, with its part of the page cache: those of the
-    machine, or of a cgroup that it is in. Cost: reads some small files."""
-    most = os.sysconf("SC_PHYS_PAGES") * PAGE
-    with contextlib.suppress(OSError):
-        for line in (proc / "self/cgroup").read_text().splitlines():
-            _, controllers, name = line.split(":", 2)
-            if controllers and "memory" not in controllers.split(","):
-                continue
-            root = groups / "memory" if controllers else groups
-            for group in (place := root / name.lstrip("/"), *place.parents):
-                for limit in (group / "memory.max", group / "memory.limit_in_bytes"):
-                    with contextlib.suppress(OSError, ValueError):  # there is none, or "max"
-                        most = min(most, int(limit.read_text()))
-                if group == root:
-                    break
-    return most
-
-
-def has_ample_memory() -> bool:
-    """Whether some ten MiB more in memory take nothing from others. Cost: see `memory`."""
-    return memory() >= AMPLE
 
 
 def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -33,6 +33,7 @@ from typing import Final, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
+from winkformats.disk.room import has_ample_memory
 from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
@@ -255,7 +256,7 @@ class FileStorage(Storage):
             self._drop(written, until)
             fast = until - written > FAST * (now - self._waited)
             if fast and not self._far:
-                self._far = FAR if pagecache.has_ample_memory() else BEHIND
+                self._far = FAR if has_ample_memory() else BEHIND
             self._behind, self._waited = self._far if fast else BEHIND, now
             written = until
         self._written = written
