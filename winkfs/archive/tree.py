@@ -291,6 +291,9 @@ class Tree:
 
     def _entries(self, fd: int, name: bytes) -> Generator[bytes, None, None]:
         """The names in a directory in byte order, each followed by NUL and its kind."""
+        if native.code is not None and (listed := native.code.names_in(fd)) is not None:
+            yield from listed
+            return
         with SortedRecords(self._scratch) as records:
             try:
                 with os.scandir(fd) as entries:
