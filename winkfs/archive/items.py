@@ -6,6 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
+from winkformats.arrays import Bools, Int64
+from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
@@ -82,6 +86,48 @@ class Copy:
 
 
 Item = Row | Large | Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """n files and directories without extended attributes, as columns.
+
+    data     bytes of their contents; of a buffer that they share
+    facts    int64[5, n]: bytes of content, mtime_ns, mode with its other bits, uid, gid
+    folders  bool[n], which are directories
+    """
+
+    names: list[bytes]
+    data: list[memoryview]
+    facts: Int64
+    folders: Bools
+
+    def part(self, start: int, stop: int) -> Block:
+        """The files [start, stop)."""
+        facts, folders = self.facts[:, start:stop], self.folders[start:stop]
+        return Block(self.names[start:stop], self.data[start:stop], facts, folders)
+
+    def parts(self, most: int, per_file: int, size: int) -> Iterator[Block]:
+        """The same in parts: each ends behind the file with which `most` bytes are reached.
+
+        per_file  bytes of each file beside its content
+        size      bytes before the first part
+        """
+        ends, start = np.cumsum(self.facts[0] + per_file) + size, 0
+        while start < len(ends):
+            stop = min(int(np.searchsorted(ends, most)) + 1, len(ends))
+            yield self.part(start, stop)
+            ends, start = ends - ends[stop - 1], stop
+
+    def rows(self, chosen: Bools | None = None) -> Iterator[Row]:
+        """All, or those chosen, bool[n]."""
+        which = range(len(self.names)) if chosen is None else np.flatnonzero(chosen).tolist()
+        rows, folders = self.facts.T.tolist(), self.folders.tolist()
+        for i in which:
+            _, mtime, mode, uid, gid = rows[i]
+            ftype = FileType.DIR if folders[i] else FileType.FILE
+            data, mode = bytes(self.data[i]), mode & PERMISSIONS
+            yield Row(self.names[i], data, mtime, ftype, mode, uid, gid, None)
 
 
 @dataclass(frozen=True, slots=True)

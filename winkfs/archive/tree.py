@@ -24,6 +24,7 @@ from typing import BinaryIO, Final, NamedTuple
 import numpy as np
 
 from winkformats import native
+from winkformats.arrays import Int64
 from winkformats.disk.pagecache import OnceFile, ReadOnce
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
@@ -31,6 +32,7 @@ from winkfs.archive.items import (
     PERMISSIONS,
     SPARSE,
     USER,
+    Block,
     Chooser,
     Item,
     Large,
@@ -93,8 +95,8 @@ class Found(NamedTuple):
     kind: bytes
 
 
-Plain = tuple[list[bytes | None], bytearray]
-"""Of the first of many files: content, and int64[FIELDS]; None: see `Tree._read`."""
+Plain = tuple[bytearray, bytearray]
+"""Of the first of many files: their contents, and int64[n, FIELDS]; -1: see `Tree._read`."""
 
 Chosen = tuple[bytes, Seen, bool | None]
 """With its kind; see `items.Chooser`."""
@@ -174,12 +176,20 @@ class Tree:
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         with self._opened() as root:
             if not by_mtime:
-                read = self._each if native.code is None else self._ahead
-                yield from read(root)
+                if native.code is None:
+                    yield from self._each(root)
+                    return
+                for some in self._ahead(root):
+                    yield from some.rows() if isinstance(some, Block) else (some,)
                 return
             for kind, seen, _ in self._sorted(self._chosen(root, None)):
                 if item := self._read(_found(root, kind, seen), seen.mtime_ns):
                     yield item
+
+    def blocks(self) -> Generator[Item | Block, None, None]:
+        """As `items`; the compiled path gives as columns what is plain."""
+        with self._opened() as root:
+            yield from self._each(root) if native.code is None else self._ahead(root)
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
         with self._opened() as root:
@@ -336,7 +346,7 @@ class Tree:
     def _each(self, root: int) -> Iterator[Item]:
         return filter(None, (self._read(found, None) for found in self._found(root)))
 
-    def _ahead(self, root: int) -> Generator[Item, None, None]:
+    def _ahead(self, root: int) -> Generator[Item | Block, None, None]:
         """The same. The next ones are read while these are stored: 78,000 files of 8 KB, already in
         memory, in 0.6 of the time."""
         left: list[int] = []  # directories that the walk has left
@@ -373,21 +383,23 @@ class Tree:
 
     def _taken(
         self, some: list[Found], plain: Future[Plain], thread: ThreadPoolExecutor
-    ) -> Iterator[Item]:
+    ) -> Iterator[Item | Block]:
         while some:
             contents, raw = plain.result()
-            if rest := some[len(contents) :]:
+            facts = np.frombuffer(raw, np.int64).reshape(-1, FIELDS).T
+            n = facts.shape[1]
+            if rest := some[n:]:
                 plain = thread.submit(self._plain, rest)
-            rows = np.frombuffer(raw, np.int64).reshape(-1, FIELDS)[: len(contents)].tolist()
-            for found, data, row in zip(some, contents, rows, strict=False):
-                name = found.name
-                if data is None or len(name) > MAX_NAME:
-                    if item := self._read(found, None):
-                        yield item
-                    continue
-                _, mtime, mode, uid, gid = row
-                ftype = FileType.FILE if found.kind == FILE else FileType.DIR
-                yield Row(name, data, mtime, ftype, mode & PERMISSIONS, uid, gid, None)
+            block = _block(some[:n], memoryview(contents), facts)
+            odd = facts[0] < 0
+            odd |= np.fromiter((len(name) > MAX_NAME for name in block.names), bool, n)
+            start = 0
+            for i in [*np.flatnonzero(odd).tolist(), n]:
+                if start < i:
+                    yield block.part(start, i)
+                if i < n and (item := self._read(some[i], None)):
+                    yield item
+                start = i + 1
             some = rest
 
     def _read(self, found: Found, mtime_ns: int | None) -> Item | None:
@@ -604,6 +616,14 @@ def _some(walk: Iterator[Found], left: list[int]) -> Iterator[Found]:
         yield found
         if len(left) >= OPEN:
             return
+
+
+def _block(some: list[Found], contents: memoryview, facts: Int64) -> Block:
+    """Of files with those facts; of what is not plain, too, without content."""
+    ends = np.cumsum(np.maximum(facts[0], 0)).tolist()
+    data = [contents[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    folders = np.fromiter((found.kind == DIR for found in some), bool, len(some))
+    return Block([found.name for found in some], data, facts, folders)
 
 
 def _kind(entry: os.DirEntry[str]) -> bytes:
