@@ -21,8 +21,8 @@ import numpy as np
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory
-from winkfs.archive.bulk import EXECUTABLE, Columns, types_of, usual
 from winkfs.archive.items import (
+    EXECUTABLE,
     LARGE,
     Block,
     ChangingSource,
@@ -57,7 +57,7 @@ from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.writemany import Row
+from winkfs.container.writemany import Gatherer, Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
 
@@ -362,7 +362,7 @@ class Packer:
 
     def _columns(self, source: Tree) -> None:
         """Put a tree whose order does not matter: see `_rows`, which writes the same."""
-        columns, held = Columns(self._container), list[Row]()
+        columns, held = Gatherer(self._container.engine), list[Row]()
 
         def flush() -> None:
             columns.put()
@@ -396,13 +396,13 @@ class Packer:
                             item.file.close()
         flush()
 
-    def _block(self, block: Block, columns: Columns, held: list[Row]) -> None:
+    def _block(self, block: Block, columns: Gatherer, held: list[Row]) -> None:
         self._count_block(block)
         self._size += int(block.facts[0].sum()) + PER_ROW * len(block.names)
-        ftypes = types_of(block, attrs=self._attrs)
+        ftypes = block.types(attrs=self._attrs)
         odd = block.facts[0] == 0
         if self._attrs:
-            odd |= ~usual(block, ftypes, self._owner)
+            odd |= ~block.usual(ftypes, self._owner)
         plain = np.flatnonzero(~odd).tolist()
         names, data = [block.names[i] for i in plain], [block.data[i] for i in plain]
         mtimes, none = block.facts[1, ~odd].tolist(), (None,) * len(plain)

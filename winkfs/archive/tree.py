@@ -4,7 +4,7 @@ Nothing is kept but the names of the directories on the way down, so the size of
 matter. Directories are opened from their parent's descriptor: depth does not matter either, and no
 link is followed.
 
-The compiled path reads plain files and directories by the hundred, in a thread, while those before
+The compiled path reads plain files and directories by the hundred, in threads, while those before
 are stored: see `Tree._ahead`. What is not plain, and all without it, is read by `Tree._read`.
 """
 
@@ -76,6 +76,7 @@ SOME: Final = 1024  # names of a directory that are taken at once
 MANY: Final = 256  # names that the compiled path reads at once,
 OPEN: Final = 128  # directories that are kept open for them,
 ROOM: Final = 2 << 20  # and bytes of their contents, about
+READERS: Final = 3  # threads that do so: a disk that is waited for does several reads at once
 FIELDS: Final = 5  # of what it says of each
 NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
@@ -273,19 +274,21 @@ class Tree:
         try:
             while stack:
                 fd, prefix, entries = stack[-1]
-                entry = next(entries, None)
-                if entry is None:
+                for entry in entries:
+                    short, kind = entry[:-2], entry[-1:]
+                    name = prefix + short
+                    if (exclude or short.startswith(own)) and self._leave_out(
+                        name, short, fd, kind
+                    ):
+                        continue
+                    yield Found(short, fd, name, kind)
+                    if kind == DIR and (below := self._enter(name, short, fd)) is not None:
+                        stack.append((below, name + b"/", self._entries(below, name)))
+                        break
+                else:
                     stack.pop()
                     if stack:
                         leave(fd)
-                    continue
-                short, kind = entry[:-2], entry[-1:]
-                name = prefix + short
-                if (exclude or short.startswith(own)) and self._leave_out(name, short, fd, kind):
-                    continue
-                yield Found(short, fd, name, kind)
-                if kind == DIR and (below := self._enter(name, short, fd)) is not None:
-                    stack.append((below, name + b"/", self._entries(below, name)))
         finally:
             for fd, _, entries in stack:
                 entries.close()
@@ -351,22 +354,22 @@ class Tree:
         memory, in 0.6 of the time."""
         left: list[int] = []  # directories that the walk has left
         ahead: deque[tuple[list[Found], list[int], Future[Plain]]] = deque()
-        walk, thread = self._found(root, left.append), ThreadPoolExecutor(1, "winkfs-read")
+        walk, threads = self._found(root, left.append), ThreadPoolExecutor(READERS, "winkfs-read")
         try:
             while True:
                 some = list(_some(walk, left))
                 if some:
-                    ahead.append((some, left.copy(), thread.submit(self._plain, some)))
+                    ahead.append((some, left.copy(), threads.submit(self._plain, some)))
                     left.clear()
-                if ahead and (len(ahead) > 1 or not some):
+                if ahead and (len(ahead) > READERS or not some):
                     found, _, plain = ahead[0]
-                    yield from self._taken(found, plain, thread)
+                    yield from self._taken(found, plain, threads)
                     for fd in ahead.popleft()[1]:
                         os.close(fd)
                 elif not some:
                     return
         finally:
-            thread.shutdown()
+            threads.shutdown(cancel_futures=True)
             walk.close()
             for fd in [*left, *(fd for _, fds, _ in ahead for fd in fds)]:
                 os.close(fd)
@@ -382,14 +385,14 @@ class Tree:
         )  # fmt: skip
 
     def _taken(
-        self, some: list[Found], plain: Future[Plain], thread: ThreadPoolExecutor
+        self, some: list[Found], plain: Future[Plain], threads: ThreadPoolExecutor
     ) -> Iterator[Item | Block]:
         while some:
             contents, raw = plain.result()
             facts = np.frombuffer(raw, np.int64).reshape(-1, FIELDS).T
             n = facts.shape[1]
             if rest := some[n:]:
-                plain = thread.submit(self._plain, rest)
+                plain = threads.submit(self._plain, rest)
             block = _block(some[:n], memoryview(contents), facts)
             odd = facts[0] < 0
             odd |= np.fromiter((len(name) > MAX_NAME for name in block.names), bool, n)
