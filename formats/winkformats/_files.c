@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include "_native.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -17,10 +19,13 @@
 #define LIST 4096         /* bytes of the names of extended attributes */
 #define CACHED 0x08       /* RWF_NOWAIT: only what is in the page cache */
 #define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not there does not stay */
+#define MOST (1 << 30)      /* bytes of contents that are read at once */
+#define LISTED (96 << 10) /* bytes of a directory that is listed at once, */
+#define NAMES (LISTED / 24) /* and names in it: each has a record of at least 24 bytes */
 
 typedef struct {
-    uint8_t *data;
-    int64_t used, room;
+    char *data;
+    int64_t used;
     int flags;
 } Contents;
 
@@ -46,14 +51,6 @@ static bool has_xattrs(int fd, bool everything)
 /* Read `size` bytes, or less than that of a file that is shorter: false. */
 static bool fill(int fd, int64_t size, Contents *into)
 {
-    if (into->room - into->used < size) {
-        int64_t room = 2 * into->room + size;
-        uint8_t *more = realloc(into->data, (size_t)room);
-        if (!more)
-            return false;
-        into->data = more;
-        into->room = room;
-    }
     for (int64_t got = 0; got < size;) {
         struct iovec to = {into->data + into->used + got, (size_t)(size - got)};
         ssize_t more = preadv2(fd, &to, 1, got, into->flags);
@@ -107,57 +104,131 @@ static void take(int directory, const char *name, bool file, const Plain *plain,
  *
  * directories  int64[n]: the descriptor that each name is in
  * kinds        uint8[n]: 'f' a file, 'd' a directory, others are left
- * contents     bytes; None: left to the caller, as what has extended attributes, holes, is large or
- *              has just changed, cannot be read, or could leave pages in the cache
- * rows         a bytearray, int64[n, FIELDS] */
+ * contents     a bytearray, one behind the other
+ * rows         a bytearray, int64[as many, FIELDS]. -1 bytes of content: left to the caller, as what
+ *              has extended attributes, holes, is large or has just changed, cannot be read, or
+ *              could leave pages in the cache */
 FUNCTION(read_files)
 {
     Py_buffer b[2] = {0};
-    PyObject *names, *contents = NULL, *rows = NULL;
+    PyObject *names, *found = NULL, *contents = NULL, *rows = NULL;
     Plain plain;
     long long room;
     int everything;
-    Contents into = {NULL, 0, 0, DONTCACHE};
+    const char **texts = NULL;
     if (!PyArg_ParseTuple(args, "y*O!y*pKKLLL", b, &PyList_Type, &names, b + 1, &everything,
                           &plain.device, &plain.inode, &plain.large, &plain.sparse, &room))
         goto end;
     Py_ssize_t n = PyList_GET_SIZE(names), done = 0;
-    const char **texts = PyMem_Calloc((size_t)n + 1, sizeof *texts);
     plain.everything = everything;
+    if (lengths_differ(b[0].len, n) || lengths_differ(8 * b[1].len, n))
+        goto end;
+    if (room < 0 || room > MOST || plain.large < 0 || plain.large > MOST) {
+        PyErr_SetString(PyExc_ValueError, "too much room");
+        goto end;
+    }
+    texts = PyMem_Calloc((size_t)n + 1, sizeof *texts);
     rows = texts ? PyByteArray_FromStringAndSize(NULL, 8 * FIELDS * n) : PyErr_NoMemory();
-    bool wrong = !rows || lengths_differ(b[0].len, n) || lengths_differ(8 * b[1].len, n);
-    for (Py_ssize_t i = 0; !wrong && i < n; i++)
-        wrong = !(texts[i] = PyBytes_AsString(PyList_GET_ITEM(names, i)));
-    if (!wrong) {
-        const int64_t *directories = b[0].buf;
-        Bytes kinds = b[1].buf;
-        int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
-        Py_BEGIN_ALLOW_THREADS
-        for (; done < n && into.used <= room; done++, row += FIELDS) {
-            row[0] = -1;
-            if (kinds[done] == 'f' || kinds[done] == 'd')
-                take((int)directories[done], texts[done], kinds[done] == 'f', &plain, &into, row);
-        }
-        Py_END_ALLOW_THREADS
-        contents = PyList_New(done);
+    contents = rows ? PyByteArray_FromStringAndSize(NULL, room + plain.large) : NULL;
+    bool good = contents;
+    for (Py_ssize_t i = 0; good && i < n; i++)
+        good = (texts[i] = PyBytes_AsString(PyList_GET_ITEM(names, i)));
+    if (!good)
+        goto end;
+    const int64_t *directories = b[0].buf;
+    Bytes kinds = b[1].buf;
+    int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
+    Contents into = {PyByteArray_AS_STRING(contents), 0, DONTCACHE};
+    Py_BEGIN_ALLOW_THREADS
+    for (; done < n && into.used <= room; done++, row += FIELDS) {
+        row[0] = -1;
+        if (kinds[done] == 'f' || kinds[done] == 'd')
+            take((int)directories[done], texts[done], kinds[done] == 'f', &plain, &into, row);
     }
-    PyMem_Free(texts);
-    int64_t at = 0;
-    for (Py_ssize_t i = 0; contents && i < done; i++) {
-        int64_t size = ((int64_t *)PyByteArray_AS_STRING(rows))[FIELDS * i];
-        PyObject *one = size < 0 ? Py_NewRef(Py_None)
-            : PyBytes_FromStringAndSize((char *)into.data + at, (Py_ssize_t)size);
-        at += size > 0 ? size : 0;
-        if (one)
-            PyList_SET_ITEM(contents, i, one);
-        else
-            Py_CLEAR(contents);
-    }
+    Py_END_ALLOW_THREADS
+    if (PyByteArray_Resize(contents, (Py_ssize_t)into.used) == 0
+        && PyByteArray_Resize(rows, 8 * FIELDS * done) == 0)
+        found = PyTuple_Pack(2, contents, rows);
 end:
-    free(into.data);
+    PyMem_Free(texts);
     release(b, 2);
-    PyObject *found = contents ? PyTuple_Pack(2, contents, rows) : NULL;
     Py_XDECREF(contents);
     Py_XDECREF(rows);
     return found;
+}
+
+typedef struct { /* as getdents64(2) tells it */
+    uint64_t inode;
+    int64_t next;
+    unsigned short size;
+    unsigned char type;
+    char name[];
+} Record;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(Record *const *)a)->name, (*(Record *const *)b)->name);
+}
+
+static char kind_of(unsigned char type)
+{
+    return type == DT_REG ? 'f' : type == DT_DIR ? 'd' : type == DT_LNK ? 'l' : 'o';
+}
+
+/* All of an open directory but . and .., sorted -> how many; -1: it cannot be read, or is too large
+ * for `raw`, or its filesystem does not say what they are. */
+static Py_ssize_t list(int directory, char *raw, const Record **found)
+{
+    Py_ssize_t n = 0;
+    long used = 0, got;
+    if (lseek(directory, 0, SEEK_SET) < 0)
+        return -1;
+    while ((got = syscall(SYS_getdents64, directory, raw + used, LISTED - used)) > 0)
+        used += got;
+    if (got < 0)
+        return -1;
+    for (long at = 0; at < used;) {
+        const Record *one = (Record *)(raw + at);
+        at += one->size;
+        if (!strcmp(one->name, ".") || !strcmp(one->name, ".."))
+            continue;
+        if (one->type == DT_UNKNOWN)
+            return -1;
+        found[n++] = one;
+    }
+    qsort(found, (size_t)n, sizeof *found, by_name);
+    return n;
+}
+
+/* names_in(directory) -> the names in an open directory in byte order, each followed by NUL and its
+ * kind: f a file, d a directory, l a link, o another; None: to be listed in another way. */
+FUNCTION(names_in)
+{
+    int directory;
+    if (!PyArg_ParseTuple(args, "i", &directory))
+        return NULL;
+    char *raw = malloc(LISTED);
+    const Record **found = malloc(NAMES * sizeof *found);
+    Py_ssize_t n = -1;
+    Py_BEGIN_ALLOW_THREADS
+    if (raw && found)
+        n = list(directory, raw, found);
+    Py_END_ALLOW_THREADS
+    PyObject *names = n < 0 ? Py_NewRef(Py_None) : PyList_New(n);
+    if (n < 0)
+        lseek(directory, 0, SEEK_SET); /* whoever lists it begins where the descriptor is */
+    for (Py_ssize_t i = 0; names && i < n; i++) {
+        size_t size = strlen(found[i]->name);
+        PyObject *one = PyBytes_FromStringAndSize(found[i]->name, (Py_ssize_t)size + 2);
+        if (!one) {
+            Py_CLEAR(names);
+            break;
+        }
+        PyBytes_AS_STRING(one)[size] = 0;
+        PyBytes_AS_STRING(one)[size + 1] = kind_of(found[i]->type);
+        PyList_SET_ITEM(names, i, one);
+    }
+    free(raw);
+    free(found);
+    return names;
 }

@@ -7,7 +7,7 @@
  */
 #include "_native.h"
 
-#define VERSION 4    /* another with each change of a function here: see native.py */
+#define VERSION 5    /* another with each change of a function here: see native.py */
 #define NEAR 4096    /* bytes that the walk over entries has brought in ahead */
 #define PASSED 4096  /* cells that a search passes here */
 
@@ -183,6 +183,7 @@ static PyMethodDef functions[] = {
     {"contents", contents, METH_VARARGS, "contents of plain files"},
     {"reader", reader, METH_VARARGS, "a reader of single plain files"},
     {"read_files", read_files, METH_VARARGS, "files and directories of a tree"},
+    {"names_in", names_in, METH_VARARGS, "the names in a directory"},
     {"size_of", size_of, METH_VARARGS, "bytes of the contents of files"},
     {"pairs", pairs, METH_VARARGS, "keys and contents of files"},
     {"encode", encode, METH_VARARGS, "the entries of many files"},

@@ -77,6 +77,7 @@ FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
 FUNCTION(reader);
 FUNCTION(read_files); /* _files.c */
+FUNCTION(names_in);
 FUNCTION(size_of); /* _put.c */
 FUNCTION(pairs);
 FUNCTION(encode);

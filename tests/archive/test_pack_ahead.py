@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from winkformats import native
-from winkfs.archive import tree
+from winkfs.archive import pack, tree
 from winkfs.archive.items import LARGE, SPARSE, Item, Large, Note
 from winkfs.archive.tree import MANY, OPEN, OwnFiles, Tree
 from winkfs.container.writemany import Row
@@ -157,6 +159,45 @@ def test_who_stops_in_the_middle_leaves_nothing_open(root: Path) -> None:
         assert threading.active_count() == threads
 
 
+def test_no_file_of_a_large_directory_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    for i in range(3000):
+        (root / f"{'long' * 10}{i % 13} {i}").touch()
+    with closing(os.scandir(root)) as entries:
+        assert len(list(entries)) == 3000
+    fd = os.open(root, os.O_RDONLY)
+    assert native.built().names_in(fd) is None  # more than it lists at once
+    os.close(fd)
+    one = read(monkeypatch, root, compiled=False)
+    assert read(monkeypatch, root, compiled=True) == one
+    assert isinstance(one, tuple) and len(one[0]) == 3000
+
+
+@pytest.mark.parametrize("classic", [False, True])
+def test_what_is_put_as_columns_is_the_same_to_the_byte(
+    monkeypatch: pytest.MonkeyPatch, root: Path, classic: bool
+) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
+    monkeypatch.setattr(time, "time", lambda: 1_790_000_000.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 1_790_000_000 * 10**9)
+    monkeypatch.setattr(pack, "BATCH", 100_000)  # many batches, whose ends are inside blocks
+    for i, mode in enumerate((0o755, 0o600, 0o744, 0o4755)):
+        (root / "d1" / f"mode{i}").write_bytes(b"content")
+        (root / "d1" / f"mode{i}").chmod(mode)
+        os.symlink("mode0", root / "d1" / f"link{i}")
+    found = []
+    for path in (native.built(), None):
+        monkeypatch.setattr(native, "code", path)
+        base, notes, steps = root.parent / f"c{path is None}", list[Note](), list[int]()
+        report = pack.pack(root, base, classic=classic, note=notes.append, progress=steps.append)
+        data = base.with_name(base.name + ".data").read_bytes()
+        found.append((report, sorted(notes), sum(steps), data))
+    assert found[0] == found[1]
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     code = native.built()
     one = (5).to_bytes(8, "little")
@@ -165,4 +206,4 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
             code.read_files(directories, names, kinds, False, 0, 0, LARGE, SPARSE, 1 << 20)
-    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, 1)[0] == []
+    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, 1) == (b"", b"")

@@ -6,11 +6,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
+from winkformats.arrays import Bools, Int64
+from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.container.writemany import Row
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
 SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros
 PERMISSIONS: Final = 0o7777
+EXECUTABLE: Final = 0o755
+MODES: Final = np.array(DEFAULT_MODES, np.int64)
 USER: Final = "user."  # extended attributes that are the user's own
 
 
@@ -82,6 +88,64 @@ class Copy:
 
 
 Item = Row | Large | Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """n files and directories without extended attributes, as columns.
+
+    data     bytes of their contents; of a buffer that they share
+    facts    int64[5, n]: bytes of content, mtime_ns, mode with its other bits, uid, gid
+    folders  bool[n], which are directories
+    """
+
+    names: list[bytes]
+    data: list[memoryview]
+    facts: Int64
+    folders: Bools
+
+    def part(self, start: int, stop: int) -> Block:
+        """The files [start, stop)."""
+        facts, folders = self.facts[:, start:stop], self.folders[start:stop]
+        return Block(self.names[start:stop], self.data[start:stop], facts, folders)
+
+    def parts(self, most: int, per_file: int, size: int) -> Iterator[Block]:
+        """The same in parts: each ends behind the file with which `most` bytes are reached.
+
+        per_file  bytes of each file beside its content
+        size      bytes before the first part
+        """
+        ends, start = np.cumsum(self.facts[0] + per_file) + size, 0
+        if ends[-1] < most:
+            yield self
+            return
+        while start < len(ends):
+            stop = min(int(np.searchsorted(ends, most)) + 1, len(ends))
+            yield self.part(start, stop)
+            ends, start = ends - ends[stop - 1], stop
+
+    def types(self, *, attrs: bool) -> Int64:
+        """FileTypes as containers have them, int64[n]. attrs: whether they keep modes, too."""
+        modes = self.facts[2] & PERMISSIONS
+        run = modes == EXECUTABLE if attrs else (modes & 0o100) != 0
+        return np.where(self.folders, FileType.DIR, np.where(run, FileType.EXEC, FileType.FILE))
+
+    def usual(self, ftypes: Int64, owner: tuple[int, int]) -> Bools:
+        """Which have this owner, and the mode that is the default of their type: bool[n]."""
+        _, _, modes, uids, gids = self.facts
+        found: Bools = (uids == owner[0]) & (gids == owner[1])
+        found &= modes & PERMISSIONS == MODES[ftypes]
+        return found
+
+    def rows(self, chosen: Bools | None = None) -> Iterator[Row]:
+        """All, or those chosen, bool[n]."""
+        which = range(len(self.names)) if chosen is None else np.flatnonzero(chosen).tolist()
+        rows, folders = self.facts.T.tolist(), self.folders.tolist()
+        for i in which:
+            _, mtime, mode, uid, gid = rows[i]
+            ftype = FileType.DIR if folders[i] else FileType.FILE
+            data, mode = bytes(self.data[i]), mode & PERMISSIONS
+            yield Row(self.names[i], data, mtime, ftype, mode, uid, gid, None)
 
 
 @dataclass(frozen=True, slots=True)

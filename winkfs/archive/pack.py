@@ -17,10 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory
 from winkfs.archive.items import (
+    EXECUTABLE,
     LARGE,
+    Block,
     ChangingSource,
     Copy,
     Item,
@@ -53,11 +57,10 @@ from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.writemany import Row
+from winkfs.container.writemany import Gatherer, Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
 
-EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
 UNCHANGEABLE: Final = (
@@ -341,6 +344,11 @@ class Packer:
         self._container.engine.follow_files()
         # A tree has every name once, and its order is only for the eye.
         self._unordered = isinstance(source, Tree) and not self._container.ao
+        compressor = self._container.engine.changes.compressor
+        if isinstance(source, Tree) and self._unordered and compressor is None:
+            self._columns(source)
+            self._progress(self._done % STEP)
+            return
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
             while not self._ended:
                 try:
@@ -351,6 +359,55 @@ class Packer:
                     if isinstance(self._other, Large):
                         self._other.file.close()
         self._progress(self._done % STEP)
+
+    def _columns(self, source: Tree) -> None:
+        """Put a tree whose order does not matter: see `_rows`, which writes the same."""
+        columns, held = Gatherer(self._container.engine), list[Row]()
+
+        def flush() -> None:
+            columns.put()
+            self._container.put_rows(held)
+            held.clear()
+            self._size = 0
+
+        with contextlib.closing(source.blocks()) as items:
+            for item in items:
+                if isinstance(item, Block):
+                    for part in item.parts(BATCH, PER_ROW, self._size):
+                        self._block(part, columns, held)
+                        if self._size >= BATCH:
+                            flush()
+                elif isinstance(item, Row):
+                    self._count(item.ftype, len(item.data))
+                    self._size += len(item.data) + PER_ROW
+                    row = self._kept(item)
+                    if _is_odd(row):
+                        held.append(row)
+                    else:
+                        columns.add_row(row)
+                    if self._size >= BATCH:
+                        flush()
+                else:
+                    try:
+                        flush()
+                        self.stream(item, self._container)
+                    finally:
+                        if isinstance(item, Large):
+                            item.file.close()
+        flush()
+
+    def _block(self, block: Block, columns: Gatherer, held: list[Row]) -> None:
+        self._count_block(block)
+        self._size += int(block.facts[0].sum()) + PER_ROW * len(block.names)
+        ftypes = block.types(attrs=self._attrs)
+        odd = block.facts[0] == 0
+        if self._attrs:
+            odd |= ~block.usual(ftypes, self._owner)
+        plain = np.flatnonzero(~odd).tolist()
+        names, data = [block.names[i] for i in plain], [block.data[i] for i in plain]
+        mtimes, none = block.facts[1, ~odd].tolist(), (None,) * len(plain)
+        columns.add(names, data, mtimes, ftypes[~odd].tolist(), none)
+        held += map(self._kept, block.rows(odd))
 
     def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
         """Store what is new or has changed -> the Update that selected it.
@@ -481,9 +538,20 @@ class Packer:
         else:
             report.files += 1
             report.bytes += size
-        self._done += 1
-        if self._done % STEP == 0:
-            self._progress(STEP)
+        self._advance(1)
+
+    def _count_block(self, block: Block) -> None:
+        n, directories = len(block.names), int(block.folders.sum())
+        self._report.directories += directories
+        self._report.files += n - directories
+        self._report.bytes += int(block.facts[0].sum())
+        self._advance(n)
+
+    def _advance(self, files: int) -> None:
+        before = self._done // STEP
+        self._done += files
+        if steps := self._done // STEP - before:
+            self._progress(steps * STEP)
 
     def stream(self, item: Large | Copy, home: Container) -> None:
         """Put an item that is no row; `home` has the target of a hard link."""
