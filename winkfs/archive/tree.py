@@ -26,6 +26,7 @@ import numpy as np
 from winkformats import native
 from winkformats.arrays import Int64
 from winkformats.disk.pagecache import OnceFile, ReadOnce
+from winkformats.disk.room import has_ample_memory
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     LARGE,
@@ -75,7 +76,8 @@ CHUNK: Final = 1 << 16
 SOME: Final = 1024  # names of a directory that are taken at once
 MANY: Final = 256  # names that the compiled path reads at once,
 OPEN: Final = 64  # directories that are kept open for them,
-ROOM: Final = 2 << 20  # and bytes of their contents, about
+ROOM: Final = 2 << 20  # and bytes of their contents, about; where memory is not ample
+LITTLE_ROOM: Final = 512 << 10
 READERS: Final = 3  # threads that do so: a disk that is waited for does several reads at once
 FIELDS: Final = 5  # of what it says of each
 NO_NAME: Final = b"\0"
@@ -354,6 +356,7 @@ class Tree:
         memory, in 0.6 of the time."""
         left: list[int] = []  # directories that the walk has left
         ahead: deque[tuple[list[Found], list[int], Future[Plain]]] = deque()
+        self._room = ROOM if has_ample_memory() else LITTLE_ROOM
         walk, threads = self._found(root, left.append), ThreadPoolExecutor(READERS, "winkfs-read")
         try:
             while True:
@@ -381,7 +384,7 @@ class Tree:
         device, inode = (self._own and self._own.data) or (0, 0)
         return native.code.read_files(  # type: ignore[no-any-return]
             directories, [found.path for found in some], kinds, self._xattrs.everything, device,
-            inode, LARGE, SPARSE, ROOM,
+            inode, LARGE, SPARSE, self._room,
         )  # fmt: skip
 
     def _taken(
