@@ -140,7 +140,7 @@ def test_a_segment_shorter_than_its_header_is_empty() -> None:
 
 
 def test_a_large_hole_is_not_read(tmp_path: Path) -> None:
-    class Counted(FileStorage):  # sparse: in memory it were three times a GiB
+    class Counted(FileStorage):  # sparse: in memory it is several GiB
         got = 0
 
         def read(self, offset: int, length: int) -> bytes:
