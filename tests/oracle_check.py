@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from oracle_columns import parse_schema
@@ -69,7 +69,7 @@ class DataFile:
     keys: list[Key]  # one per entry
     inodes: list[InodeEntry]
 
-    @property
+    @cached_property
     def by_pos(self) -> dict[int, Entry]:
         return {entry.pos: entry for entry in self.entries}
 

@@ -34,7 +34,8 @@ def expect(good: bool, rule: str, where: str, expected: object, found: object) -
 
 
 def equal(rule: str, where: str, expected: object, found: object) -> None:
-    expect(expected == found, rule, where, repr(expected), repr(found))
+    if expected != found:
+        raise OracleError(rule, where, repr(expected), repr(found))
 
 
 def int64(data: bytes, offset: int) -> int:

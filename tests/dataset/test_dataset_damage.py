@@ -24,7 +24,7 @@ from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import begin
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 run = commands.run  # a fixture
 

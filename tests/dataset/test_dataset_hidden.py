@@ -24,6 +24,8 @@ from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.manifest import Folder, Log, create
 from winkfs.dataset.snapshot import snapshot
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:

@@ -21,6 +21,8 @@ from winkfs.names import to_bytes
 
 run = commands.run  # a fixture
 
+pytestmark = pytest.mark.in_memory
+
 LETTERS = "ab/.0-\xff\u1234"
 DEEP = "abcdefgh" * 12  # words that all names have in common
 

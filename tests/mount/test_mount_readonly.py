@@ -8,25 +8,35 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounting import need_fuse, serving
+from folders import in_memory
+from mounting import PATIENCE, need_fuse, serving
 
 from winkmount.binding import BINDINGS
 
 HERE = Path(__file__).parents[1]
 LARGE = bytes(range(250)) * 40_000
-pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
+KINDS = [f"{one} {cache}" for one in BINDINGS for cache in ("kernel", "none")]
+pytestmark = pytest.mark.mount
 
 
-@pytest.fixture(params=[f"{one} {cache}" for one in BINDINGS for cache in ("kernel", "none")])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    binding, cache = request.param.split()
+@contextmanager
+def mounted_by(binding: str, cache: str, patience: float) -> Iterator[Path]:
     need_fuse(binding)
-    command = [sys.executable, str(HERE / "memory_source.py"), str(tmp_path), binding, cache]
-    with serving(command, tmp_path):
-        yield tmp_path
+    with in_memory() as folder:
+        command = [sys.executable, str(HERE / "memory_source.py"), str(folder), binding, cache]
+        with serving(command, folder, patience):
+            yield folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """One mount for all tests that only look."""
+    with mounted_by(*request.param.split(), patience=4 * PATIENCE) as folder:
+        yield folder
 
 
 def reads(place: Path) -> int:
@@ -57,18 +67,18 @@ def test_large_file_in_pieces_and_mapped(place: Path) -> None:
     os.close(fd)
 
 
-def test_second_read_stays_in_the_kernel_unless_told(
-    place: Path, request: pytest.FixtureRequest
-) -> None:
-    files = list((place / "many").iterdir())
-    for _ in range(2):
-        for file in files:
-            assert file.stat().st_size == len(file.read_bytes())
-    cached = request.node.callspec.params["place"].endswith("kernel")
-    if cached:  # but for pages that the kernel took back meanwhile
-        assert 3000 <= reads(place) < 3300
-    else:
-        assert reads(place) == 12_000  # the second read of a file finds its end
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_read_stays_in_the_kernel_unless_told(kind: str) -> None:
+    binding, cache = kind.split()
+    with mounted_by(binding, cache, PATIENCE) as place:  # nobody has read there
+        files = list((place / "many").iterdir())
+        for _ in range(2):
+            for file in files:
+                assert file.stat().st_size == len(file.read_bytes())
+        if cache == "kernel":  # but for pages that the kernel took back meanwhile
+            assert 3000 <= reads(place) < 3300
+        else:
+            assert reads(place) == 12_000  # the second read of a file finds its end
 
 
 def test_changes_are_refused(place: Path) -> None:

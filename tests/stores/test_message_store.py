@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 import shutil
@@ -29,6 +30,7 @@ from winkfs.stores.messagestore.store import MessageStore, create
 pytestmark = pytest.mark.in_memory
 
 
+@functools.cache  # a seed costs more than the message that is looked up
 def id_of(number: int) -> bytes:
     return random.Random(number).randbytes(16)
 
