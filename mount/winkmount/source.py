@@ -280,6 +280,15 @@ class Making(Protocol):
 
 
 @runtime_checkable
+class Lasting(Protocol):
+    """Optional for a Source: the id of a file is never that of another one, also when it is gone,
+    so that the kernel may know the file by it."""
+
+    lasting: int
+    """That holds for ids of files below this one."""
+
+
+@runtime_checkable
 class Healing(Protocol):
     """Optional for a Source: it can recover from damage to what it reads."""
 

@@ -22,7 +22,7 @@ from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.mounting.ids import Users
+from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
@@ -59,6 +59,7 @@ class ContainerSource:
         self.view = ContainerView(ContainerNames(container))
         self.users = Users()
         self.writable, self.root = container.writable, self.view.root
+        self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
         self._container, self.names, self.places = container, self.view.names, self.view.places
         self._spools, self._mtimes = self.view.spools, self.view.mtimes
         self._listings = Listings(self.view)

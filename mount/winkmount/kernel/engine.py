@@ -18,10 +18,10 @@ from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
-from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
+from winkmount.kernel.entries import Entries, Giving, Shown, attr_fields
 from winkmount.kernel.nodes import NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Making, Nodes
+from winkmount.source import Amendment, Attr, DirEntry, Making, Nodes, Page
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -31,6 +31,8 @@ LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that wai
 NANO: Final = 1_000_000_000
 KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
+LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
+FEW: Final = 32  # entries that are packed faster one by one
 PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
 
@@ -73,6 +75,7 @@ class Engine:
         source = operations.source
         self._kept = source.kept if isinstance(source, Making) else KEPT
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
+        self._giving = Giving()
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -154,16 +157,18 @@ class Engine:
         """The kernel does not hold some numbers any more."""
         with self.operations.mutex:
             if opcode == p.FORGET:
-                self.nodes.forget(node, p.LONG.unpack_from(body)[0])
-            elif opcode == p.BATCH_FORGET:
-                numbers = np.frombuffer(body, np.uint64)[1:].tolist()
-                for number, count in zip(numbers[::2], numbers[1::2], strict=True):
-                    self.nodes.forget(number, count)
+                numbers = [node, *p.LONG.unpack_from(body)]
+            else:
+                numbers = np.frombuffer(body, np.int64)[1:].tolist()
+            for number, count in zip(numbers[::2], numbers[1::2], strict=True):
+                self.nodes.forget(number, count)
+            self._giving.forgotten(sum(numbers[1::2]))
 
     # names
 
     def _entry(self, node: int, name: bytes, attr: Attr, links: int = 1) -> Reply:
-        number = self.nodes.give(node, name, attr.id)
+        number = self.nodes.give(node, name, attr)
+        self._giving.held += 1
         if len(self.nodes.known) > KNOWN and self._prunes:
             self._prune_oldest()
         seconds, nanos = self._names
@@ -195,6 +200,8 @@ class Engine:
             if not self._missing:
                 raise
             return self._missing
+        if not attr.is_dir:
+            self._giving.looked_up(node)
         return self._entry(node, name, attr, links)
 
     def _symlink(self, node: int, body: memoryview) -> Reply:
@@ -392,6 +399,8 @@ class Engine:
         (fh,), (offset, room) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
         parts: list[bytes] = []
         left = room
+        if offset == 0:
+            self._giving.begins()
 
         def take(entries: list[DirEntry], plus: bool) -> int:
             nonlocal left
@@ -401,30 +410,48 @@ class Engine:
             count = bisect_right(ends, left)
             if count:
                 left -= ends[count - 1]
-                parts.extend(self._packed(node, entries[:count], asked, plus))
+                parts.extend(self._packed(node, entries[:count], asked))
             return count
 
         self.operations.fill(fh, offset, take)
         return b"".join(parts)
 
-    def _packed(self, node: int, entries: list[DirEntry], asked: bool, plus: bool) -> list[bytes]:
-        """A request has room for some 200 entries: numpy takes no less."""
-        give, of, (seconds, nanos), parts = self.nodes.give, self._shown.of, self._names, []
-        for name, attr, offset in entries:
+    def _packed(self, node: int, entries: list[DirEntry], asked: bool) -> list[bytes]:
+        numbers = self._numbers(node, entries) if asked else [0] * len(entries)
+        if len(entries) >= FEW:
+            names, attrs, offsets = zip(*entries, strict=True)
+            columns = np.array(attrs, np.int64)
+            page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
+            packed = Entries(page, self._shown, *self._names)
+            return [packed.plus if asked else packed.plain]
+        of, (seconds, nanos), parts = self._shown.of, self._names, list[bytes]()
+        for number, (name, attr, offset) in zip(numbers, entries, strict=True):
             part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
-            part += bytes(-len(part) % 8)
             if asked:
-                number = 0
-                if plus and attr.size != UNREADABLE and offset > 0:
-                    number = give(node, name, attr.id)
-                if plus:
-                    part = p.ENTRY_OUT.pack(
-                        number, 0, seconds, seconds, nanos, nanos, *attr_fields(of(attr))
-                    ) + part  # fmt: skip
-                else:
-                    part = NO_ENTRY + part
-            parts.append(part)
+                fields = attr_fields(of(attr))
+                parts.append(p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields))
+            parts.append(part + bytes(-len(part) % 8))
         return parts
+
+    def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
+        """-> the numbers of what is listed that the kernel gets, 0: none."""
+        given, last = self._giving.gives(node, len(entries))
+        given = given and (self._prunes or len(self.nodes.listed) < LISTED)
+        numbers = self.nodes.give_many(node, entries[: None if last else -1], files=given)
+        if not last:
+            numbers += self.nodes.give_many(node, entries[-1:], files=False)
+        self._giving.held += len(numbers) - numbers.count(0)
+        if self._prunes and len(self.nodes.listed) > LISTED:
+            self._prune_listed(len(self.nodes.listed) - LISTED)
+        return numbers
+
+    def _prune_listed(self, count: int) -> None:
+        """The same of files that were only listed."""
+        listed = self.nodes.listed
+        old = list(itertools.islice(listed, count))
+        for number in old:
+            listed[number] = listed.pop(number)
+        self._prunes = self._connection.prune(old)
 
 
 def _path(node: int, name: bytes) -> str:
