@@ -324,6 +324,18 @@ class Page:
     places: object = None
 
 
+@runtime_checkable
+class Paged(Lasting, Protocol):
+    """Optional for a Source: it has columns of directories that may change."""
+
+    def page(self, handle: int, offset: int, version: int) -> Page | None:
+        """Entries of an open directory around an offset, files all of them whose ids last: `nodes`
+        are these. Nothing comes before the first behind the offset. None: `readdir` has them.
+
+        version     as long as it is the same, so are the attributes of all files
+        """
+
+
 class Nodes(Protocol):
     """The files and directories of a tree that never changes, by numbers of 1 to 2**63 - 1 that
     are good as long as the mount: so the engine need not remember what the kernel knows.

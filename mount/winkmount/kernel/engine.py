@@ -19,7 +19,7 @@ from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import Entries, Giving, Shown, attr_fields
-from winkmount.kernel.nodes import NodePaths
+from winkmount.kernel.nodes import BY_ID, NodePaths
 from winkmount.operations import Operations
 from winkmount.source import Amendment, Attr, DirEntry, Making, Nodes, Page
 
@@ -397,6 +397,9 @@ class Engine:
 
     def _list(self, node: int, body: memoryview, *, asked: bool) -> Reply:
         (fh,), (offset, room) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
+        page = self.operations.page(fh, offset)
+        if page is not None:
+            return self._list_page(node, page, offset - DOTS, room, asked=asked)
         parts: list[bytes] = []
         left = room
         if offset == 0:
@@ -415,6 +418,38 @@ class Engine:
 
         self.operations.fill(fh, offset, take)
         return b"".join(parts)
+
+    def _list_page(self, node: int, page: Page, offset: int, room: int, *, asked: bool) -> Reply:
+        """Files whose ids last, from an offset on."""
+        packed = page.packed
+        if packed is None:
+            page.nodes |= BY_ID
+            packed = page.packed = Entries(page, self._shown, *self._names)
+        assert isinstance(packed, Entries)
+        start, stop = bisect_right(page.offsets, offset), len(page.names)
+        ends = packed.behind if asked else packed.bare
+        stop = bisect_right(ends, ends[start] + room, start, stop + 1) - 1
+        if not asked:
+            return packed.plain[ends[start] : ends[stop]]
+        until = start + self._gives(node, stop - start)
+        if until > start:
+            numbers = page.nodes[start:until].tolist()
+            self.nodes.give_listed(node, page.names[start:until], numbers)
+            self._given(until - start)
+        given = packed.plus[ends[start] : ends[until]]
+        return given if until == stop else given + packed.few[ends[until] : ends[stop]]
+
+    def _gives(self, node: int, count: int) -> int:
+        """To how many of so many files that are listed the kernel gets numbers."""
+        given, last = self._giving.gives(node, count)
+        given = given and (self._prunes or len(self.nodes.listed) < LISTED)
+        return (count if last else count - 1) if given else 0
+
+    def _given(self, count: int) -> None:
+        """It was given so many numbers of what is listed."""
+        self._giving.held += count
+        if self._prunes and len(self.nodes.listed) > LISTED:
+            self._prune_listed(len(self.nodes.listed) - LISTED)
 
     def _packed(self, node: int, entries: list[DirEntry], asked: bool) -> list[bytes]:
         numbers = self._numbers(node, entries) if asked else [0] * len(entries)
@@ -435,14 +470,10 @@ class Engine:
 
     def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
         """-> the numbers of what is listed that the kernel gets, 0: none."""
-        given, last = self._giving.gives(node, len(entries))
-        given = given and (self._prunes or len(self.nodes.listed) < LISTED)
-        numbers = self.nodes.give_many(node, entries[: None if last else -1], files=given)
-        if not last:
-            numbers += self.nodes.give_many(node, entries[-1:], files=False)
-        self._giving.held += len(numbers) - numbers.count(0)
-        if self._prunes and len(self.nodes.listed) > LISTED:
-            self._prune_listed(len(self.nodes.listed) - LISTED)
+        files = self._gives(node, len(entries))
+        numbers = self.nodes.give_many(node, entries[:files], files=True)
+        numbers += self.nodes.give_many(node, entries[files:], files=False)
+        self._given(len(numbers) - numbers.count(0))
         return numbers
 
     def _prune_listed(self, count: int) -> None:

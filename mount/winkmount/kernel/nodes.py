@@ -48,8 +48,8 @@ class Run:
 class NodePaths(Paths):
     """Paths from a number: `17` is what has it, `17/name` a name in that directory, `/` the top.
 
-    A file whose id lasts is known by that, any other and a directory by a number made here. Of files
-    that are listed only it is remembered with which others.
+    A file whose id lasts is known by that, any other and a directory by a number made here. Of
+    files that are only listed it is remembered with which others.
 
     known   what was looked up or made, or asked for by its number
     listed  number -> run, of other files
