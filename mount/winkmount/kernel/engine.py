@@ -32,6 +32,7 @@ NANO: Final = 1_000_000_000
 KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
 LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
+MOST_PRUNED: Final = 1 << 12  # of those, at once
 FEW: Final = 32  # entries that are packed faster one by one
 PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
@@ -175,14 +176,15 @@ class Engine:
         fields = attr_fields(self._shown.of(attr), links)
         return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
 
-    def _prune_oldest(self) -> None:
-        """Have the kernel forget those that it was told of first. What it says of them comes later;
-        what is in use stays, and comes behind all others."""
-        self._beyond += 1
+    def _prune_oldest(self, count: int = 1) -> None:
+        """Have the kernel forget those that it was told of first, now that it was told of so many
+        more. What it says of them comes later; what is in use stays, and comes behind all others.
+        """
+        self._beyond += count
         if self._beyond < PRUNED:
             return
         known = self.nodes.known
-        old = list(itertools.islice(known, 1, 2 * PRUNED + 1))  # without the top directory
+        old = list(itertools.islice(known, 1, 2 * self._beyond + 1))  # without the top directory
         for number in old:
             known[number] = known.pop(number)
         self._prunes, self._beyond = self._connection.prune(old), 0
@@ -442,14 +444,19 @@ class Engine:
     def _gives(self, node: int, count: int) -> int:
         """To how many of so many files that are listed the kernel gets numbers."""
         given, last = self._giving.gives(node, count)
+        if not self.nodes.lasting:  # they are remembered as those that are looked up
+            given = given and len(self.nodes.known) < KNOWN
         given = given and (self._prunes or len(self.nodes.listed) < LISTED)
         return (count if last else count - 1) if given else 0
 
     def _given(self, count: int) -> None:
         """It was given so many numbers of what is listed."""
         self._giving.held += count
-        if self._prunes and len(self.nodes.listed) > LISTED:
-            self._prune_listed(len(self.nodes.listed) - LISTED)
+        if len(self.nodes.known) > KNOWN and self._prunes:
+            self._prune_oldest(count)
+        beyond = len(self.nodes.listed) - LISTED
+        if self._prunes and beyond > 0:
+            self._prune_listed(min(beyond, MOST_PRUNED))
 
     def _packed(self, node: int, entries: list[DirEntry], asked: bool) -> list[bytes]:
         numbers = self._numbers(node, entries) if asked else [0] * len(entries)

@@ -53,6 +53,7 @@ class NodePaths(Paths):
 
     known   what was looked up or made, or asked for by its number
     listed  number -> run, of other files
+    lasting ids of files below this one last
     memory  400 bytes for each number in `known`, 120 for one that is listed
     """
 
@@ -61,7 +62,7 @@ class NodePaths(Paths):
         self.known = {TOP: Node(source.root, TOP, b"")}
         self.listed: dict[int, Run] = {}
         self._more: dict[int, int] = {}  # of listed ones: how often they were given beyond `times`
-        self._lasting = source.lasting if isinstance(source, Lasting) else 0
+        self.lasting = source.lasting if isinstance(source, Lasting) else 0
         self._names: dict[tuple[int, bytes], int] = {}
         self._last = TOP
         self._asked = self._before = TOP  # the last numbers that ids were asked of
@@ -154,7 +155,7 @@ class NodePaths(Paths):
         """-> the number of a file, which the kernel gets once more."""
         key, id = (above, name), attr.id
         number = before = self._names.get(key, 0)
-        if id < self._lasting and not attr.is_dir:
+        if id < self.lasting and not attr.is_dir:
             number = BY_ID | id
         node = self.known.get(number)
         if node is None or node.id != id or not node.above:
@@ -180,7 +181,7 @@ class NodePaths(Paths):
                 pass
             elif attr.is_dir:
                 number = self.give(above, name, attr)
-            elif files and attr.id < self._lasting:
+            elif files and attr.id < self.lasting:
                 number = BY_ID | attr.id
                 names.append(name)
                 listed.append(number)
