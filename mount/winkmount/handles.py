@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final, Protocol, Self
 
-from winkmount.source import Attr, DirEntry, Source, refuse
+from winkmount.source import Attr, DirEntry, Page, Paged, Source, refuse
 
 NAME_MAX: Final = 255  # bytes of one component
 KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
@@ -418,6 +418,12 @@ class Listing:
         if not self._next:
             self._next = list(islice(self._entries, CHUNK))
         return self._next
+
+    def page(self, offset: int, version: int) -> Page | None:
+        """See `Paged`, by the offsets here; not of the start."""
+        if offset <= DOTS or not isinstance(self._source, Paged):
+            return None
+        return self._source.page(self._handle, offset - DOTS, version)
 
     def took(self, count: int) -> int:
         """So many of the last entries are used -> the offset behind them."""

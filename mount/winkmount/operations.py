@@ -42,6 +42,7 @@ from winkmount.source import (
     Attr,
     DirEntry,
     Making,
+    Page,
     Source,
     amend_singly,
     refuse,
@@ -479,6 +480,13 @@ class Operations:
         self._last_listing += 1
         self._listings[self._last_listing] = listing
         return self._last_listing
+
+    @operation
+    def page(self, fh: int, offset: int) -> Page | None:
+        """What to list from `offset` on as columns; None: `fill` tells."""
+        if self.opened.waiting:  # files are longer than the Source knows
+            return None
+        return self._listings[fh].page(offset, self.version)
 
     @operation
     def fill(self, fh: int, offset: int, take: Take) -> int:

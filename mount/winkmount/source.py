@@ -280,6 +280,15 @@ class Making(Protocol):
 
 
 @runtime_checkable
+class Lasting(Protocol):
+    """Optional for a Source: the id of a file is never that of another one, also when it is gone,
+    so that the kernel may know the file by it."""
+
+    lasting: int
+    """That holds for ids of files below this one."""
+
+
+@runtime_checkable
 class Healing(Protocol):
     """Optional for a Source: it can recover from damage to what it reads."""
 
@@ -313,6 +322,18 @@ class Page:
     offsets: Sequence[int]
     packed: object = None
     places: object = None
+
+
+@runtime_checkable
+class Paged(Lasting, Protocol):
+    """Optional for a Source: it has columns of directories that may change."""
+
+    def page(self, handle: int, offset: int, version: int) -> Page | None:
+        """Entries of an open directory around an offset, files all of them whose ids last: `nodes`
+        are these. Nothing comes before the first behind the offset. None: `readdir` has them.
+
+        version     as long as it is the same, so are the attributes of all files
+        """
 
 
 class Nodes(Protocol):

@@ -22,7 +22,7 @@ from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.mounting.ids import Users
+from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
@@ -30,7 +30,7 @@ from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
 from winkfs.units import nearest_ns
-from winkmount.source import Amendment, Attr, DirEntry, Steps, amend_singly, run_steps
+from winkmount.source import Amendment, Attr, DirEntry, Page, Steps, amend_singly, run_steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -59,6 +59,7 @@ class ContainerSource:
         self.view = ContainerView(ContainerNames(container))
         self.users = Users()
         self.writable, self.root = container.writable, self.view.root
+        self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
         self._container, self.names, self.places = container, self.view.names, self.view.places
         self._spools, self._mtimes = self.view.spools, self.view.mtimes
         self._listings = Listings(self.view)
@@ -137,6 +138,12 @@ class ContainerSource:
     def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
         listing, times = self._listings[handle], self.view.times
         return listing.entries(offset) if times is None else times.list(listing, offset)
+
+    def page(self, handle: int, offset: int, version: int) -> Page | None:
+        """See `Paged`."""
+        if not self.lasting or self.view.times is not None or self.names.alias:
+            return None
+        return self._listings[handle].page(offset, version, self.view.columns)
 
     def releasedir(self, handle: int) -> None:
         self._leave(self._listings.close(handle))

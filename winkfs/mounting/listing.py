@@ -27,7 +27,7 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, to_str
-from winkmount.source import UNREADABLE, Attr, DirEntry
+from winkmount.source import UNREADABLE, Attr, DirEntry, Page
 
 LATE: Final = 1 << 61
 FIRST: Final = 64  # names of the first batch
@@ -78,13 +78,17 @@ class Batch:
     def _cut(self, cut: int) -> None:
         """`cut`: bytes of each name up to what is below the directory."""
         self.shorts = [name[cut:] for name in self.names] if cut else self.names
-        joined = b"/".join(self.shorts)
-        self.flat = (
-            joined.count(b"/") == len(self.names) - 1
-            and max(map(len, self.shorts)) <= MAX_COMPONENT
-            and max(map(len, self.names)) <= MAX_PATH
-            and not {b"", b".", b".."}.intersection(self.shorts)
-        )
+        self.flat = flat(self.names, self.shorts)
+
+
+def flat(names: list[bytes], shorts: list[bytes]) -> bool:
+    """Whether all can be shown, and are in the directory itself: see `Batch`."""
+    return (
+        b"/".join(shorts).count(b"/") == len(names) - 1
+        and max(map(len, shorts)) <= MAX_COMPONENT
+        and max(map(len, names)) <= MAX_PATH
+        and not {b"", b".", b".."}.intersection(shorts)
+    )
 
 
 class RowBatch(Batch):
@@ -155,6 +159,11 @@ def fine(short: bytes, path: bytes) -> bool:
     return usual and len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
 
 
+Columns = Callable[[Order, int, int, int, int], Page | None]
+"""Of an order, [low, high), at, cut: the names of the block of the order that has the index `at`,
+those between low and high, if all are files of the directory itself; `cut` as above."""
+
+
 class View(Protocol):
     """What a listing asks of the mount."""
 
@@ -191,6 +200,10 @@ class Listing:
         if offset == 0:
             self._pass = _Pass(self._view, self.path)
         return self._pass.entries(offset)
+
+    def page(self, offset: int, version: int, columns: Columns) -> Page | None:
+        """See `winkmount.source.Paged`."""
+        return self._pass.page(offset, version, columns)
 
     def fix(self) -> None:
         """Before the path changes. Memory: the names."""
@@ -240,6 +253,7 @@ class _Pass:
         self._prefix = path + b"/" if path else b""
         self._late: list[tuple[int, bytes]] | None = None
         self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
+        self._page: tuple[tuple[int, int], Page | None] = (-1, -1), None  # as of which versions
 
     def fix(self) -> None:
         """The order does not have the names under the path to come: remember them."""
@@ -259,6 +273,48 @@ class _Pass:
             added = self._overlay.of(self.path).added
             self._late = [(LATE + number, short) for short, number in added.items()]
         yield from self._named(self._late, offset)
+
+    def page(self, offset: int, version: int, columns: Columns) -> Page | None:
+        tree = self._view.tree
+        low, high = self._overlay.range(self.path)
+        current = self._overlay is tree.overlay and self._fixed is None and not tree.clashes
+        if not current or max(offset, low) >= high:
+            return None
+        versions = version, tree.version
+        if self._page[0] == versions and (page := self._page[1]) is not None:
+            first, last = page.offsets[0] - 1, page.offsets[-1] - 1
+            if first <= offset <= last:
+                return page
+        order, cut = self._overlay.order, len(self._prefix)
+        found = columns(order, low, high, max(offset, low), cut)
+        page = None if found is None else self._as_now(found)
+        if page is not None and page.offsets[-1] <= offset:
+            page = None
+        self._page = versions, page
+        return page
+
+    def _as_now(self, page: Page) -> Page | None:
+        """The same with what has changed since the order was made; None where not all are files
+        whose ids last, or none is left."""
+        states = self._overlay.of(self.path).states
+        gone = list[int]()
+        for i, short in enumerate(page.names) if states else ():
+            if short not in states:
+                continue
+            attr = self._attr(self._prefix + short)
+            if attr is None:
+                gone.append(i)
+            elif attr.is_dir or attr.id >= OWN_IDS or attr.size == UNREADABLE:
+                return None
+            else:
+                page.attrs[i], page.nodes[i] = attr, attr.id
+        if not gone:
+            return page
+        kept = np.delete(np.arange(len(page.names)), gone).tolist()
+        if not kept:
+            return None
+        names, offsets = [page.names[i] for i in kept], [page.offsets[i] for i in kept]
+        return Page(names, page.nodes[kept], page.attrs[kept], offsets)
 
     def _named(self, names: list[tuple[int, bytes]], offset: int) -> Iterator[DirEntry]:
         """The names behind an offset that are there."""

@@ -19,21 +19,23 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import numpy as np
+
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.compressed import zstd
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
-from winkfs.container.rows import POINTER, POS, SIZE
+from winkfs.container.rows import FILEID, POINTER, POS, SIZE
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
-from winkfs.mounting.listing import MODE_OF, Batch, RowBatch
+from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import INODE, MAX_PATH, name_of
 from winkfs.units import NANO, nearest_ns
-from winkmount.source import Attr
+from winkmount.source import Attr, Page
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -357,6 +359,25 @@ class ContainerView:
                 for attr in batch.attrs
             ]
         return batch
+
+    def columns(self, order: Order, low: int, high: int, at: int, cut: int) -> Page | None:
+        """See `listing.Columns`."""
+        assert isinstance(order, Catalog)
+        start, rows = order.block(at)
+        a, b = max(low - start, 0), min(high - start, len(rows))
+        rows = rows if (a, b) == (0, len(rows)) else rows.part(a, b)
+        ids = rows.numbers[:, FILEID]
+        odd = rows.asked | rows.directories | (ids >= OWN_IDS) | (ids < 1)
+        shorts = [name[cut:] for name in rows.names]
+        if odd.any() or not flat(rows.names, shorts):
+            return None
+        attrs = np.ascontiguousarray(attributes(rows, self.names.store.owner).T)
+        known = self._ctimes
+        for i, id in enumerate(ids.tolist()) if known else ():
+            if id in known:
+                attrs[i] = self._with_ctime(Attr(*attrs[i].tolist()))
+        behind = start + a + 1
+        return Page(shorts, ids.copy(), attrs, range(behind, behind + len(shorts)))
 
     # --- what numbers ask for, see `listing.Numbers` ---
 

@@ -189,9 +189,8 @@ class Direct:
         except FileNotFoundError:
             return self._missing
         valid = self._seconds
-        if attr.is_dir:
-            self._giving.held += 1
-        else:
+        self._giving.held += 1
+        if not attr.is_dir:
             self._giving.looked_up(node)
         return p.ENTRY_OUT.pack(found, 0, valid, valid, 0, 0, *attr_fields(self._shown.of(attr)))
 

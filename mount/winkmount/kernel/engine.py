@@ -18,10 +18,10 @@ from winkmount.handles import DOTS, FOREVER
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.direct import Direct, Rare
-from winkmount.kernel.entries import NO_ENTRY, Shown, attr_fields
-from winkmount.kernel.nodes import NodePaths
+from winkmount.kernel.entries import Entries, Giving, Shown, attr_fields
+from winkmount.kernel.nodes import BY_ID, NodePaths
 from winkmount.operations import Operations
-from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, Making, Nodes
+from winkmount.source import Amendment, Attr, DirEntry, Making, Nodes, Page
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -31,6 +31,9 @@ LATER: Final = frozenset({p.FSYNC, p.FSYNCDIR})  # answered by a thread that wai
 NANO: Final = 1_000_000_000
 KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
+LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
+MOST_PRUNED: Final = 1 << 12  # of those, at once
+FEW: Final = 32  # entries that are packed faster one by one
 PRUNED: Final = 256  # files that it is told to forget at once
 Reply = bytes
 
@@ -73,6 +76,7 @@ class Engine:
         source = operations.source
         self._kept = source.kept if isinstance(source, Making) else KEPT
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
+        self._giving = Giving()
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -154,30 +158,33 @@ class Engine:
         """The kernel does not hold some numbers any more."""
         with self.operations.mutex:
             if opcode == p.FORGET:
-                self.nodes.forget(node, p.LONG.unpack_from(body)[0])
-            elif opcode == p.BATCH_FORGET:
-                numbers = np.frombuffer(body, np.uint64)[1:].tolist()
-                for number, count in zip(numbers[::2], numbers[1::2], strict=True):
-                    self.nodes.forget(number, count)
+                numbers = [node, *p.LONG.unpack_from(body)]
+            else:
+                numbers = np.frombuffer(body, np.int64)[1:].tolist()
+            for number, count in zip(numbers[::2], numbers[1::2], strict=True):
+                self.nodes.forget(number, count)
+            self._giving.forgotten(sum(numbers[1::2]))
 
     # names
 
     def _entry(self, node: int, name: bytes, attr: Attr, links: int = 1) -> Reply:
-        number = self.nodes.give(node, name, attr.id)
+        number = self.nodes.give(node, name, attr)
+        self._giving.held += 1
         if len(self.nodes.known) > KNOWN and self._prunes:
             self._prune_oldest()
         seconds, nanos = self._names
         fields = attr_fields(self._shown.of(attr), links)
         return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
 
-    def _prune_oldest(self) -> None:
-        """Have the kernel forget those that it was told of first. What it says of them comes later;
-        what is in use stays, and comes behind all others."""
-        self._beyond += 1
+    def _prune_oldest(self, count: int = 1) -> None:
+        """Have the kernel forget those that it was told of first, now that it was told of so many
+        more. What it says of them comes later; what is in use stays, and comes behind all others.
+        """
+        self._beyond += count
         if self._beyond < PRUNED:
             return
         known = self.nodes.known
-        old = list(itertools.islice(known, 1, 2 * PRUNED + 1))  # without the top directory
+        old = list(itertools.islice(known, 1, 2 * self._beyond + 1))  # without the top directory
         for number in old:
             known[number] = known.pop(number)
         self._prunes, self._beyond = self._connection.prune(old), 0
@@ -195,6 +202,8 @@ class Engine:
             if not self._missing:
                 raise
             return self._missing
+        if not attr.is_dir:
+            self._giving.looked_up(node)
         return self._entry(node, name, attr, links)
 
     def _symlink(self, node: int, body: memoryview) -> Reply:
@@ -390,8 +399,13 @@ class Engine:
 
     def _list(self, node: int, body: memoryview, *, asked: bool) -> Reply:
         (fh,), (offset, room) = p.HANDLE.unpack_from(body), p.READ_IN.unpack_from(body)
+        page = self.operations.page(fh, offset)
+        if page is not None:
+            return self._list_page(node, page, offset - DOTS, room, asked=asked)
         parts: list[bytes] = []
         left = room
+        if offset == 0:
+            self._giving.begins()
 
         def take(entries: list[DirEntry], plus: bool) -> int:
             nonlocal left
@@ -401,30 +415,81 @@ class Engine:
             count = bisect_right(ends, left)
             if count:
                 left -= ends[count - 1]
-                parts.extend(self._packed(node, entries[:count], asked, plus))
+                parts.extend(self._packed(node, entries[:count], asked))
             return count
 
         self.operations.fill(fh, offset, take)
         return b"".join(parts)
 
-    def _packed(self, node: int, entries: list[DirEntry], asked: bool, plus: bool) -> list[bytes]:
-        """A request has room for some 200 entries: numpy takes no less."""
-        give, of, (seconds, nanos), parts = self.nodes.give, self._shown.of, self._names, []
-        for name, attr, offset in entries:
+    def _list_page(self, node: int, page: Page, offset: int, room: int, *, asked: bool) -> Reply:
+        """Files whose ids last, from an offset on."""
+        packed = page.packed
+        if packed is None:
+            page.nodes |= BY_ID
+            packed = page.packed = Entries(page, self._shown, *self._names)
+        assert isinstance(packed, Entries)
+        start, stop = bisect_right(page.offsets, offset), len(page.names)
+        ends = packed.behind if asked else packed.bare
+        stop = bisect_right(ends, ends[start] + room, start, stop + 1) - 1
+        if not asked:
+            return packed.plain[ends[start] : ends[stop]]
+        until = start + self._gives(node, stop - start)
+        if until > start:
+            numbers = page.nodes[start:until].tolist()
+            self.nodes.give_listed(node, page.names[start:until], numbers)
+            self._given(until - start)
+        given = packed.plus[ends[start] : ends[until]]
+        return given if until == stop else given + packed.few[ends[until] : ends[stop]]
+
+    def _gives(self, node: int, count: int) -> int:
+        """To how many of so many files that are listed the kernel gets numbers."""
+        given, last = self._giving.gives(node, count)
+        if not self.nodes.lasting:  # they are remembered as those that are looked up
+            given = given and len(self.nodes.known) < KNOWN
+        given = given and (self._prunes or len(self.nodes.listed) < LISTED)
+        return (count if last else count - 1) if given else 0
+
+    def _given(self, count: int) -> None:
+        """It was given so many numbers of what is listed."""
+        self._giving.held += count
+        if len(self.nodes.known) > KNOWN and self._prunes:
+            self._prune_oldest(count)
+        beyond = len(self.nodes.listed) - LISTED
+        if self._prunes and beyond > 0:
+            self._prune_listed(min(beyond, MOST_PRUNED))
+
+    def _packed(self, node: int, entries: list[DirEntry], asked: bool) -> list[bytes]:
+        numbers = self._numbers(node, entries) if asked else [0] * len(entries)
+        if len(entries) >= FEW:
+            names, attrs, offsets = zip(*entries, strict=True)
+            columns = np.array(attrs, np.int64)
+            page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
+            packed = Entries(page, self._shown, *self._names)
+            return [packed.plus if asked else packed.plain]
+        of, (seconds, nanos), parts = self._shown.of, self._names, list[bytes]()
+        for number, (name, attr, offset) in zip(numbers, entries, strict=True):
             part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
-            part += bytes(-len(part) % 8)
             if asked:
-                number = 0
-                if plus and attr.size != UNREADABLE and offset > 0:
-                    number = give(node, name, attr.id)
-                if plus:
-                    part = p.ENTRY_OUT.pack(
-                        number, 0, seconds, seconds, nanos, nanos, *attr_fields(of(attr))
-                    ) + part  # fmt: skip
-                else:
-                    part = NO_ENTRY + part
-            parts.append(part)
+                fields = attr_fields(of(attr))
+                parts.append(p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields))
+            parts.append(part + bytes(-len(part) % 8))
         return parts
+
+    def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
+        """-> the numbers of what is listed that the kernel gets, 0: none."""
+        files = self._gives(node, len(entries))
+        numbers = self.nodes.give_many(node, entries[:files], files=True)
+        numbers += self.nodes.give_many(node, entries[files:], files=False)
+        self._given(len(numbers) - numbers.count(0))
+        return numbers
+
+    def _prune_listed(self, count: int) -> None:
+        """The same of files that were only listed."""
+        listed = self.nodes.listed
+        old = list(itertools.islice(listed, count))
+        for number in old:
+            listed[number] = listed.pop(number)
+        self._prunes = self._connection.prune(old)
 
 
 def _path(node: int, name: bytes) -> str:

@@ -172,8 +172,7 @@ class Giving:
         return True, False
 
     def looked_up(self, parent: int) -> None:
-        """The kernel asks for a file in a directory, and is given its number."""
-        self.held += 1
+        """The kernel asks for a file in a directory."""
         if parent == self._bare:
             self._wanted, self._in_vain = True, 0
 

@@ -1,0 +1,254 @@
+"""Files of a writable mount that are only listed: numbers, columns, and what changes meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mounting import mounted, need_fuse, not_by_libfuse, serving
+from mounting import there as there
+
+import winkfs
+from winkfs.mounting.container import ContainerSource
+from winkmount.kernel import protocol as p
+from winkmount.kernel.nodes import BY_ID, NodePaths
+from winkmount.source import Attr, DirEntry
+
+FILES = 5000
+COUNTING = """
+import collections, json, sys
+from winkmount.kernel import engine
+from winkmount.operations import Operations
+engine.LISTED, engine.KNOWN = int(sys.argv[2]), 1 << 18
+asked, answer, fill = collections.Counter(), engine.Engine.answer, Operations.fill
+
+def counted(self, opcode, node, body):
+    asked[opcode] += 1
+    asked["most"] = max(asked["most"], len(self.nodes.listed))
+    return answer(self, opcode, node, body)
+
+def filled(self, *words):
+    asked["fill"] += 1
+    return fill(self, *words)
+
+engine.Engine.answer, Operations.fill = counted, filled
+from winkfs.cli import main
+code = main(["mount", "-f", "--binding", "kernel", *sys.argv[3:]])
+with open(sys.argv[1], "w") as file:
+    json.dump(asked, file)
+sys.exit(code)
+"""
+
+
+def name(number: int) -> str:
+    return f"n{number:06d}"
+
+
+def make(tmp_path: Path, count: int) -> str:
+    base = str(tmp_path / "many")
+    with winkfs.create(base) as container:
+        container.put_many((f"d/{name(i)}", b"%d" % i) for i in range(count))
+    return base
+
+
+@contextmanager
+def counting(base: str, there: Path, log: Path, most: int) -> Iterator[None]:
+    need_fuse("kernel")
+    command = [sys.executable, "-c", COUNTING, str(log), str(most), base, str(there)]
+    with serving(command, there):
+        yield
+
+
+def looked_at(directory: Path) -> dict[str, tuple[int, int]]:
+    """Name -> inode number and size, of entries that come once each."""
+    found = dict[str, tuple[int, int]]()
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            assert entry.name not in found
+            seen = entry.stat(follow_symlinks=False)
+            assert seen.st_ino == entry.inode()
+            found[entry.name] = seen.st_ino, seen.st_size
+    return found
+
+
+@pytest.mark.mount
+@not_by_libfuse("the engine's own numbers")
+def test_files_that_are_listed_need_no_look_up(tmp_path: Path, there: Path) -> None:
+    count, log = 40_000, tmp_path / "asked"
+    with counting(make(tmp_path, count), there, log, 1 << 20):
+        first = looked_at(there / "d")
+        assert {size for _, size in first.values()} == {1, 2, 3, 4, 5}
+        assert len({ino for ino, _ in first.values()}) == count
+        for i in random.Random(1).sample(range(count), 50):  # the Source has forgotten their ids
+            assert (there / "d" / name(i)).read_bytes() == b"%d" % i
+    asked = Counter(json.loads(log.read_text()))
+    assert asked[str(p.LOOKUP)] < 10
+    assert asked[str(p.READDIRPLUS)] > 50 > 5 * asked["fill"]  # all but the first are columns
+
+
+@pytest.mark.mount
+@not_by_libfuse("the engine's own numbers")
+def test_the_server_remembers_no_more_listed_files_than_it_may(tmp_path: Path, there: Path) -> None:
+    log = tmp_path / "asked"
+    with counting(make(tmp_path, FILES), there, log, 1000):
+        for _ in range(2):
+            assert len(looked_at(there / "d")) == FILES
+    assert json.loads(log.read_text())["most"] < 2500
+
+
+@pytest.mark.mount
+def test_names_come_once_whatever_changes_meanwhile(tmp_path: Path) -> None:
+    with mounted(make(tmp_path, FILES)) as root:
+        there, draw = root / "d", random.Random(2)
+        before = looked_at(there)
+        steady = {name(i) for i in range(FILES)}
+        listed = Counter[str]()
+        with os.scandir(there) as entries:
+            for number, entry in enumerate(entries):
+                listed[entry.name] += 1
+                if number % 50:
+                    continue
+                one = draw.choice(sorted(steady))
+                steady.discard(one)
+                if number % 100:
+                    (there / one).unlink()
+                else:
+                    (there / one).rename(there / f"moved{number}")
+                (there / f"new{number}").write_bytes(b"new")
+        assert all(listed[one] == 1 for one in steady)
+        assert max(listed.values()) == 1
+        after = looked_at(there)
+        assert all(after[one] == before[one] for one in steady)
+        assert after.keys() == set(os.listdir(there)) and len(after) == FILES + 50
+
+
+@pytest.mark.mount
+def test_a_listing_tells_of_changes_among_many_files(tmp_path: Path) -> None:
+    with mounted(make(tmp_path, FILES)) as root:
+        there = root / "d"
+        before = looked_at(there)
+        with (there / name(7)).open("ab") as file, (there / name(4000)).open("rb") as held:
+            file.write(bytes(100))  # held back
+            file.flush()
+            (there / name(9)).write_bytes(b"another one")
+            os.utime(there / name(4999), ns=(5, 5))
+            (there / name(4000)).unlink()
+            (there / name(3000)).rename(there / name(3001))
+            assert os.fstat(held.fileno()).st_nlink == 0
+            assert held.read() == b"4000"
+            forget()
+            after = looked_at(there)
+        assert after[name(7)] == (before[name(7)][0], 101)
+        assert after[name(9)] == (before[name(9)][0], 11)
+        assert (there / name(4999)).stat().st_mtime_ns == 5
+        assert after.keys() == before.keys() - {name(4000), name(3000)}
+        assert after[name(3001)] == before[name(3000)]
+        assert (there / name(3001)).read_bytes() == b"3000"
+        changed = {name(i) for i in (7, 9, 3000, 3001, 4000)}
+        assert all(after[one] == before[one] for one in before.keys() - changed)
+
+
+def forget() -> None:
+    """Have the kernel forget what it may, where we may say so."""
+    if os.geteuid() == 0:
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def test_columns_say_what_single_entries_do(tmp_path: Path) -> None:
+    source = ContainerSource(winkfs.open(make(tmp_path, FILES), "a"))
+    try:
+        directory = source.lookup(source.root, b"d").id
+        for version, change in enumerate((0, 3, 500, 2500, 4998)):
+            if change:
+                id = source.lookup(directory, name(change).encode()).id
+                source.chmod(id, 0o600)
+                source.chmod(id, 0o600)  # changes nothing but the time of the change
+                source.unlink(directory, name(change + 1).encode())
+                source.create(directory, b"new%d" % change, 0o644, 0, 0)
+            handle = source.opendir(directory)
+            single = list(source.readdir(handle, 0))
+            assert columns(source, handle, version) == single
+            source.releasedir(handle)
+    finally:
+        source.close()
+
+
+def columns(source: ContainerSource, handle: int, version: int) -> list[DirEntry]:
+    """All entries, by columns where there are such."""
+    found, by_columns = list(itertools.islice(source.readdir(handle, 0), 1)), 0
+    while True:
+        offset = found[-1].offset
+        page = source.page(handle, offset, version)
+        if page is None:
+            more = list(itertools.islice(source.readdir(handle, offset), 1))
+            if not more:
+                assert by_columns > FILES // 2
+                return found
+            found += more
+            continue
+        assert page.nodes.tolist() == page.attrs[:, 0].tolist()
+        attrs = (Attr(*row) for row in page.attrs.tolist())
+        entries = map(DirEntry, page.names, attrs, page.offsets)
+        new = [entry for entry in entries if entry.offset > offset]
+        assert new
+        by_columns += len(new)
+        found += new
+
+
+def test_what_the_kernel_was_given_is_forgotten_as_often(tmp_path: Path) -> None:
+    source = ContainerSource(winkfs.open(make(tmp_path, 100), "a"))
+    try:
+        paths = NodePaths(source)
+        folder = source.lookup(source.root, b"d")
+        above = paths.give(1, b"d", folder)
+        entries = list(source.readdir(source.opendir(folder.id), 0))
+        numbers = paths.give_many(above, entries, files=True)
+        assert numbers == [BY_ID | entry.attr.id for entry in entries]
+        paths.give_many(above, entries, files=True)
+        paths.give_many(above, entries[:30], files=True)
+        given = Counter(dict.fromkeys(numbers, 2)) + Counter(numbers[:30])
+        for entry, number in zip(entries[20:40], numbers[20:40], strict=True):
+            assert paths.give(above, entry.name, entry.attr) == number
+            given[number] += 1
+        draw = random.Random(3)
+        while given:
+            number, count = draw.choice(list(given.items()))
+            part = draw.randint(1, count)
+            if draw.random() < 0.2:
+                assert paths.id(str(number)) == number ^ BY_ID
+            paths.forget(number, part)
+            given = given - Counter({number: part})
+            assert (number in paths.known or number in paths.listed) == (number in given)
+        assert not paths.listed
+        assert len(paths.known) == 2  # the top directory and this
+    finally:
+        source.close()
+
+
+def test_a_file_that_was_only_listed_is_found_after_a_rename(tmp_path: Path) -> None:
+    source = ContainerSource(winkfs.open(make(tmp_path, 100), "a"))
+    try:
+        paths = NodePaths(source)
+        folder = source.lookup(source.root, b"d")
+        above = paths.give(1, b"d", folder)
+        entries = list(source.readdir(source.opendir(folder.id), 0))
+        numbers = paths.give_many(above, entries, files=True)
+        source.rename(folder.id, entries[5].name, folder.id, b"new")
+        paths.moved(f"{above}/{entries[5].name.decode()}", f"{above}/new")
+        for id in (entries[5].attr.id, entries[6].attr.id):
+            source.places.forget_recent(id)
+        for i, known in ((5, b"new"), (6, entries[6].name)):
+            with pytest.raises(OSError, match="Stale"):
+                paths.attr(str(numbers[i]))
+            paths.look_again()
+            assert paths.attr(str(numbers[i])) == source.lookup(folder.id, known)
+    finally:
+        source.close()
