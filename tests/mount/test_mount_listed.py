@@ -252,3 +252,27 @@ def test_a_file_that_was_only_listed_is_found_after_a_rename(tmp_path: Path) -> 
             assert paths.attr(str(numbers[i])) == source.lookup(folder.id, known)
     finally:
         source.close()
+
+
+def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(
+    tmp_path: Path,
+) -> None:
+    """Who has it open by O_PATH may still ask for it by its number."""
+    source = ContainerSource(winkfs.open(make(tmp_path, 3), "a"))
+    try:
+        paths = NodePaths(source)
+        folder = source.lookup(source.root, b"d")
+        above = paths.give(1, b"d", folder)
+        entries = list(source.readdir(source.opendir(folder.id), 0))
+        old, _, other = paths.give_many(above, entries, files=True)
+        source.rename(folder.id, entries[2].name, folder.id, entries[0].name)
+        paths.moved(f"{above}/{entries[2].name.decode()}", f"{above}/{entries[0].name.decode()}")
+        with pytest.raises(OSError, match=r"Stale|No such file"):
+            paths.attr(str(old))
+        source.rename(folder.id, entries[0].name, folder.id, b"new")
+        paths.moved(f"{above}/{entries[0].name.decode()}", f"{above}/new")
+        assert paths.known[other].name == b"new"
+        assert paths.known[old].above == 0
+        assert paths.attr(str(other)) == source.lookup(folder.id, b"new")
+    finally:
+        source.close()

@@ -75,7 +75,9 @@ class NodePaths(Paths):
             run = self.listed.get(number)
             if run is None:
                 raise refuse(errno.ESTALE)
-            node = self._know(number, run.above, run.name(number))
+            name = run.name(number)
+            is_gone = (run.above, name) in self._names  # another file has the name by now
+            node = self._know(number, 0 if is_gone else run.above, name)
         return node
 
     def directory(self, path: str) -> int:
@@ -142,9 +144,11 @@ class NodePaths(Paths):
                 raise refuse(errno.ESTALE)
 
     def _know(self, number: int, above: int, name: bytes, id: int = 0) -> Node:
-        """Remember what has a number. `id`: of what has none by its id."""
+        """Remember what has a number. `above` 0: its name is gone; `id`: of what has none by its
+        id."""
         node = self.known[number] = Node(id or number ^ BY_ID, above, name)
-        self._names[above, name] = number
+        if above:
+            self._names[above, name] = number
         run = self.listed.pop(number, None)
         if run is not None:
             run.left -= 1
