@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import pty
 import shlex
@@ -9,11 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 import commands
 import pytest
@@ -183,6 +187,15 @@ def test_full_standard_output_is_one_line(tmp_path: Path) -> None:
 # --- signals ---
 
 
+def wait_until_read(pipe: IO[bytes]) -> None:
+    """Until nothing is left in a pipe, and who reads it has had time to wait for more."""
+    left = array.array("i", [1])
+    while left[0]:
+        time.sleep(0.05)
+        fcntl.ioctl(pipe, termios.FIONREAD, left)
+    time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
 )
@@ -198,7 +211,7 @@ def test_signal_is_one_line_and_leaves_nothing_half_written(
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write(bytes(3_000_000))
         process.stdin.flush()
-        time.sleep(0.5)  # it has read all of it, and waits for more
+        wait_until_read(process.stdin)
         process.send_signal(number)
         process.wait(60)
         assert process.stderr.read().decode() == f"winkfs: {line}\n"
