@@ -203,76 +203,78 @@ def columns(source: ContainerSource, handle: int, version: int) -> list[DirEntry
         found += new
 
 
-def test_what_the_kernel_was_given_is_forgotten_as_often(tmp_path: Path) -> None:
+class Listed:
+    """A directory of 100 files that the kernel was given by a listing.
+
+    numbers  that it knows the files of `entries` by; `above`: the directory
+    """
+
+    def __init__(self, source: ContainerSource) -> None:
+        self.source, self.paths = source, NodePaths(source)
+        folder = source.lookup(source.root, b"d")
+        self.folder, self.above = folder.id, self.paths.give(1, b"d", folder)
+        self.entries = list(source.readdir(source.opendir(folder.id), 0))
+        self.numbers = self.paths.give_many(self.above, self.entries, files=True)
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        self.source.rename(self.folder, old, self.folder, new)
+        self.paths.moved(f"{self.above}/{old.decode()}", f"{self.above}/{new.decode()}")
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Iterator[Listed]:
     source = ContainerSource(winkfs.open(make(tmp_path, 100), "a"))
     try:
-        paths = NodePaths(source)
-        folder = source.lookup(source.root, b"d")
-        above = paths.give(1, b"d", folder)
-        entries = list(source.readdir(source.opendir(folder.id), 0))
-        numbers = paths.give_many(above, entries, files=True)
-        assert numbers == [BY_ID | entry.attr.id for entry in entries]
-        paths.give_many(above, entries, files=True)
-        paths.give_many(above, entries[:30], files=True)
-        given = Counter(dict.fromkeys(numbers, 2)) + Counter(numbers[:30])
-        for entry, number in zip(entries[20:40], numbers[20:40], strict=True):
-            assert paths.give(above, entry.name, entry.attr) == number
-            given[number] += 1
-        draw = random.Random(3)
-        while given:
-            number, count = draw.choice(list(given.items()))
-            part = draw.randint(1, count)
-            if draw.random() < 0.2:
-                assert paths.id(str(number)) == number ^ BY_ID
-            paths.forget(number, part)
-            given = given - Counter({number: part})
-            assert (number in paths.known or number in paths.listed) == (number in given)
-        assert not paths.listed
-        assert len(paths.known) == 2  # the top directory and this
+        yield Listed(source)
     finally:
         source.close()
 
 
-def test_a_file_that_was_only_listed_is_found_after_a_rename(tmp_path: Path) -> None:
-    source = ContainerSource(winkfs.open(make(tmp_path, 100), "a"))
-    try:
-        paths = NodePaths(source)
-        folder = source.lookup(source.root, b"d")
-        above = paths.give(1, b"d", folder)
-        entries = list(source.readdir(source.opendir(folder.id), 0))
-        numbers = paths.give_many(above, entries, files=True)
-        source.rename(folder.id, entries[5].name, folder.id, b"new")
-        paths.moved(f"{above}/{entries[5].name.decode()}", f"{above}/new")
-        for id in (entries[5].attr.id, entries[6].attr.id):
-            source.places.forget_recent(id)
-        for i, known in ((5, b"new"), (6, entries[6].name)):
-            with pytest.raises(OSError, match="Stale"):
-                paths.attr(str(numbers[i]))
-            paths.look_again()
-            assert paths.attr(str(numbers[i])) == source.lookup(folder.id, known)
-    finally:
-        source.close()
+def test_what_the_kernel_was_given_is_forgotten_as_often(listed: Listed) -> None:
+    paths, entries, numbers = listed.paths, listed.entries, listed.numbers
+    assert numbers == [BY_ID | entry.attr.id for entry in entries]
+    paths.give_many(listed.above, entries, files=True)
+    paths.give_many(listed.above, entries[:30], files=True)
+    given = Counter(dict.fromkeys(numbers, 2)) + Counter(numbers[:30])
+    for entry, number in zip(entries[20:40], numbers[20:40], strict=True):
+        assert paths.give(listed.above, entry.name, entry.attr) == number
+        given[number] += 1
+    draw = random.Random(3)
+    while given:
+        number, count = draw.choice(list(given.items()))
+        part = draw.randint(1, count)
+        if draw.random() < 0.2:
+            assert paths.id(str(number)) == number ^ BY_ID
+        paths.forget(number, part)
+        given = given - Counter({number: part})
+        assert (number in paths.known or number in paths.listed) == (number in given)
+    assert not paths.listed
+    assert len(paths.known) == 2  # the top directory and this
+
+
+def test_a_file_that_was_only_listed_is_found_after_a_rename(listed: Listed) -> None:
+    source, paths, entries = listed.source, listed.paths, listed.entries
+    listed.rename(entries[5].name, b"new")
+    for id in (entries[5].attr.id, entries[6].attr.id):
+        source.places.forget_recent(id)
+    for i, known in ((5, b"new"), (6, entries[6].name)):
+        with pytest.raises(OSError, match="Stale"):
+            paths.attr(str(listed.numbers[i]))
+        paths.look_again()
+        assert paths.attr(str(listed.numbers[i])) == source.lookup(listed.folder, known)
 
 
 def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(
-    tmp_path: Path,
+    listed: Listed,
 ) -> None:
     """Who has it open by O_PATH may still ask for it by its number."""
-    source = ContainerSource(winkfs.open(make(tmp_path, 3), "a"))
-    try:
-        paths = NodePaths(source)
-        folder = source.lookup(source.root, b"d")
-        above = paths.give(1, b"d", folder)
-        entries = list(source.readdir(source.opendir(folder.id), 0))
-        old, _, other = paths.give_many(above, entries, files=True)
-        source.rename(folder.id, entries[2].name, folder.id, entries[0].name)
-        paths.moved(f"{above}/{entries[2].name.decode()}", f"{above}/{entries[0].name.decode()}")
-        with pytest.raises(OSError, match=r"Stale|No such file"):
-            paths.attr(str(old))
-        source.rename(folder.id, entries[0].name, folder.id, b"new")
-        paths.moved(f"{above}/{entries[0].name.decode()}", f"{above}/new")
-        assert paths.known[other].name == b"new"
-        assert paths.known[old].above == 0
-        assert paths.attr(str(other)) == source.lookup(folder.id, b"new")
-    finally:
-        source.close()
+    paths, (name, other_name), (old, other) = (
+        listed.paths, [entry.name for entry in listed.entries[:2]], listed.numbers[:2],
+    )  # fmt: skip
+    listed.rename(other_name, name)
+    with pytest.raises(OSError, match=r"Stale|No such file"):
+        paths.attr(str(old))
+    listed.rename(name, b"new")
+    assert paths.known[other].name == b"new"
+    assert paths.known[old].above == 0
+    assert paths.attr(str(other)) == listed.source.lookup(listed.folder, b"new")
