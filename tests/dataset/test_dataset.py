@@ -14,7 +14,6 @@ from openfiles import descriptors
 from seam import Call, disk_calls, once
 
 import winkfs
-from winkformats import native
 from winkfs.dataset.dataset import create
 from winkfs.dataset.transaction import begin
 from winkfs.errors import Closed
@@ -181,7 +180,7 @@ def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPat
         assert list(reader.get_many([*"543210", "same"])) == [*[b"x"] * 6, b"5"]
         assert [entry.read() for entry in entries if entry.name == "same"] == [b"5"]
         del entries
-        assert len(descriptors()) <= before + 2 * (5 + (native.code is not None))
+        assert len(descriptors()) <= before + 2 * 6  # one of them sees how long what is mapped is
 
 
 def test_threads_share_a_reader(root: str) -> None:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -141,32 +142,31 @@ def test_two_readers_in_order_at_the_same_time(pushes: Pushes) -> None:
 
 def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> None:
     cool(corpus)
-    source = ContainerSource(winkfs.open(corpus))
-    numbers = source.numbered()
-    assert numbers is not None
-    folder = numbers.find(TOP, b"folder1")[0]
-    node = numbers.find(folder, b"page00151")[0]
-    other = numbers.find(numbers.find(TOP, b"folder3")[0], b"page00599")[0]
-    answered, done = list[int](), threading.Event()
+    with closing(ContainerSource(winkfs.open(corpus))) as source:
+        numbers = source.numbered()
+        assert numbers is not None
+        folder = numbers.find(TOP, b"folder1")[0]
+        node = numbers.find(folder, b"page00151")[0]
+        other = numbers.find(numbers.find(TOP, b"folder3")[0], b"page00599")[0]
+        answered, done = list[int](), threading.Event()
 
-    def answer(held: Held) -> None:
-        assert numbers.present(held[1], 4096)
-        answered.append(held[1])
-        done.set()
+        def answer(held: Held) -> None:
+            assert numbers.present(held[1], 4096)
+            answered.append(held[1])
+            done.set()
 
-    cool(corpus)
-    if numbers.present(node, 4096):  # to ask begins to read it: not of `other`
-        pytest.skip("this filesystem does not drop pages, or does not tell")
-    waiting = Waiting(numbers, answer)
-    waiting.takes((1, node, b""), 4096, caller=7)
-    assert not waiting.takes((2, other, b""), 4096, caller=7)  # one reader
-    assert waiting.takes((3, other, b""), 4096, caller=8)
-    assert done.wait(20)
-    assert not waiting.takes((4, other, b""), 4096, caller=9)  # it is there by now
-    waiting.end()
-    assert waiting.busy == 0
-    assert other in answered
-    source.close()
+        cool(corpus)
+        if numbers.present(node, 4096):  # to ask begins to read it: not of `other`
+            pytest.skip("this filesystem does not drop pages, or does not tell")
+        waiting = Waiting(numbers, answer)
+        waiting.takes((1, node, b""), 4096, caller=7)
+        assert not waiting.takes((2, other, b""), 4096, caller=7)  # one reader
+        assert waiting.takes((3, other, b""), 4096, caller=8)
+        assert done.wait(20)
+        assert not waiting.takes((4, other, b""), 4096, caller=9)  # it is there by now
+        waiting.end()
+        assert waiting.busy == 0
+        assert other in answered
 
 
 # --- which numbers are given ---
