@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import random
+import resource
 import types
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from container_checks import VARIANTS, assert_sound, contents, one_line
 from openfiles import descriptors
 
 import winkfs
+from winkformats import native
 from winkfs import Container, CorruptError
 
 base, c = container_checks.base, container_checks.c  # fixtures
@@ -556,3 +558,21 @@ def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None
         writer.put("b", b"4")  # the file ends later now; nothing behind the old end is asked for
         writer.sync()
         assert list(reader.get_many(["a", "a much longer name"])) == [b"3", b"1"]
+
+
+@pytest.mark.parametrize("way", ["compiled", "in Python"])
+def test_a_read_needs_no_descriptor_more(tmp_path, monkeypatch, way):
+    """Where a process has as many open files as it may have, what is open is read all the same."""
+    if way == "in Python":
+        monkeypatch.setattr(native, "code", None)
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"{n}", b"%d" % n) for n in range(2000))
+    with winkfs.open(tmp_path / "c") as c:
+        c.engine.fast = None
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            found = [c.read(f"{n}") for n in range(2000)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert found == [b"%d" % n for n in range(2000)]

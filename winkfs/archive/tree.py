@@ -175,6 +175,7 @@ class Tree:
         self._read_once = ReadOnce()
         self._exclude = exclude
         self._names = names
+        self._room = ROOM if has_ample_memory() else LITTLE_ROOM
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         with self._opened() as root:
@@ -356,7 +357,6 @@ class Tree:
         memory, in 0.6 of the time."""
         left: list[int] = []  # directories that the walk has left
         ahead: deque[tuple[list[Found], list[int], Future[Plain]]] = deque()
-        self._room = ROOM if has_ample_memory() else LITTLE_ROOM
         walk, threads = self._found(root, left.append), ThreadPoolExecutor(READERS, "winkfs-read")
         try:
             while True:

@@ -338,15 +338,18 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     base.looks.advise()
     cells = base.looks.view if copy is None else copy
     files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
-    if _is_compiled(store):
-        return native.code.reader(  # type: ignore[no-any-return]
-            view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel, overlay,
-            (stale, drafts, bulk), *files, -1 if writable else at, size_then, int(due * 1e9),
-        )  # fmt: skip
-
-    # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
-    # Nobody goes by the place of these descriptors, and to set it takes half the time of fstat.
-    seek, (data_file, index_file) = os.lseek, (-1 if fd < 0 else os.dup(fd) for fd in files)
+    try:
+        if _is_compiled(store):
+            return native.code.reader(  # type: ignore[no-any-return]
+                view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel,
+                overlay, (stale, drafts, bulk), *files, -1 if writable else at, size_then,
+                int(due * 1e9),
+            )  # fmt: skip
+        # What is mapped must not be cut short meanwhile: a look behind its end ends the process.
+        # Nobody goes by the place of these descriptors, and to set it takes half the time of fstat.
+        seek, (data_file, index_file) = os.lseek, _duplicates(files)
+    except OSError:  # no descriptor is left; the ordinary way needs none
+        return None
 
     def read(key: str | bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
@@ -481,6 +484,18 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
         return body[start:]
 
     return read
+
+
+def _duplicates(files: Iterable[int]) -> list[int]:
+    """Descriptors of our own, -1 for -1. Raises OSError, and has none then."""
+    found = list[int]()
+    try:
+        for fd in files:
+            found.append(fd if fd < 0 else os.dup(fd))
+    except OSError:
+        _close_all(found)
+        raise
+    return found
 
 
 def _close_all(files: Iterable[int]) -> None:

@@ -37,11 +37,9 @@ from winkformats.disk.room import has_ample_memory
 from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
-BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk; or
-FAR: Final = (
-    64 << 20
-)  # where they go faster, so that a request that is late holds up no others, than
-FAST: Final = 1 << 30  # bytes a second, and there is memory for it
+BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk
+FAR: Final = 64 << 20  # the same where they go fast: a request that is late holds up no others
+FAST: Final = 1 << 30  # bytes a second; and there has to be memory for it
 STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 PATCHED: Final = 64  # places whose pages are brought at once
@@ -205,7 +203,7 @@ class FileStorage(Storage):
 
     def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
         # A page that is not in the page cache is read before a part of it is written: those of
-        # many places are read together, in a third of the time of one by one.
+        # many places are read together: 16 us each, one by one 52 to 77.
         for at in range(0, len(offsets), PATCHED):
             some = offsets[at : at + PATCHED]
             with contextlib.suppress(OSError):  # only advice
