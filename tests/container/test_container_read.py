@@ -16,7 +16,6 @@ from container_checks import VARIANTS, assert_sound, contents, one_line
 from openfiles import descriptors
 
 import winkfs
-from winkformats import native
 from winkfs import Container, CorruptError
 
 base, c = container_checks.base, container_checks.c  # fixtures
@@ -560,11 +559,8 @@ def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None
         assert list(reader.get_many(["a", "a much longer name"])) == [b"3", b"1"]
 
 
-@pytest.mark.parametrize("way", ["compiled", "in Python"])
-def test_a_read_needs_no_descriptor_more(tmp_path, monkeypatch, way):
+def test_a_read_needs_no_descriptor_more(tmp_path):
     """Where a process has as many open files as it may have, what is open is read all the same."""
-    if way == "in Python":
-        monkeypatch.setattr(native, "code", None)
     with winkfs.create(tmp_path / "c") as c:
         c.put_many((f"{n}", b"%d" % n) for n in range(2000))
     with winkfs.open(tmp_path / "c") as c:
