@@ -15,11 +15,11 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 235,  # 53 of them of the four stores of records, 8 of the engine of mounts
+    "modules": 236,  # 53 of them of the four stores of records, 8 of the engine of mounts
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
-    "modules imported by one other": 29,
+    "modules imported by one other": 30,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)

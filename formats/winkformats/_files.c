@@ -19,7 +19,6 @@
 #define LIST 4096         /* bytes of the names of extended attributes */
 #define CACHED 0x08       /* RWF_NOWAIT: only what is in the page cache */
 #define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not there does not stay */
-#define MOST (1 << 30)      /* bytes of contents that are read at once */
 #define LISTED (96 << 10) /* bytes of a directory that is listed at once, */
 #define NAMES (LISTED / 24) /* and names in it: each has a record of at least 24 bytes */
 
@@ -99,38 +98,36 @@ static void take(int directory, const char *name, bool file, const Plain *plain,
     close(fd);
 }
 
-/* read_files(directories, names, kinds, everything, device, inode, large, sparse, room)
- * -> (contents, rows): of the first files, until their contents have more than `room` bytes.
+/* read_files(directories, names, kinds, everything, device, inode, large, sparse, buffer)
+ * -> (used, rows): of the first files, as long as the buffer takes a file of `large` bytes.
  *
  * directories  int64[n]: the descriptor that each name is in
  * kinds        uint8[n]: 'f' a file, 'd' a directory, others are left
- * contents     a bytearray, one behind the other
+ * buffer       takes the contents, one behind the other: `used` bytes
  * rows         a bytearray, int64[as many, FIELDS]. -1 bytes of content: left to the caller, as what
  *              has extended attributes, holes, is large or has just changed, cannot be read, or
  *              could leave pages in the cache */
 FUNCTION(read_files)
 {
-    Py_buffer b[2] = {0};
-    PyObject *names, *found = NULL, *contents = NULL, *rows = NULL;
+    Py_buffer b[3] = {0};
+    PyObject *names, *found = NULL, *rows = NULL;
     Plain plain;
-    long long room;
     int everything;
     const char **texts = NULL;
-    if (!PyArg_ParseTuple(args, "y*O!y*pKKLLL", b, &PyList_Type, &names, b + 1, &everything,
-                          &plain.device, &plain.inode, &plain.large, &plain.sparse, &room))
+    if (!PyArg_ParseTuple(args, "y*O!y*pKKLLw*", b, &PyList_Type, &names, b + 1, &everything,
+                          &plain.device, &plain.inode, &plain.large, &plain.sparse, b + 2))
         goto end;
     Py_ssize_t n = PyList_GET_SIZE(names), done = 0;
     plain.everything = everything;
     if (lengths_differ(b[0].len, n) || lengths_differ(8 * b[1].len, n))
         goto end;
-    if (room < 0 || room > MOST || plain.large < 0 || plain.large > MOST) {
-        PyErr_SetString(PyExc_ValueError, "too much room");
+    if (plain.large < 0 || plain.large > b[2].len) {
+        PyErr_SetString(PyExc_ValueError, "the buffer takes no file of `large` bytes");
         goto end;
     }
     texts = PyMem_Calloc((size_t)n + 1, sizeof *texts);
     rows = texts ? PyByteArray_FromStringAndSize(NULL, 8 * FIELDS * n) : PyErr_NoMemory();
-    contents = rows ? PyByteArray_FromStringAndSize(NULL, room + plain.large) : NULL;
-    bool good = contents;
+    bool good = rows;
     for (Py_ssize_t i = 0; good && i < n; i++)
         good = (texts[i] = PyBytes_AsString(PyList_GET_ITEM(names, i)));
     if (!good)
@@ -138,21 +135,19 @@ FUNCTION(read_files)
     const int64_t *directories = b[0].buf;
     Bytes kinds = b[1].buf;
     int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
-    Contents into = {PyByteArray_AS_STRING(contents), 0, DONTCACHE};
+    Contents into = {b[2].buf, 0, DONTCACHE};
     Py_BEGIN_ALLOW_THREADS
-    for (; done < n && into.used <= room; done++, row += FIELDS) {
+    for (; done < n && into.used + plain.large <= b[2].len; done++, row += FIELDS) {
         row[0] = -1;
         if (kinds[done] == 'f' || kinds[done] == 'd')
             take((int)directories[done], texts[done], kinds[done] == 'f', &plain, &into, row);
     }
     Py_END_ALLOW_THREADS
-    if (PyByteArray_Resize(contents, (Py_ssize_t)into.used) == 0
-        && PyByteArray_Resize(rows, 8 * FIELDS * done) == 0)
-        found = PyTuple_Pack(2, contents, rows);
+    if (PyByteArray_Resize(rows, 8 * FIELDS * done) == 0)
+        found = Py_BuildValue("LO", (long long)into.used, rows);
 end:
     PyMem_Free(texts);
-    release(b, 2);
-    Py_XDECREF(contents);
+    release(b, 3);
     Py_XDECREF(rows);
     return found;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import secrets
@@ -15,9 +16,10 @@ from typing import Any
 import pytest
 
 from winkformats import native
-from winkfs.archive import pack, tree
+from winkfs.archive import ahead, pack
+from winkfs.archive.ahead import MANY, OPEN
 from winkfs.archive.items import LARGE, SPARSE, Item, Large, Note
-from winkfs.archive.tree import MANY, OPEN, OwnFiles, Tree
+from winkfs.archive.tree import OwnFiles, Tree
 from winkfs.container.writemany import Row
 
 pytestmark = pytest.mark.skipif(native.built() is None, reason="nothing was compiled")
@@ -64,12 +66,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("room", [0, 4000, tree.ROOM])
+@pytest.mark.parametrize("room", [0, 4000, ahead.ROOM])
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_same_as_one_by_one(
     root: Path, monkeypatch: pytest.MonkeyPatch, room: int, everything: bool
 ) -> None:
-    monkeypatch.setattr(tree, "ROOM", room)
+    monkeypatch.setattr(ahead, "ROOM", room)
     try:
         os.setxattr(root / "script", "user.one", b"1")
         os.setxattr(root / "d3", "user.two", b"2")
@@ -132,14 +134,14 @@ def test_what_is_in_the_place_of_a_listed_file(
     root.mkdir()
     for name in "abc":
         (root / name).write_bytes(b"1")
-    plain = Tree._plain
+    plain = ahead.Ahead._plain
 
-    def swapped(self: Tree, some: list[tree.Found]) -> tree.Plain:
+    def swapped(self: ahead.Ahead, some: list[ahead.Found], buffer: mmap.mmap) -> ahead.Plain:
         if (root / "b").is_file():
             swap(root / "b")
-        return plain(self, some)
+        return plain(self, some, buffer)
 
-    monkeypatch.setattr(Tree, "_plain", swapped)
+    monkeypatch.setattr(ahead.Ahead, "_plain", swapped)
     notes: list[Note] = []
     items = list(Tree(root, notes.append, str(tmp_path)).items(by_mtime=False))
     assert [item.name for item in items if item.name != b"b"] == [b"a", b"c"]
@@ -205,5 +207,21 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         (b"", [b"a"], b"f"), (one, [b"a"], b""), (one, ["a"], b"f"), (one, (b"a",), b"f"),
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
-            code.read_files(directories, names, kinds, False, 0, 0, LARGE, SPARSE, 1 << 20)
-    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, 1) == (b"", b"")
+            code.read_files(directories, names, kinds, False, 0, 0, LARGE, SPARSE, bytearray(LARGE))
+    for small in (bytearray(LARGE - 1), bytes(LARGE)):
+        with pytest.raises((ValueError, TypeError)):
+            code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, small)
+    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, bytearray(LARGE)) == (0, b"")
+
+
+def test_a_buffer_is_taken_again_when_no_view_of_it_is_left() -> None:
+    buffers = ahead.Buffers(8192)
+    first = memoryview(buffers.take())[:100][10:20]
+    second = buffers.take()
+    first[:] = bytes(10)
+    second[:4096] = b"2" * 4096
+    assert bytes(first) == bytes(10)
+    del first
+    third = buffers.take()
+    assert third is not second
+    assert len(buffers._all) == 2

@@ -15,19 +15,15 @@ import errno
 import os
 import stat
 import struct
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice, product
-from typing import BinaryIO, Final, NamedTuple
-
-import numpy as np
+from typing import BinaryIO, Final
 
 from winkformats import native
-from winkformats.arrays import Int64
 from winkformats.disk.pagecache import OnceFile, ReadOnce
-from winkformats.disk.room import has_ample_memory
 from winkformats.extsort import BIAS, SortedRecords
+from winkfs.archive.ahead import DIR, FILE, LINK, OTHER, Ahead, Found
 from winkfs.archive.items import (
     LARGE,
     PERMISSIONS,
@@ -60,7 +56,6 @@ from winkfs.units import nearest_ns
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-FILE, DIR, LINK, OTHER = b"f", b"d", b"l", b"o"
 MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
 MARKS: Final = (None, False, True)
 CHANGED: Final = "changed while it was read"
@@ -74,12 +69,6 @@ UNHELD: Final = {
 }
 CHUNK: Final = 1 << 16
 SOME: Final = 1024  # names of a directory that are taken at once
-MANY: Final = 256  # names that the compiled path reads at once,
-OPEN: Final = 64  # directories that are kept open for them,
-ROOM: Final = 2 << 20  # and bytes of their contents, about; where memory is not ample
-LITTLE_ROOM: Final = 512 << 10
-READERS: Final = 3  # threads that do so: a disk that is waited for does several reads at once
-FIELDS: Final = 5  # of what it says of each
 NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
 OWN: Final = frozenset(
@@ -88,18 +77,6 @@ OWN: Final = frozenset(
 )
 """What follows BASE in the names of a container's files."""
 
-
-class Found(NamedTuple):
-    """A name in the tree that is not read yet."""
-
-    path: bytes  # from the directory `fd`
-    fd: int
-    name: bytes  # from the root
-    kind: bytes
-
-
-Plain = tuple[bytearray, bytearray]
-"""Of the first of many files: their contents, and int64[n, FIELDS]; -1: see `Tree._read`."""
 
 Chosen = tuple[bytes, Seen, bool | None]
 """With its kind; see `items.Chooser`."""
@@ -175,7 +152,6 @@ class Tree:
         self._read_once = ReadOnce()
         self._exclude = exclude
         self._names = names
-        self._room = ROOM if has_ample_memory() else LITTLE_ROOM
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         with self._opened() as root:
@@ -350,65 +326,15 @@ class Tree:
     # What is in it
 
     def _each(self, root: int) -> Iterator[Item]:
-        return filter(None, (self._read(found, None) for found in self._found(root)))
+        return filter(None, map(self._read, self._found(root)))
 
     def _ahead(self, root: int) -> Generator[Item | Block, None, None]:
-        """The same. The next ones are read while these are stored: 78,000 files of 8 KB, already in
-        memory, in 0.6 of the time."""
-        left: list[int] = []  # directories that the walk has left
-        ahead: deque[tuple[list[Found], list[int], Future[Plain]]] = deque()
-        walk, threads = self._found(root, left.append), ThreadPoolExecutor(READERS, "winkfs-read")
-        try:
-            while True:
-                some = list(_some(walk, left))
-                if some:
-                    ahead.append((some, left.copy(), threads.submit(self._plain, some)))
-                    left.clear()
-                if ahead and (len(ahead) > READERS or not some):
-                    found, _, plain = ahead[0]
-                    yield from self._taken(found, plain, threads)
-                    for fd in ahead.popleft()[1]:
-                        os.close(fd)
-                elif not some:
-                    return
-        finally:
-            threads.shutdown(cancel_futures=True)
-            walk.close()
-            for fd in [*left, *(fd for _, fds, _ in ahead for fd in fds)]:
-                os.close(fd)
+        """The same, and the next ones are read while these are stored."""
+        leave = self._own.data if self._own else None
+        ahead = Ahead(self._read, xattrs=self._xattrs.everything, leave=leave)
+        return ahead.items(partial(self._found, root))
 
-    def _plain(self, some: list[Found]) -> Plain:
-        """Read the first of these, as many as there is room for."""
-        directories = np.array([found.fd for found in some], np.int64)
-        kinds = b"".join([found.kind for found in some])
-        device, inode = (self._own and self._own.data) or (0, 0)
-        return native.code.read_files(  # type: ignore[no-any-return]
-            directories, [found.path for found in some], kinds, self._xattrs.everything, device,
-            inode, LARGE, SPARSE, self._room,
-        )  # fmt: skip
-
-    def _taken(
-        self, some: list[Found], plain: Future[Plain], threads: ThreadPoolExecutor
-    ) -> Iterator[Item | Block]:
-        while some:
-            contents, raw = plain.result()
-            facts = np.frombuffer(raw, np.int64).reshape(-1, FIELDS).T
-            n = facts.shape[1]
-            if rest := some[n:]:
-                plain = threads.submit(self._plain, rest)
-            block = _block(some[:n], memoryview(contents), facts)
-            odd = facts[0] < 0
-            odd |= np.fromiter((len(name) > MAX_NAME for name in block.names), bool, n)
-            start = 0
-            for i in [*np.flatnonzero(odd).tolist(), n]:
-                if start < i:
-                    yield block.part(start, i)
-                if i < n and (item := self._read(some[i], None)):
-                    yield item
-                start = i + 1
-            some = rest
-
-    def _read(self, found: Found, mtime_ns: int | None) -> Item | None:
+    def _read(self, found: Found, mtime_ns: int | None = None) -> Item | None:
         """-> the file, or None and a note. `mtime_ns`: the time to give it, whatever it has now."""
         if len(found.name) > MAX_NAME:
             what = f"its name has {len(found.name):,} bytes, a container takes {MAX_NAME:,}"
@@ -615,21 +541,6 @@ def _seek_data(fd: int, at: int) -> int:
         if error.errno != errno.ENXIO:
             raise
         return INT64
-
-
-def _some(walk: Iterator[Found], left: list[int]) -> Iterator[Found]:
-    for found in islice(walk, MANY):
-        yield found
-        if len(left) >= OPEN:
-            return
-
-
-def _block(some: list[Found], contents: memoryview, facts: Int64) -> Block:
-    """Of files with those facts; of what is not plain, too, without content."""
-    ends = np.cumsum(np.maximum(facts[0], 0)).tolist()
-    data = [contents[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    folders = np.fromiter((found.kind == DIR for found in some), bool, len(some))
-    return Block([found.name for found in some], data, facts, folders)
 
 
 def _kind(entry: os.DirEntry[str]) -> bytes:

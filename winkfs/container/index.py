@@ -30,6 +30,7 @@ from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
+JOINED: Final = 512  # bulk rows that are joined with those that come next
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 
 
@@ -243,7 +244,10 @@ class Index:
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
         """Files put in bulk; whether their names are double is looked at by `settle`."""
         rows = hash_rows(self.settings.htalgo, keys, pos)
-        self.bulk.append(rows)
+        if self.bulk and len(self.bulk[-1].pos) < JOINED:  # each array has 112 bytes more
+            self.bulk[-1] = join_rows([self.bulk[-1], rows])
+        else:
+            self.bulk.append(rows)
         if self._bulk_keys is not None:
             self._bulk_keys += keys
             if len(self._bulk_keys) > FOLD:

@@ -158,9 +158,9 @@ def append_plain(
     pointers = np.zeros(n, np.int64) if bare else places[0]
     if files.framed is not None:
         pointers = np.where(files.framed, -1, pointers)
-    put = Placed(files, keys, places[-1], pointers, fileids, mtimes)
-    store.catalog.put_many(put, attrs)
-    return places[-1], places[0]
+    positions = places[-1].copy()  # it is kept, and would keep all of them
+    store.catalog.put_many(Placed(files, keys, positions, pointers, fileids, mtimes), attrs)
+    return positions, places[0]
 
 
 def _encoded(

@@ -16,6 +16,7 @@ import numpy as np
 
 from winkformats import native
 from winkformats.arrays import Bools, Int64, keep_heap
+from winkformats.disk.room import has_ample_memory
 from winkfs.container.draft import CHUNK
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES, Compressor
 from winkfs.container.manyentries import append_plain, can_append, with_frames
@@ -39,7 +40,8 @@ ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
 STEP: Final = 256  # rows taken before their size is looked at
 FEW_BARE: Final = 16  # files without content that are written one by one: a run takes as long
 FIRST: Final = 64  # rows of the first batch, for their size is not known
-BYTES: Final = 2 << 20  # content of a batch, about
+BYTES: Final = 2 << 20  # content of a batch, about; where memory is not ample
+FEW_BYTES: Final = 512 << 10
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
@@ -423,6 +425,7 @@ class Gatherer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._most = BYTES if has_ample_memory() else FEW_BYTES
         self._clear()
 
     def _clear(self) -> None:
@@ -452,7 +455,7 @@ class Gatherer:
         self._ftypes += ftypes
         self._attrs += attrs
         self._size += sum(map(len, data))
-        if self._size >= BYTES or len(self._names) >= ROWS:
+        if self._size >= self._most or len(self._names) >= ROWS:
             self.put()
 
     def put(self) -> None:
