@@ -122,26 +122,40 @@ class NodePaths(Paths):
         return 1
 
     def look_again(self) -> bool:
-        """Look the last numbers up from the top: one of them may have been asked of by an earlier
-        call, and stand for nothing any more."""
+        """Look the last numbers up: one of them may have been asked of by an earlier call, and
+        stand for nothing any more."""
         for number in (self._asked, self._before):
             with contextlib.suppress(OSError):
                 self._look_up(number)
         return True
 
     def _look_up(self, number: int) -> None:
+        """From the nearest directory above that the Source still knows: from the top it would be
+        0.6 ms in a deep tree."""
         way = list[Node]()
         while number != TOP:
             node = self.known.get(number)
             if node is None or not node.above:
                 raise refuse(errno.ESTALE)
+            if self._is_found(node):
+                break
             way.append(node)
             number = node.above
-        id = self.source.root
         for node in reversed(way):
-            id = self.source.lookup(id, node.name).id
-            if id != node.id:
+            if not self._is_found(node):
                 raise refuse(errno.ESTALE)
+
+    def _is_found(self, node: Node) -> bool:
+        """Whether the Source knows the directory that a name is in, and from now on what has it."""
+        try:
+            id = self.source.lookup(self.known[node.above].id, node.name).id
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            return False
+        if id != node.id:
+            raise refuse(errno.ESTALE)
+        return True
 
     def _know(self, number: int, above: int, name: bytes, id: int = 0) -> Node:
         """Remember what has a number. `above` 0: its name is gone; `id`: of what has none by its
