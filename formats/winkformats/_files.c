@@ -17,15 +17,15 @@
 #define LAST 9000000000   /* seconds: what is later, or as much earlier, is left */
 #define BLOCK 512         /* bytes that st_blocks counts */
 #define LIST 4096         /* bytes of the names of extended attributes */
-#define CACHED 0x08       /* RWF_NOWAIT: only what is in the page cache */
-#define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not there does not stay */
+#define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not in the page cache does not stay */
+#define SYS_CACHESTAT 451 /* since Linux 6.5 */
 #define LISTED (96 << 10) /* bytes of a directory that is listed at once, */
 #define NAMES (LISTED / 24) /* and names in it: each has a record of at least 24 bytes */
 
 typedef struct {
     char *data;
     int64_t used;
-    int flags;
+    bool dontcache; /* whether the filesystem knows it, as far as we know */
 } Contents;
 
 typedef struct {
@@ -47,20 +47,40 @@ static bool has_xattrs(int fd, bool everything)
     return everything && n > 0;
 }
 
-/* Read `size` bytes, or less than that of a file that is shorter: false. */
+/* Pages of a file that the page cache has; -1: that is not known. A read with RWF_NOWAIT would have
+ * them brought. */
+static int64_t resident(int fd)
+{
+    uint64_t range[2] = {0, 0}, found[5]; /* linux/mman.h: cachestat_range, cachestat */
+    return syscall(SYS_CACHESTAT, fd, range, found, 0) == 0 ? (int64_t)found[0] : -1;
+}
+
+/* Read `size` bytes, or less than that of a file that is shorter: false. Also where pages could stay
+ * that were not there. */
 static bool fill(int fd, int64_t size, Contents *into)
 {
-    for (int64_t got = 0; got < size;) {
-        struct iovec to = {into->data + into->used + got, (size_t)(size - got)};
-        ssize_t more = preadv2(fd, &to, 1, got, into->flags);
-        if (more > 0)
-            got += more;
-        else if (more < 0 && into->flags == DONTCACHE && (errno == EOPNOTSUPP || errno == EINVAL))
-            into->flags = CACHED;
-        else
+    bool brought = false;
+    if (!into->dontcache && size) {
+        int64_t there = resident(fd), page = sysconf(_SC_PAGESIZE);
+        brought = there == 0;
+        if (!brought && there != (size + page - 1) / page)
             return false;
     }
-    return true;
+    int64_t got = 0;
+    while (got < size) {
+        struct iovec to = {into->data + into->used + got, (size_t)(size - got)};
+        ssize_t more = preadv2(fd, &to, 1, got, into->dontcache ? DONTCACHE : 0);
+        if (more < 0 && into->dontcache && (errno == EOPNOTSUPP || errno == EINVAL)) {
+            into->dontcache = false;
+            return fill(fd, size, into);
+        }
+        if (more <= 0)
+            break;
+        got += more;
+    }
+    if (brought)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    return got == size;
 }
 
 static bool same_time(struct timespec a, struct timespec b)
@@ -135,7 +155,7 @@ FUNCTION(read_files)
     const int64_t *directories = b[0].buf;
     Bytes kinds = b[1].buf;
     int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
-    Contents into = {b[2].buf, 0, DONTCACHE};
+    Contents into = {b[2].buf, 0, true};
     Py_BEGIN_ALLOW_THREADS
     for (; done < n && into.used + plain.large <= b[2].len; done++, row += FIELDS) {
         row[0] = -1;

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,44 @@ def test_pack_of_a_tree_leaves_none_of_its_pages_but_keeps_those_that_were_there
     assert resident(used) == before
     with winkfs.open(tmp_path / "c") as container:
         assert [container.read(path.name) for path in files] == [x.read_bytes() for x in files]
+
+
+@pytest.fixture
+def btrfs(tmp_path: Path) -> Iterator[Path]:
+    """It does not know RWF_DONTCACHE, and RWF_NOWAIT has it read ahead."""
+    place, image = tmp_path / "btrfs", tmp_path / "image"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(256 << 20)
+    for command in (["mkfs.btrfs", "-q", image], ["mount", "-o", "loop", image, place]):
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("needs mkfs.btrfs, a kernel that knows it, and root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_nor_does_it_on_btrfs(btrfs: Path, tmp_path: Path) -> None:
+    """The compiled path asks the kernel itself."""
+    (btrfs / "tree").mkdir()
+    files = [btrfs / "tree" / f"file{size}" for size in [*SIZES, *range(5001, 90_000, 3000)]]
+    for path in files:
+        path.write_bytes(os.urandom(int(path.name[4:])))
+    evict(*files)
+    used, in_part = files[2], files[-1]
+    assert used.read_bytes()
+    with in_part.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read ahead
+        os.pread(file.fileno(), 2 * PAGE, 5 * PAGE)
+    before = [resident(path) for path in files]
+    assert sum(before) == before[2] + before[-1]
+    assert before[2] > 10
+    assert 0 < before[-1] < 10
+    pack(btrfs / "tree", tmp_path / "c")
+    assert [resident(path) for path in files] == before
+    with winkfs.open(tmp_path / "c") as container:
+        assert [container.read(x.name) for x in files] == [x.read_bytes() for x in files]
 
 
 def test_pack_of_a_tar_file_leaves_none_of_its_pages(files: list[Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -183,11 +183,8 @@ class Engine:
         self._beyond += count
         if self._beyond < PRUNED:
             return
-        known = self.nodes.known
-        old = list(itertools.islice(known, 1, 2 * self._beyond + 1))  # without the top directory
-        for number in old:
-            known[number] = known.pop(number)
-        self._prunes, self._beyond = self._connection.prune(old), 0
+        self._prune(self.nodes.known, 1, 2 * self._beyond)  # without the top directory
+        self._beyond = 0
 
     def _made(self, node: int, name: bytes) -> Reply:
         return self._entry(node, name, self.operations.lookup(_path(node, name))[0])
@@ -456,7 +453,7 @@ class Engine:
             self._prune_oldest(count)
         beyond = len(self.nodes.listed) - LISTED
         if self._prunes and beyond > 0:
-            self._prune_listed(min(beyond, MOST_PRUNED))
+            self._prune(self.nodes.listed, 0, min(beyond, MOST_PRUNED))
 
     def _packed(self, node: int, entries: list[DirEntry], asked: bool) -> list[bytes]:
         numbers = self._numbers(node, entries) if asked else [0] * len(entries)
@@ -483,12 +480,11 @@ class Engine:
         self._given(len(numbers) - numbers.count(0))
         return numbers
 
-    def _prune_listed(self, count: int) -> None:
-        """The same of files that were only listed."""
-        listed = self.nodes.listed
-        old = list(itertools.islice(listed, count))
+    def _prune(self, numbers: dict[int, Any], skip: int, count: int) -> None:
+        """Have the kernel forget the first of these behind `skip`, which become the last."""
+        old = list(itertools.islice(numbers, skip, skip + count))
         for number in old:
-            listed[number] = listed.pop(number)
+            numbers[number] = numbers.pop(number)
         self._prunes = self._connection.prune(old)
 
 
