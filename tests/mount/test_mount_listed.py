@@ -264,6 +264,17 @@ def test_a_file_that_was_only_listed_is_found_after_a_rename(listed: Listed) -> 
         assert paths.attr(str(listed.numbers[i])) == source.lookup(listed.folder, known)
 
 
+def test_a_file_whose_directory_the_kernel_has_forgotten_is_stale(listed: Listed) -> None:
+    paths, number = listed.paths, str(listed.numbers[0])
+    assert paths.attr(number) == listed.entries[0].attr
+    paths.forget(listed.above, 1)
+    listed.source.places.forget_recent(listed.entries[0].attr.id)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Stale"):
+            paths.attr(number)
+        paths.look_again()
+
+
 def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(
     listed: Listed,
 ) -> None:

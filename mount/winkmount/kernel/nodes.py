@@ -147,8 +147,11 @@ class NodePaths(Paths):
 
     def _is_found(self, node: Node) -> bool:
         """Whether the Source knows the directory that a name is in, and from now on what has it."""
+        above = self.known.get(node.above)
+        if above is None:  # the kernel has forgotten it
+            raise refuse(errno.ESTALE)
         try:
-            id = self.source.lookup(self.known[node.above].id, node.name).id
+            id = self.source.lookup(above.id, node.name).id
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
