@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,3 +24,17 @@ def in_memory() -> Iterator[Path]:
         prefix="winkfs-test-", dir=MEMORY if room else None, ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder).resolve()
+
+
+def mount_disk(place: Path, kind: str, size: int, options: str = "loop") -> bool:
+    """Make a directory, and mount a new filesystem of `size` bytes there, in a file beside it ->
+    whether that can be done here. Who calls it has it unmounted."""
+    image = place.with_name(f"{place.name}.image")
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(size)
+    if not shutil.which(f"mkfs.{kind}"):
+        return False
+    commands: list[list[str | Path]]
+    commands = [[f"mkfs.{kind}", "-q", image], ["mount", "-o", options, image, place]]
+    return all(subprocess.run(how, capture_output=True).returncode == 0 for how in commands)

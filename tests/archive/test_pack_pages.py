@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from commands import Run
 from commands import run as run
+from folders import mount_disk
 
 import winkfs
 from winkformats.disk import pagecache
@@ -90,15 +91,9 @@ def test_pack_of_a_tree_leaves_none_of_its_pages_but_keeps_those_that_were_there
 @pytest.fixture
 def btrfs(tmp_path: Path) -> Iterator[Path]:
     """It does not know RWF_DONTCACHE, and RWF_NOWAIT has it read ahead."""
-    place, image = tmp_path / "btrfs", tmp_path / "image"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(256 << 20)
-    for command in (["mkfs.btrfs", "-q", image], ["mount", "-o", "loop", image, place]):
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("needs mkfs.btrfs, a kernel that knows it, and root")
+    place = tmp_path / "btrfs"
+    if not mount_disk(place, "btrfs", 256 << 20):
+        pytest.skip("needs mkfs.btrfs, a kernel that knows it, and root")
     yield place
     subprocess.run(["umount", "-l", place], check=True)
 

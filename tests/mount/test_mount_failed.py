@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from folders import mount_disk
 from mounting import command, leave_dead, need_fuse, watched
 from mounting import there as there  # a fixture
 
@@ -30,13 +31,8 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    place, image = tmp_path / "disk", tmp_path / "image"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(60 << 20)
-    how = ["mount", "-o", "loop,errors=remount-ro", image, place]
-    made = subprocess.run(["mkfs.ext4", "-q", image], capture_output=True).returncode == 0
-    if not made or subprocess.run(how, capture_output=True).returncode:
+    place = tmp_path / "disk"
+    if not mount_disk(place, "ext4", 60 << 20, "loop,errors=remount-ro"):
         assert os.environ.get("CI") != "true", "CI must be able to mount an ext4"
         pytest.skip("only root can mount an ext4")
     source = subprocess.run(

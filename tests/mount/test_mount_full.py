@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from folders import mount_disk
 from mounting import mounted
 
 import winkfs
@@ -27,15 +27,12 @@ SIZE = 64 << 20  # bytes of the disk
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """An ext4 in a file; a tmpfs where the machine has no loop devices."""
-    place, image = tmp_path / "disk", tmp_path / "image"
-    place.mkdir()
-    with image.open("wb") as file:
-        file.truncate(SIZE)
-    attempts = [["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place]]
-    if shutil.which("mkfs.ext4"):
-        subprocess.run(["mkfs.ext4", "-q", image], check=True)
-        attempts.insert(0, ["mount", "-o", "loop", image, place])
-    if not any(subprocess.run(how, capture_output=True).returncode == 0 for how in attempts):
+    place = tmp_path / "disk"
+    tmpfs = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place]
+    if (
+        not mount_disk(place, "ext4", SIZE)
+        and subprocess.run(tmpfs, capture_output=True).returncode
+    ):
         assert os.environ.get("CI") != "true", "CI must be able to mount a small disk"
         pytest.skip("only root can mount a small disk")
     yield place
