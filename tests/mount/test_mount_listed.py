@@ -273,6 +273,8 @@ def test_a_file_whose_directory_the_kernel_has_forgotten_is_stale(listed: Listed
         with pytest.raises(OSError, match="Stale"):
             paths.attr(number)
         paths.look_again()
+    with pytest.raises(OSError, match="Stale"):
+        paths.above(number)
 
 
 def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(

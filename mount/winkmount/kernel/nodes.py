@@ -112,10 +112,17 @@ class NodePaths(Paths):
         except OSError as error:  # a damaged inode, whose attributes a directory may have, too
             if error.errno != errno.EIO or not node.above:
                 raise
-            return self.source.lookup(self.known[node.above].id, node.name)
+            return self.source.lookup(self._above(node).id, node.name)
 
     def above(self, path: str) -> int:
-        return self.known[self._node(path).above or TOP].id
+        return self._above(self._node(path)).id
+
+    def _above(self, node: Node) -> Node:
+        """The directory that a name is in, the top one where the name is gone."""
+        above = self.known.get(node.above or TOP)
+        if above is None:  # the kernel has forgotten it
+            raise refuse(errno.ESTALE)
+        return above
 
     def links(self, id: int) -> int:
         """What is found by a name has it."""
@@ -147,9 +154,7 @@ class NodePaths(Paths):
 
     def _is_found(self, node: Node) -> bool:
         """Whether the Source knows the directory that a name is in, and from now on what has it."""
-        above = self.known.get(node.above)
-        if above is None:  # the kernel has forgotten it
-            raise refuse(errno.ESTALE)
+        above = self._above(node)
         try:
             id = self.source.lookup(above.id, node.name).id
         except OSError as error:
