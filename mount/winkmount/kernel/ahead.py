@@ -47,16 +47,16 @@ class Stream:
     done, stop   behind the last one that was pushed; the end of the directory
     mark         one that is left out, so that its reader asks for it: the kernel does not tell what
                  it reads of the page cache; -1: none
-    goes_on      the last one that was read was marked
+    left_out     the last one that was read was not to be pushed: it may wait for what is
     window       how many were pushed at once
     """
 
-    __slots__ = ("at", "done", "goes_on", "mark", "order", "page", "stop", "window")
+    __slots__ = ("at", "done", "left_out", "mark", "order", "page", "stop", "window")
 
     def __init__(self, page: Page, at: int, stop: int, window: int) -> None:
         self.page, self.order = page, page.nodes[:stop].tolist()
         self.at, self.done, self.stop, self.window = at, at + 1, stop, window
-        self.mark, self.goes_on = -1, False
+        self.mark, self.left_out = -1, False
 
     @property
     def ended(self) -> bool:
@@ -66,20 +66,17 @@ class Stream:
         """Whether a file is one that comes next, or that follows what was pushed, or one among
         those that was not pushed."""
         after, done = self.at + 1, self.done
-        marked = self.mark >= 0 and self.order[self.mark] == node
-        if marked:
-            at = self.mark
-        else:
-            try:
-                at = self.order.index(node, after, min(max(after + SKIPPED, done + 1), self.stop))
-            except ValueError:
-                return False
-        if at < done and not marked and self._pushes(at, at + 1).all():
+        try:
+            at = self.order.index(node, after, min(max(after + SKIPPED, done + 1), self.stop))
+        except ValueError:
+            return False
+        left_out = at < done and (at == self.mark or not self._pushes(at, at + 1).all())
+        if at < done and not left_out:
             if at >= after + SKIPPED:
                 return False
             self.done, self.window = at + 1, 0  # the kernel has let go of it
-        self.at, self.goes_on = at, marked
-        if self.mark <= at or self.done <= self.mark:
+        self.at, self.left_out = at, left_out
+        if not at < self.mark < self.done:
             self.mark = -1
         return True
 
@@ -89,12 +86,12 @@ class Stream:
         Where many are read, most are pushed after it, and their reader comes back for one that is
         left out before these, while they are being pushed: 20,000 HTML files in 0.9 s, not 1.05.
         """
+        if self.mark >= 0:
+            return None, None  # a large one
         self.window = min(max(2 * self.window, FIRST), AT_ONCE)
-        first = None
-        if not self.goes_on:
-            first = self._batch(self.window if self.window < BEYOND else self.window // 4)
         if self.window < BEYOND:
-            return first, None
+            return self._batch(self.window), None
+        first = None if self.left_out else self._batch(self.window // 4)
         found = np.flatnonzero(self._pushes(self.done, min(self.done + AHEAD, self.stop)))
         if not len(found):
             return first, None
@@ -160,7 +157,7 @@ class Ahead:
         if stream is None:
             return False
         busy = self.busy
-        if busy and not (stream.goes_on and stream is self._pushed):
+        if busy and not (stream.left_out and stream is self._pushed):
             return False
         first, beyond = stream.batches()
         if not busy and first is None and beyond is None:
