@@ -18,7 +18,7 @@ from mounting import WINKFS, leave_dead, mounted, need_fuse, serving
 import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.numbers import TOP, Numbers
-from winkmount.kernel.ahead import AHEAD, FIRST, LARGEST, Ahead, Batch, Held, Waiting
+from winkmount.kernel.ahead import AHEAD, BEYOND, FIRST, LARGEST, Ahead, Batch, Held, Waiting
 from winkmount.kernel.entries import IN_VAIN, PROBES, Giving
 
 FILES: Final = 600
@@ -62,6 +62,8 @@ class Pushes:
         assert found is not None
         self.numbers: Numbers = found
         self.pushed, self.answered = list[int](), list[int]()
+        self.going, self.gate = list[int](), threading.Event()  # much that is being pushed
+        self.gate.set()
         self.ahead = Ahead(found, self._push, lambda held: self.answered.append(held[1]))
         self.ahead.start()
         folders = [found.find(TOP, b"folder%d" % i)[0] for i in range(FILES // PER_FOLDER)]
@@ -72,6 +74,10 @@ class Pushes:
 
     def _push(self, batch: Batch) -> None:
         page, chosen = batch
+        if len(chosen) >= BEYOND // 2 + 1:
+            self.going = [self.nodes.index(node) for node in page.nodes[chosen].tolist()]
+            assert self.gate.wait(20)
+            self.going = []
         contents = self.numbers.contents(page, chosen)
         for i, data in zip(chosen.tolist(), contents, strict=True):
             number = self.nodes.index(int(page.nodes[i]))
@@ -108,6 +114,31 @@ def test_files_in_order_are_pushed_each_once_and_few_are_asked_for(pushes: Pushe
     assert len(pushes.pushed) == len(set(pushes.pushed)) >= FILES * 0.8
     assert asked <= FILES * 0.2
     assert not any(len(content(i)) in (0, LARGEST + 5000) for i in pushes.pushed)
+
+
+def test_who_comes_to_the_file_left_out_waits_for_those_behind_it_and_nobody_else(
+    pushes: Pushes,
+) -> None:
+    pushes.gate.clear()
+    i = 0
+    while not pushes.going:
+        taken = pushes.ahead.takes((i, pushes.nodes[i], b"")) if i not in pushes.pushed else False
+        while taken and pushes.nodes[i] not in pushes.answered:
+            threading.Event().wait(0.001)
+        while pushes.ahead.busy and not pushes.going:
+            threading.Event().wait(0.001)
+        i += 1
+    going = pushes.going
+    marked = max(j for j in range(going[0]) if 0 < len(content(j)) <= LARGEST)
+    assert marked not in pushes.pushed
+    assert pushes.ahead.takes((marked, pushes.nodes[marked], b""))
+    assert not pushes.ahead.takes((going[3], pushes.nodes[going[3]], b""))  # or it would hang
+    assert pushes.nodes[marked] not in pushes.answered
+    pushes.gate.set()
+    while pushes.ahead.busy:
+        threading.Event().wait(0.001)
+    assert pushes.nodes[marked] == pushes.answered[-1]
+    assert set(going) < set(pushes.pushed)
 
 
 def test_random_reads_push_little(pushes: Pushes) -> None:

@@ -23,8 +23,8 @@ from winkmount.source import Nodes, Page
 log = logging.getLogger("winkmount")
 
 FIRST, AHEAD = 2, 64  # files pushed before they are asked for, at first and at most
-MOST: Final = 2 << 20  # bytes of them
-AT_ONCE: Final = AHEAD // 2  # files of a batch, and MOST // 2 bytes
+AT_ONCE: Final = AHEAD // 2  # of a batch; there may be two
+MOST: Final = 1 << 20  # bytes of a batch
 BEYOND: Final = 16  # files of a batch from which on the next one is pushed while these are read
 LARGEST: Final = 1 << 17  # bytes of a file that is pushed
 SKIPPED: Final = 3  # files that a reader may leave out and still go in order
@@ -87,7 +87,7 @@ class Stream:
         left out before these, while they are being pushed: 20,000 HTML files in 0.9 s, not 1.05.
         """
         if self.mark >= 0:
-            return None, None  # a large one
+            return None, None  # it is a large file, and others behind it are pushed
         self.window = min(max(2 * self.window, FIRST), AT_ONCE)
         if self.window < BEYOND:
             return self._batch(self.window), None
@@ -103,7 +103,7 @@ class Stream:
         start = max(self.done, self.at + 1)
         stop = min(start + files, self.stop)
         sizes = np.minimum(self.page.attrs[start:stop, 2], LARGEST)
-        self.done = start + int(np.searchsorted(np.cumsum(sizes), MOST // 2, "right"))
+        self.done = start + int(np.searchsorted(np.cumsum(sizes), MOST, "right"))
         chosen = np.flatnonzero(self._pushes(start, self.done)) + start
         return (self.page, chosen) if len(chosen) else None
 
@@ -118,7 +118,7 @@ class Stream:
 
 class Ahead:
     """Pushes the contents of the next files into the page cache when files are read in the order of
-    their directory, before the answer to the read: so a reader sleeps once for many files.
+    their directory, before the answer to a read: so a reader sleeps once for many files.
 
     A second thread does so, and answers that read: the kernel lets a push wait while the file is
     being read, and the first thread goes on with what others ask. What is held back is of a file
@@ -199,15 +199,15 @@ class Ahead:
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
             first, held, beyond = wanted
-            self._pushes(first)
+            self._advance(first)
             try:
                 self._answer(held)
             except OSError as error:
                 log.error("read: %s", error)
-            self._pushes(beyond)
+            self._advance(beyond)
             self._done += 1
 
-    def _pushes(self, batch: Batch | None) -> None:
+    def _advance(self, batch: Batch | None) -> None:
         if batch is not None:
             try:
                 self._push(batch)
