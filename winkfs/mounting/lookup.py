@@ -371,7 +371,8 @@ class Lookup:
         if not good.any():
             return good, starts
         view, starts = np.frombuffer(data, np.uint8), np.where(good, starts, 0)
-        at = starts + 7 + (view[starts + 1].astype(np.int64) << 8) + view[starts + 2]
+        key_size = rows_at(view, starts + 1, 2).view(">u2").ravel()
+        at = starts + 7 + key_size.astype(np.int64)
         good &= at + sizes <= len(data) - 4
         ends = np.where(good, at + sizes, len(data) - 4)
         sizes_there = rows_at(view, np.where(good, at, 4) - 4, 4).view(">u4").ravel()
