@@ -548,9 +548,9 @@ class Changes:
         self._kv.reserve(self._waiting + 64 + len(key))
         if draft is None:
             pos, inode = self.files.inode(key)
-            gone = pos, inode.size, inode.lsize, set(inode.pointers)
+            gone = pos, inode.size, inode.lsize, inode.owned
         else:
-            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
+            gone = draft.old, draft.old_size, draft.old_lsize, frozenset(draft.owned)
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
         self.files.doom(*gone, delete=True)
@@ -739,7 +739,7 @@ class Changes:
             store.times.add(draft.mtime, min([pos, *inode.pointers]))
         store.itotsz += size - draft.old_size
         store.dtotsz += draft.lsize - draft.old_lsize
-        self.files.doom_entries(draft.owned - inode.owned)
+        self.files.doom_entries(draft.owned_beside(inode))
         self.last = pos
         if bulk:
             store.index.add_bulk([draft.key], np.array([pos]))
@@ -846,7 +846,7 @@ class Changes:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue
             draft.old, inode = found
+            draft.added |= draft.owned
             draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
             draft.over = None
-            draft.owned.update(inode.pointers)
             self._waiting += draft.promised
