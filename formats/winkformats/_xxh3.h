@@ -29,7 +29,7 @@
 #define SECRET 192 /* bytes */
 #define STRIPE 64
 #define STRIPES ((SECRET - STRIPE) / 8) /* of a block */
-#define AHEAD 4096 /* bytes of a long run that are brought in ahead, past a page, where the processor
+#define FETCHED 4096 /* bytes of a long run that are brought in ahead, past a page, where the processor
                       stops: 14 GB/s from memory, not 8 */
 
 static const uint8_t secret[SECRET] = {
@@ -153,13 +153,13 @@ CLONES static uint64_t xxh3_long(const uint8_t *first, const uint8_t *p, size_t 
     uint64_t lanes[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
     const uint8_t *at = p, *last = p + n - STRIPE;
     size_t left = (n - 1) / STRIPE; /* stripes before the last, which may overlap them */
-    bool ahead = n > AHEAD;
+    bool ahead = n > FETCHED;
     while (left) {
         size_t some = left < STRIPES ? left : STRIPES;
         accumulate(lanes, at == p ? first : at, key);
         for (size_t i = 1; i < some; i++) {
             if (ahead)
-                __builtin_prefetch(at + STRIPE * i + AHEAD);
+                __builtin_prefetch(at + STRIPE * i + FETCHED);
             accumulate(lanes, at + STRIPE * i, key + 8 * i);
         }
         at += STRIPE * some;
