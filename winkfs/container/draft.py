@@ -107,11 +107,7 @@ class Draft:
     @property
     def owns(self) -> bool:
         """Whether there is one."""
-        under = self.under
-        return bool(self.added) or (
-            under is not None
-            and (under.attrs is not None or len(as_array(under.extents).pointers) > 0)
-        )
+        return bool(self.added or (self.under is not None and self.under.pointers))
 
     def owned_beside(self, inode: Inode) -> Set[int]:
         """Those of them that another inode does not name. Cost: of 4,000 extents 0.1 ms, a third of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -546,11 +546,12 @@ class Changes:
             self.files.doom_entries(draft.owned)
             return
         self._kv.reserve(self._waiting + 64 + len(key))
+        gone: tuple[int, int, int, Set[int]]
         if draft is None:
             pos, inode = self.files.inode(key)
             gone = pos, inode.size, inode.lsize, inode.owned
         else:
-            gone = draft.old, draft.old_size, draft.old_lsize, frozenset(draft.owned)
+            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
         self.files.doom(*gone, delete=True)

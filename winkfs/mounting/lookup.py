@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import xxhash
 
-from winkformats.arrays import Bools, Int64, rows_at
+from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
+from winkformats.kv.scan import lengths_at
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
 from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, FileType, Inode, assemble, cut
@@ -365,20 +366,18 @@ class Lookup:
     ) -> tuple[Bools, Int64]:
         """`_usual` of many entries: of the file at these places, in `data`, which begins at `low`
         -> bool[n]; where the values begin."""
-        last = len(data) - ROUND  # nothing behind it is an entry
-        starts = places - low
-        good = (starts >= 0) & (starts <= last)
+        layout, starts = self._store.kv.layout, places - low
+        good = (starts >= 0) & (starts <= len(data) - ROUND)  # nothing behind it is an entry
         if not good.any():
             return good, starts
-        view, starts = np.frombuffer(data, np.uint8), np.where(good, starts, 0)
-        key_size = rows_at(view, starts + 1, 2).view(">u2").ravel()
-        at = starts + 7 + key_size.astype(np.int64)
+        starts = np.where(good, starts, 0)
+        at = starts + 7 + lengths_at(data, starts + 1, layout.key)
         good &= at + sizes <= len(data) - 4
         ends = np.where(good, at + sizes, len(data) - 4)
-        sizes_there = rows_at(view, np.where(good, at, 4) - 4, 4).view(">u4").ravel()
-        sums = self._store.kv.layout.sums_at(places, data, starts + 1, ends)
-        good &= (view[starts] <= 1) & (sizes_there == sizes)
-        return good & (sums == rows_at(view, ends, 4).view(">u4").ravel()), at
+        good &= lengths_at(data, np.where(good, at, 4) - 4, layout.value) == sizes
+        good &= np.frombuffer(data, np.uint8)[starts] <= 1
+        sums = layout.sums_at(places, data, starts + 1, ends)
+        return good & (sums == column(rows_at(data, ends, 4), ">u4", 0)), at
 
     def value(self, pos: int, least: int, framed: bool) -> bytes:
         """The checked value of the entry at `pos`; what is in it, where it is a frame.

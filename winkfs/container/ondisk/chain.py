@@ -105,7 +105,7 @@ def entries_of(
     raises   CorruptError, where it is damaged
     """
     inode = Inode.decode(entry_at(pos).value, form, file=file, offset=pos)
-    found = set(inode.owned)
+    found = set(inode.pointers)
     try:
         for at, below in _below(inode, pos, entry_at, form, file):
             if at in seen:

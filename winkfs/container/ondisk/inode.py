@@ -86,13 +86,12 @@ ValueAt = Callable[[int, int, bool], bytes]
 class ExtentArray(Sequence[Extent]):
     """Extents in file order, immutable. `rows`: int64[n, 3], (pointer, skip, size)."""
 
-    __slots__ = ("_ends", "_owned", "_pointers", "rows")
+    __slots__ = ("_ends", "_pointers", "rows")
 
     def __init__(self, rows: Int64) -> None:
         self.rows = rows
         self._ends: Int64 | None = None
         self._pointers: Int64 | None = None
-        self._owned: frozenset[int] | None = None
 
     @classmethod
     def of(cls, extents: Iterable[Extent]) -> Self:
@@ -113,13 +112,6 @@ class ExtentArray(Sequence[Extent]):
             found = np.sort(self.rows[:, 0])
             self._pointers = found[(found > 0) & (np.diff(found, prepend=0) != 0)]
         return self._pointers
-
-    @property
-    def owned(self) -> frozenset[int]:
-        """The same pointers, as a set."""
-        if self._owned is None:
-            self._owned = frozenset(self.pointers.tolist())
-        return self._owned
 
     def part(self, start: int, stop: int) -> Self:
         """The part that holds the bytes [start, stop) of the file."""
@@ -387,10 +379,8 @@ class Inode:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The same as a set. That of an array of extents is made once."""
-        if not isinstance(self.extents, ExtentArray):
-            return frozenset(self.pointers)
-        return self.extents.owned | {self.attrs[0]} if self.attrs else self.extents.owned
+        """The same as a set."""
+        return frozenset(self.pointers)
 
     def encode(self, form: InodeForm, least: int) -> bytes:
         """-> the inode's value, at least `least` bytes, as long as its pairs need.
