@@ -16,6 +16,7 @@ import pytest
 import warm
 from clusters import cluster as cluster  # a fixture
 from drivers import cluster_driver as cluster_driver  # a fixture
+from hypothesis import settings
 from sparking import end_applications
 from sparking import spark as spark  # a fixture
 
@@ -69,8 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=1, help="of the first of them (1)")
     for name, (short, long, what) in AMOUNTS.items():
         group.addoption(f"--{name}", type=int, metavar="N", help=f"{what} ({short}; {long})")
-    start = random.randrange(1 << 16)
-    parser.addoption("--start", type=int, default=start, help="of what is taken one in so many")
+    parser.addoption("--start", type=int, help="of what is taken one in so many (0; --soak draws it)")
 
 
 @pytest.fixture(scope="session")
@@ -104,18 +104,26 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
-    """-> which cases are taken, by the name in EVERY: evenly spread, from another start each run.
-
-    A test that fails says the start under "Captured stdout".
+    """-> which cases are taken, by the name in EVERY: evenly spread, from a fixed start; --soak draws
+    one for each test, and a test that fails prints it under "Captured stdout".
     """
+    start: int | None = request.config.getoption("--start")
+    if start is None:
+        start = random.randrange(1 << 16) if soak else 0
 
     def which(name: str) -> slice:
         step = EVERY[name][soak]
-        start = request.config.getoption("--start") % step
         print(f"one in {step} {name}: again with --start {start}")
-        return slice(start, None, step)
+        return slice(start % step, None, step)
 
     return which
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws the same examples in each run of the suite; with --soak it draws new ones."""
+    settings.register_profile("suite", derandomize=True)
+    if not config.getoption("--soak"):
+        settings.load_profile("suite")
 
 
 # --- the compiled path ---

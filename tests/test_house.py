@@ -14,12 +14,13 @@ from scripts import house
 
 pytestmark = pytest.mark.slow
 
+# Each has room: a bound that is full decides where code goes, which is not its task.
 BOUNDS = {
-    "modules": 236,  # 53 of them of the four stores of records, 8 of the engine of mounts
-    "flat in winkfs/": 8,
+    "modules": 260,
+    "flat in winkfs/": 10,
     "import cycles": 0,
-    "longest chain of imports": 14,
-    "modules imported by one other": 30,
+    "longest chain of imports": 16,
+    "modules imported by one other": 40,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)
