@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=1, help="of the first of them (1)")
     for name, (short, long, what) in AMOUNTS.items():
         group.addoption(f"--{name}", type=int, metavar="N", help=f"{what} ({short}; {long})")
-    parser.addoption("--start", type=int, help="of what is taken one in so many (0; --soak draws it)")
+    parser.addoption("--start", type=int, help="of what is taken one in so many (0)")
 
 
 @pytest.fixture(scope="session")
@@ -104,8 +104,8 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
-    """-> which cases are taken, by the name in EVERY: evenly spread, from a fixed start; --soak draws
-    one for each test, and a test that fails prints it under "Captured stdout".
+    """-> which cases are taken, by the name in EVERY: evenly spread, from a fixed start. --soak
+    draws one for each test; a test that fails prints it under "Captured stdout".
     """
     start: int | None = request.config.getoption("--start")
     if start is None:
@@ -120,7 +120,7 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis draws the same examples in each run of the suite; with --soak it draws new ones."""
+    """Hypothesis draws the same examples in each run of the suite; --soak draws new ones."""
     settings.register_profile("suite", derandomize=True)
     if not config.getoption("--soak"):
         settings.load_profile("suite")
