@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 import warnings
@@ -37,7 +38,7 @@ from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import INODE, Name, to_bytes, to_str
-from winkfs.reader import tell_of_forks
+from winkfs.reader import close_at_end, tell_of_forks
 from winkfs.units import checked_ns
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
@@ -62,9 +63,12 @@ class Engine:
     writer refuses: what it has not synced is known to it alone.
     """
 
+    drops_on_exception: Final = True
+
     def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
         """`mapped`: see `DataFile`."""
         self.lock = threading.RLock()
+        self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Engine] | None = None
         self._path = absolute(base)  # for processes that run in other folders
         self.store = Store(base, writable=mode == "a", mapped=mapped)
         if mode == "a" and UNNAMED in self.store.kv.superblock:
@@ -79,7 +83,6 @@ class Engine:
         except BaseException:
             self.store.abandon()
             raise
-        self._dropped = weakref.finalize(self, _let_go, self.store)
         self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
@@ -88,6 +91,8 @@ class Engine:
         self.troubles = 0
         self._looked = time.monotonic()
         tell_of_forks(self)
+        if mode == "a":
+            close_at_end(self, base, self.lock)
 
     def _attach(self) -> None:
         self._generation = self.store.generation
@@ -96,6 +101,13 @@ class Engine:
         self.files = self.changes.files
         self.bulkget = BulkGet(self.store, self.content)
         self.fast: Read | None = fast_reader(self.store, self.changes.drafts)
+        self._forget_drop()
+        self._dropped = weakref.finalize(self, _let_go, self.store, self.changes.drafts)
+        self._dropped.atexit = not self.store.writable  # a writer is closed by `close_at_end`
+
+    def _forget_drop(self) -> None:
+        if self._dropped is not None:
+            self._dropped.detach()
 
     # --- calls of this library ---
 
@@ -288,7 +300,7 @@ class Engine:
 
     def after_fork(self) -> None:
         """In a child: what the parent has in memory, and its lock, are not ours."""
-        self._dropped.detach()
+        self._forget_drop()
         self.lock = threading.RLock()
         self.fast = None
         self.closed = self.closed or FORKED
@@ -311,7 +323,6 @@ class Engine:
             raise
         old.abandon()
         self.store, self.closed, self._unsure = store, "", False
-        self._dropped = weakref.finalize(self, _let_go, store)
         self._attach()
 
     def pickled(self) -> tuple[str, bool, Moment | None]:
@@ -361,7 +372,7 @@ class Engine:
                     self.store.close()
             finally:
                 self.fast = None
-                self._dropped.detach()
+                self._forget_drop()
                 self.store.abandon()
                 self.closed = "closed"
 
@@ -371,7 +382,7 @@ class Engine:
             if self.closed:
                 return
             self.check_idle()
-            self._dropped.detach()
+            self._forget_drop()
             self.fast, self.closed = None, "closed"
             self.store.close()
 
@@ -571,11 +582,16 @@ def check_columns(names: Iterable[str], schema: Schema) -> None:
             raise ValueError(f"there is no column {name!r} ({there})")
 
 
-def _let_go(store: Store) -> None:
-    """Close what a handle had that nobody has any more. As in a crash, nothing is synced."""
+def _let_go(store: Store, drafts: Mapping[bytes, Draft]) -> None:
+    """Close what a handle had that is gone itself. As in a crash, nothing is synced; where that
+    loses something, a line on stderr reports it."""
+    lost = store.writable and (drafts or store.kv.end != store.synced or store.doomed)
     with contextlib.suppress(OSError):
         store.close()
     what = "writer: what was not synced is lost" if store.writable else "container"
+    if lost:
+        with contextlib.suppress(Exception):  # stderr may be closed
+            print(f"winkfs: {store.base}: unclosed {what}", file=sys.stderr, flush=True)
     warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
 
 

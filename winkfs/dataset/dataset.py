@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
@@ -19,7 +19,7 @@ from winkfs.dataset.records import State, union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.reader import Problem
+from winkfs.reader import Problem, close_at_end
 
 WHOLE = "a data set takes whole files only: put the file anew"
 
@@ -62,6 +62,8 @@ class Dataset(DatasetReading):
     only this handle sees them. A `with` block that ends with an exception leaves no change.
     """
 
+    drops_on_exception: Final = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -78,10 +80,16 @@ class Dataset(DatasetReading):
         self._transaction: Transaction | None = None
         self._writer: ShardWriter | None = None
         self._decided: int | None = None  # see `expect_unchanged`
+        if mode == "a":
+            close_at_end(self, self.base, self._lock)
 
     @property
     def writable(self) -> bool:
         return self._mode == "a"
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def after_fork(self) -> None:
         """In a child: what is being written is the parent's, and stays as it is."""

@@ -1,0 +1,202 @@
+"""The end of the process with writers that are still open, each in a real process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import winkfs
+
+OPEN = "still open for writing at the end of the process"
+BEGIN = """
+import os, sys, threading, time, winkfs, winkfs.dataset
+base = sys.argv[1]
+def opened(path=base):
+    return winkfs.open(path, "a")
+"""
+
+
+def ran(script: str, base: Path) -> tuple[int, str]:
+    """-> exit status and stderr."""
+    found = subprocess.run(
+        [sys.executable, "-c", BEGIN + script, str(base)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.stdout == ""
+    return found.returncode, found.stderr
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("old", b"1")
+    return tmp_path / "c"
+
+
+def names(base: Path) -> list[str]:
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as c:
+        return sorted(c.names())
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise SystemExit('over')", 1)]
+)
+@pytest.mark.parametrize("change", ["put", "append"])
+def test_an_open_writer_is_synced_with_one_line(
+    change: str, end: str, status: int, base: Path
+) -> None:
+    do = "c.put('new', b'2')" if change == "put" else "c.append('old', b'2')"
+    found, err = ran(f"c = opened(); {do}\n{end}", base)
+    assert found == status
+    lines = [line for line in err.splitlines() if line != "over"]
+    assert lines == [f"winkfs: {base}: {OPEN}: synced and closed"]
+    with winkfs.open(base) as c:
+        assert c.read("new" if change == "put" else "old") == (b"2" if change == "put" else b"12")
+
+
+def test_an_uncaught_exception_drops_what_was_not_synced(base: Path) -> None:
+    status, err = ran("c = opened(); c.put('new', b'2'); c.sync(); c.put('late', b'3'); 1 / 0", base)
+    assert status == 1 and "ZeroDivisionError" in err
+    assert err.splitlines()[-1].startswith(f"winkfs: {base}: {OPEN}: an exception ended it")
+    assert names(base) == ["new", "old"]
+
+
+def test_a_closed_writer_is_not_mentioned(base: Path) -> None:
+    assert ran("c = opened(); c.put('new', b'2'); c.close(); d = winkfs.open(base)", base) == (0, "")
+
+
+def test_os_exit_syncs_nothing(base: Path) -> None:
+    assert ran("c = opened(); c.put('new', b'2'); os._exit(0)", base) == (0, "")
+    assert names(base) == ["old"]
+
+
+def test_a_dropped_writer_reports_what_is_lost(base: Path) -> None:
+    script = """
+def main(c):
+    c.append("old", b"2")
+    c.sync()
+    {}
+main(opened())
+"""
+    assert ran(script.format(""), base) == (0, "")
+    _, err = ran(script.format("c.append('old', b'3')"), base)
+    assert err == f"winkfs: {base}: unclosed writer: what was not synced is lost\n"
+    with winkfs.open(base) as c:
+        assert c.read("old") == b"122"
+
+
+def test_a_forked_child_leaves_the_writer_to_its_parent(base: Path) -> None:
+    script = """
+c = opened(); c.put("new", b"2")
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+c.put("late", b"3")
+"""
+    assert ran(script, base)[1].count(OPEN) == 1
+    assert names(base) == ["late", "new", "old"]
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "os.fork"])
+def test_a_child_that_opened_a_writer_syncs_it(how: str, base: Path, tmp_path: Path) -> None:
+    """Also where multiprocessing ends it, which skips atexit."""
+    (tmp_path / "task.py").write_text(
+        "import sys, winkfs\ndef work(base):\n    global c\n    c = winkfs.open(base, 'a')\n"
+        "    c.put('new', b'2')\ndef fail(base):\n    work(base)\n    1 / 0\n"
+    )
+    script = f"""
+sys.path.insert(0, {str(tmp_path)!r})
+import multiprocessing, task
+w = winkfs.create(base + "2")  # a hook is there before the fork
+if {how!r} == "os.fork":
+    if os.fork() == 0:
+        task.work(base)
+        sys.exit()
+    os.wait()
+else:
+    context = multiprocessing.get_context({how!r})
+    for work in task.work, task.fail:
+        child = context.Process(target=work, args=(base,)); child.start(); child.join()
+w.close()
+"""
+    _, err = ran(script, base)
+    assert err.count("synced and closed") == 1
+    assert err.count("an exception ended it") == ("fork" not in how or how == "fork")
+    assert names(base) == ["new", "old"]
+
+
+def test_a_thread_that_still_writes_does_not_hold_the_end_up(base: Path) -> None:
+    script = """
+c = opened()
+def work():
+    for i in range(10**9):
+        c.put(f"n{i % 500}", b"%d" % i)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+c.put("new", b"2")
+"""
+    status, err = ran(script, base)
+    assert status == 0
+    assert f"{OPEN}: synced and closed" in err and "Fatal" not in err
+    assert {"new", "n0"} <= set(names(base))
+
+
+def test_a_thread_that_never_returns_is_not_waited_for(base: Path) -> None:
+    script = """
+import winkfs.reader
+winkfs.reader.PATIENCE = 0.3
+c = opened()
+def rows():
+    yield "new", b"2"
+    time.sleep(1000)
+threading.Thread(target=c.put_many, args=(rows(),), daemon=True).start()
+time.sleep(0.2)
+"""
+    assert ran(script, base) == (
+        0,
+        f"winkfs: {base}: {OPEN}: another thread is in the midst of a call: "
+        "what was not synced is lost\n",
+    )
+    assert names(base) == ["old"]
+
+
+def test_a_writer_that_failed_reports_it_in_one_line(base: Path) -> None:
+    script = """
+import resource
+c = opened()
+c.put("new", b"2")
+size = os.path.getsize(base + ".data")
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+try:
+    c.put("large", bytes(50_000_000))
+except OSError:
+    pass
+"""
+    status, err = ran(script, base)
+    assert status == 0 and "Traceback" not in err
+    assert len(err.splitlines()) == 1 and OPEN in err
+    assert "old" in names(base)
+
+
+def test_a_closed_stderr_is_no_fault(base: Path) -> None:
+    assert ran("c = opened(); c.put('new', b'2'); sys.stderr.close()", base) == (0, "")
+    assert names(base) == ["new", "old"]
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0"])
+def test_the_changes_of_a_data_set_are_committed(end: str, tmp_path: Path) -> None:
+    winkfs.Dataset(winkfs.dataset.create(tmp_path / "s").base).close()
+    script = "d = opened(); d.put('a', b'1'); d.sync(); d.put('b', b'2')\n" + end
+    _, err = ran(script, tmp_path / "s")
+    assert err.count(OPEN) == 1
+    with winkfs.open(tmp_path / "s") as d:
+        assert sorted(d.names()) == (["a"] if end else ["a", "b"])
+
+
+def test_an_error_in_the_prompt_does_not_drop_what_comes_after(base: Path) -> None:
+    script = "c = opened(); sys.ps1 = '>>> '; sys.last_value = ValueError(); c.put('new', b'2')"
+    assert "synced and closed" in ran(script, base)[1]
