@@ -59,14 +59,19 @@ def test_an_open_writer_is_synced_with_one_line(
 
 
 def test_an_uncaught_exception_drops_what_was_not_synced(base: Path) -> None:
-    status, err = ran("c = opened(); c.put('new', b'2'); c.sync(); c.put('late', b'3'); 1 / 0", base)
+    status, err = ran(
+        "c = opened(); c.put('new', b'2'); c.sync(); c.put('late', b'3'); 1 / 0", base
+    )
     assert status == 1 and "ZeroDivisionError" in err
     assert err.splitlines()[-1].startswith(f"winkfs: {base}: {OPEN}: an exception ended it")
     assert names(base) == ["new", "old"]
 
 
 def test_a_closed_writer_is_not_mentioned(base: Path) -> None:
-    assert ran("c = opened(); c.put('new', b'2'); c.close(); d = winkfs.open(base)", base) == (0, "")
+    assert ran("c = opened(); c.put('new', b'2'); c.close(); d = winkfs.open(base)", base) == (
+        0,
+        "",
+    )
 
 
 def test_os_exit_syncs_nothing(base: Path) -> None:
