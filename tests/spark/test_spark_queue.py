@@ -99,7 +99,7 @@ def test_batches_are_ranges_of_ids_and_go_on_from_the_checkpoint(
     assert pour(follow(spark, path), root, check) == []
     assert contents(root) == files and set(written(root).values()) == {1}
     offset = (check / "offsets/2").read_text().splitlines()[-1]
-    assert json.loads(offset) == {"id": 251}
+    assert json.loads(offset) == {"id": 251, "first": 1}
     whole = follow(spark, path, startingOffset=300)
     assert pour(whole, tmp_path / "b", tmp_path / "check2") == [21]
     latest = follow(spark, path, startingOffset="latest")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import winkfs
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
 from winkfs.errors import StalePlan
+from winkfs.stores.ledgerq import Queue, Rotation
 
 pytestmark = pytest.mark.slow
 
@@ -178,6 +180,13 @@ def test_a_container_in_the_place_of_another_ends_the_stream(log: Path, tmp_path
         stream.rows(stream.offset("earliest") | {"contid": end["contid"]}, end)
 
 
+def test_a_start_behind_the_end_is_no_empty_batch(log: Path) -> None:
+    stream = Stream(log)
+    start, end = stream.offset("earliest"), stream.offset("latest", None)
+    with pytest.raises(StalePlan, match=r"its first batch failed.*Begin anew"):
+        stream.rows(end, start)
+
+
 def test_spark_4_1_asks_without_arguments(log: Path) -> None:
     """It knows neither the start of a batch nor limits: a batch is all there is."""
     fields = StructType().add("path", "string").add("content", "binary")
@@ -289,3 +298,79 @@ def test_a_limit_that_this_spark_would_ignore_is_refused(
     for name in ("maxFilesPerTrigger", "maxBytesPerTrigger"):
         with pytest.raises(ValueError, match=f"option {name} needs Spark 4.2"):
             stream_reader({"path": str(log), name: "3"}, StructType().add("path", "string"))
+
+
+# --- each kind of source --------------------------------------------------------------------------
+
+
+def grow(kind: str, source: Path, low: int, high: int) -> None:
+    """Add files, or messages, with the contents b"<low>" .. to a source of some kind."""
+    bodies = [b"%d" % i for i in range(low, high)]
+    if kind == "data set":
+        add(source, {body.decode(): body for body in bodies})
+    elif kind == "queue":
+        with Queue(source, "a", make=True, rotation=Rotation(messages=4)) as queue:
+            queue.push_many(bodies)
+    else:
+        opened = winkfs.open(source, "a") if low else winkfs.create(source, ao=True)
+        with opened as container:
+            container.put_many((body.decode(), body, MOMENT) for body in bodies)
+
+
+@contextmanager
+def reader_of(source: Path, options: dict[str, str]) -> Iterator[Any]:
+    reader = stream_reader({"path": str(source), **options}, StructType().add("content", "binary"))
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def first_end(kind: str, source: Path, options: dict[str, str]) -> Offset:
+    """The end of a first batch of a source that gets the bodies 5 .. 9 after its initial offset."""
+    with reader_of(source, options) as reader:
+        start = json.loads(json.dumps(reader.initialOffset()))
+        grow(kind, source, 5, 10)
+        found: Offset = json.loads(
+            json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        )
+        return found
+
+
+def bodies_of(source: Path, options: dict[str, str], end: Offset) -> list[int]:
+    """The bodies of a batch up to `end` when it is run again, by a reader that begins anew."""
+    with reader_of(source, options) as reader:
+        parts = reader.partitions(json.loads(json.dumps(reader.initialOffset())), end)
+        read = [batch for part in parts for batch in reader.read(part)]
+    return sorted(int(body) for batch in read for body in batch.column("content").to_pylist())
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+@pytest.mark.parametrize("kind", ["container", "data set", "queue"])
+def test_a_first_batch_that_is_run_again_has_the_same_rows(
+    kind: str, begin: str, limit: int | None, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    grow(kind, source, 0, 5)
+    options = {"startingOffset": begin} | ({"maxFilesPerTrigger": str(limit)} if limit else {})
+    end = first_end(kind, source, options)
+    first = 5 if begin == "latest" else 0
+    expected = list(range(first, first + limit if limit else 10))
+    for low in (10, 15):  # the batch failed, and the source has grown
+        grow(kind, source, low, low + 5)
+        assert bodies_of(source, options, end) == expected
+    other = {"startingOffset": "latest" if begin == "earliest" else "earliest"}
+    assert bodies_of(source, options | other, end) == expected  # as in Spark, it counts once
+
+
+def test_messages_removed_before_a_first_batch_runs_again_end_the_stream(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    grow("queue", source, 0, 5)
+    end = first_end("queue", source, {})
+    with Queue(source, "a") as queue:
+        queue.pop_many(9)
+        queue.compact()
+    with pytest.raises(StalePlan, match="messages 1 to 8 are not there any more"):
+        bodies_of(source, {}, end)
+    assert bodies_of(source, {"failOnDataLoss": "false"}, end) == [8, 9]

@@ -20,6 +20,10 @@ nothing but offsets, and each trigger asks the disk anew.
                      stood then; of later ones what they added
     of a queue       {"id": i}: all messages before it were read, whoever else has read them
 
+Each also has "first": the position, generation or id that the stream began with. When a first batch
+that failed is run again, Spark asks for the initial offset anew, though the source may have grown;
+the end of the batch, which is in the checkpoint, has the one that it began with.
+
 The rows of a range do not change, whatever happens after it: of several entries with one name, the
 last one in the range counts, a file that was deleted in it is left out, and what is replaced or
 deleted behind it is still there. So a file that is replaced comes again with a later batch.
@@ -90,6 +94,17 @@ if TYPE_CHECKING:
 Offset = dict[str, Any]
 """Small: Spark writes it into the checkpoint at each trigger."""
 
+ORIGIN = ("snapshot", "first")  # keys that are the same in all offsets of a stream
+
+
+def _origin(offset: Offset) -> Offset:
+    return {key: offset[key] for key in ORIGIN if key in offset}
+
+
+def _going_on(end: Offset, start: Offset) -> Offset:
+    """Return `end` with the origin of `start`: equal offsets must be equal as JSON."""
+    return {key: value for key, value in end.items() if key not in ORIGIN} | _origin(start)
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
@@ -155,13 +170,21 @@ class ContainerFeed:
         self._store.abandon()
 
     def earliest(self) -> Offset:
-        return self._offset(self._store.kv.start)
+        return self._beginning(self._store.kv.start)
 
     def latest(self, start: Offset | None) -> Offset:
         """Up to the last sync. Raises StalePlan where `start` is behind that."""
-        if start is not None:
-            self._check(start)
-        return self._offset(self._store.kv.end)
+        if start is None:
+            return self._beginning(self._store.kv.end)
+        self._check(start)
+        return _going_on(self._offset(self._store.kv.end), start)
+
+    def began(self, end: Offset) -> Offset:
+        """Return the offset that the stream of `end` began with."""
+        return end | {"position": end["first"]}
+
+    def _beginning(self, position: int) -> Offset:
+        return self._offset(position) | {"first": position}
 
     def _offset(self, position: int) -> Offset:
         return {"contid": self._store.settings.contid, "position": position}
@@ -189,12 +212,13 @@ class ContainerFeed:
             sizes = rows.lsize[files]
             fits = limit.fits(sizes)
             if fits < len(files):
-                return self._offset(int(rows.pos[files[fits]]))
+                return _going_on(self._offset(int(rows.pos[files[fits]])), start)
             limit = limit.less(len(files), int(sizes.sum()))
         return end
 
     def partitions(self, start: Offset, end: Offset, *, contents: bool) -> list[Scan | Ordered]:
         low, high = self._check(start), self._check(end)
+        _forward(self._base, low <= high)
         positions, keys = [NOTHING], []
         gone = [np.empty(0, np.bool_)]
         for rows in self._rows(low, high):
@@ -245,20 +269,25 @@ class DatasetFeed:
     def earliest(self) -> Offset:
         """Where what is there now begins."""
         newest = self._log.newest()
-        return self._offset(newest, newest)
+        return self._beginning(newest, newest)
 
     def latest(self, start: Offset | None) -> Offset:
         newest = self._log.newest()
         if start is None:
-            return self._offset(newest, newest + 1)
+            return self._beginning(newest, newest + 1)
         self._check(start, newest)
-        return self._offset(int(start["snapshot"]), newest + 1)
+        return _going_on(self._offset(newest + 1), start)
+
+    def began(self, end: Offset) -> Offset:
+        """Return the offset that the stream of `end` began with."""
+        return self._beginning(int(end["snapshot"]), int(end["first"]))
+
+    def _beginning(self, snapshot: int, generation: int) -> Offset:
+        return self._offset(generation) | {"snapshot": snapshot, "first": generation}
 
     @staticmethod
-    def _offset(snapshot: int, generation: int, shard: int = 0, position: int = 0) -> Offset:
-        return {
-            "snapshot": snapshot, "generation": generation, "shard": shard, "position": position,
-        }  # fmt: skip
+    def _offset(generation: int, shard: int = 0, position: int = 0) -> Offset:
+        return {"generation": generation, "shard": shard, "position": position}
 
     def _check(self, offset: Offset, newest: int) -> None:
         if "snapshot" not in offset:
@@ -289,7 +318,6 @@ class DatasetFeed:
 
     def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         """The end of the batch that begins at `start`. Cost: the columns of one shard."""
-        snapshot = int(start["snapshot"])
         for generation, number, shard, low, high in self._range(start, end):
             record = shard.record
             if low == 0 and high == record.size and limit.holds(record.files, record.content):
@@ -299,7 +327,7 @@ class DatasetFeed:
             fits = limit.fits(sizes)
             if fits < len(pos):
                 position = int(pos[fits]) if fits else low
-                return self._offset(snapshot, generation, number, position)
+                return _going_on(self._offset(generation, number, position), start)
             limit = limit.less(len(pos), int(sizes.sum()))
         return end
 
@@ -309,6 +337,7 @@ class DatasetFeed:
         self._check(start, newest)
         self._check(end, newest)
         first, last = _key(start), _key(end)
+        _forward(self._log.root, first <= last)
         for generation in range(first[0], last[0] + (last[1:] > (0, 0))):
             shards = self._added(int(start["snapshot"]), generation)
             for number, shard in enumerate(shards):
@@ -393,20 +422,29 @@ class ArrivalsFeed:
         return runs[0].first if runs else self.store.next_id
 
     def earliest(self) -> Offset:
-        return {"id": self._first()}
+        return self._beginning(self._first())
 
     def at(self, id: int) -> Offset:
         """Raises ValueError for an id that no message has had yet."""
         if not 0 < id <= self.store.next_id:
             there = f"the next message is {self.store.next_id}"
             raise ValueError(f"option startingOffset is {id}, and {there}: {self._path}")
-        return {"id": id}
+        return self._beginning(id)
 
     def latest(self, start: Offset | None) -> Offset:
         """Raises StalePlan where `start` is behind that."""
-        if start is not None:
-            self._check(start)
-        return {"id": self.store.next_id}
+        if start is None:
+            return self._beginning(self.store.next_id)
+        self._check(start)
+        return _going_on({"id": self.store.next_id}, start)
+
+    def began(self, end: Offset) -> Offset:
+        """Return the offset that the stream of `end` began with."""
+        return self._beginning(int(end["first"]))
+
+    @staticmethod
+    def _beginning(id: int) -> Offset:
+        return {"id": id, "first": id}
 
     def _check(self, offset: Offset) -> int:
         """-> its id. Raises StalePlan."""
@@ -431,9 +469,9 @@ class ArrivalsFeed:
                 sizes = np.array([row.size for row in rows], np.int64)
                 fits = limit.fits(sizes)
                 if fits < len(rows):
-                    return {"id": int(rows[fits].id)}
+                    return _going_on({"id": int(rows[fits].id)}, start)
                 limit = limit.less(len(rows), int(sizes.sum()))
-        return {"id": high}
+        return _going_on({"id": high}, start)
 
     def partitions(
         self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
@@ -441,7 +479,8 @@ class ArrivalsFeed:
         from winkfs.spark.reading.records import part_between  # most streams have none
 
         low, high = self._check(start), self._check(end)
-        if low >= high:
+        _forward(self._path, low <= high)
+        if low == high:
             return []
         piece = Recorded(
             self._path, 0, 0, True, low, high, opener=self._opener,
@@ -452,6 +491,16 @@ class ArrivalsFeed:
 
 def _stale(where: str, why: str) -> StalePlan:
     return StalePlan(f"the stream cannot go on: {why}. Begin anew with another checkpoint", where)
+
+
+def _forward(where: str, does: bool) -> None:
+    """Raises StalePlan for a batch whose start lies behind its end."""
+    if not does:
+        raise _stale(
+            where,
+            "its first batch failed, and the checkpoint of an older version does not have where "
+            "it began",
+        )
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:
@@ -503,6 +552,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._options, self._limits = options, limits
         self._target: Offset | None = None  # of Trigger.AvailableNow
         self._followed: ArrivalsFeed | None = None
+        self._began: Offset = {}  # what this process gave as the initial offset
 
     def _feed(self) -> ContainerFeed | DatasetFeed | ArrivalsFeed:
         if self._followed is not None:
@@ -520,8 +570,11 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> Offset:
         with self._feed() as feed:
             if isinstance(feed, ArrivalsFeed) and isinstance(self._limits.start, int):
-                return feed.at(self._limits.start)
-            return feed.latest(None) if self._limits.start == "latest" else feed.earliest()
+                self._began = feed.at(self._limits.start)
+            else:
+                latest = self._limits.start == "latest"
+                self._began = feed.latest(None) if latest else feed.earliest()
+        return self._began
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
@@ -529,9 +582,11 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         limits = self._limits
         free = limit is None or isinstance(limit, ReadAllAvailable)
         with self._feed() as feed:
-            end = self._target or feed.latest(start)
-            if start is not None and "snapshot" in start and "snapshot" in end:
-                end = end | {"snapshot": start["snapshot"]}  # equal offsets are equal as JSON
+            end = dict(self._target or feed.latest(start))
+            if start is not None or self._began:
+                end = _going_on(end, self._began if start is None else start)
+            else:
+                end.pop("first", None)  # 4.1, after a restart: where it began is not known here
             if start is None or free or (limits.files is None and limits.bytes is None):
                 return end
             return feed.cut(start, end, Limit(limits.files, limits.bytes))
@@ -557,6 +612,10 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         contents = "content" in self._batches.columns
         with self._feed() as feed:
+            if "first" in end and _origin(start) != _origin(end):
+                start = feed.began(end)  # a first batch, run again
+            elif ReadMaxFiles is not object:  # 4.1 has no origin in what follows a restart
+                _forward(self._options.sources[0], "first" in end or "first" not in start)
             if isinstance(feed, ArrivalsFeed):
                 return feed.partitions(start, end, contents=contents, whole=self._limits.whole)
             return feed.partitions(start, end, contents=contents)
