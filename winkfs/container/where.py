@@ -43,6 +43,7 @@ from winkfs.container.ondisk.typed import (
     keys_of,
     to_value,
 )
+from winkfs.names import after, to_bytes
 
 BUILTIN: Final = {"path": "string", "size": "int64", "mtime": "timestamp", "ftype": "int64"}
 TOKEN: Final = re.compile(
@@ -297,6 +298,23 @@ class Holds(Asked):
         column = self._column(get)
         found = (self.value in (to_value(self.kind, word) or ()) for word in column.words)
         return self._decided(column, np.fromiter(found, bool, len(column.words)))
+
+
+def span(where: Condition) -> tuple[bytes, bytes | None]:
+    """Return names between which all lie that a bound condition can be true for; None: no bound."""
+    if isinstance(where, Both):
+        lows, highs = zip(*map(span, where.parts), strict=True)
+        known = [high for high in highs if high is not None]
+        if where.either:
+            return min(lows), max(known) if len(known) == len(highs) else None
+        return max(lows), min(known, default=None)
+    if isinstance(where, Compare) and where.name == "path" and where.sign != "!=":
+        low = where.value if where.sign in ("=", ">", ">=") else b""
+        return low, where.value if where.sign in ("=", "<", "<=") else None
+    if isinstance(where, Like) and where.name == "path":
+        start = to_bytes(re.split(r"[%_\\]", where.pattern, maxsplit=1)[0])
+        return start, after(start)
+    return b"", None
 
 
 def _pattern(text: str) -> str:

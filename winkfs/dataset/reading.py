@@ -30,7 +30,7 @@ from winkfs.container.scan import scan
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest, union
-from winkfs.dataset.shard import Shard
+from winkfs.dataset.shard import Shard, may_begin
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
 from winkfs.names import (
@@ -177,7 +177,7 @@ class Handles:
         known = self._ranges[number]
         if not prefix or known is None:
             return True
-        return known[0][: len(prefix)] <= prefix <= known[1]
+        return may_begin(known, prefix)
 
 
 def _let_go(containers: OrderedDict[int, Container], pid: int) -> None:

@@ -7,7 +7,8 @@ needs: Spark's planner imports it anew for each query.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +18,15 @@ from winkformats.arrays import Int64
 from winkformats.errors import raise_it
 from winkfs.dataset.records import NAME, ShardRecord
 from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
-from winkfs.names import to_strs
+from winkfs.names import literal_prefix, to_bytes, to_strs
+from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
     from winkfs.container.ondisk.catalog import Run
+    from winkfs.container.selection import Selection
     from winkfs.container.store import Store
+    from winkfs.container.where import Condition
 
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
@@ -76,6 +80,63 @@ class Shard:
                 f"{what} than planned (CONTID {record.contid:x}, {record.size} bytes; found "
                 f"{contid:x}, {size}): plan anew", self.base,
             )  # fmt: skip
+
+
+def may_have(shards: Sequence[Shard], selection: Selection) -> list[bool]:
+    """Return for each shard whether it may have selected files, by names and mtimes of its record.
+
+    selection  its condition, if it has one, is bound
+    """
+    if selection.paths is not None:
+        selection = replace(selection, paths=tuple(sorted(selection.paths)))
+    starts = [to_bytes(literal_prefix(pattern)) for pattern in selection.globs] or [b""]
+    found = [_may_have(shard.record, selection, starts) for shard in shards]
+    if selection.where is None or not any(found):
+        return found
+    return [a and b for a, b in zip(found, _may_meet(shards, selection.where), strict=True)]
+
+
+def _may_have(record: ShardRecord, selection: Selection, starts: list[bytes]) -> bool:
+    """`starts`: one of which a name must begin with. The paths of the selection are sorted."""
+    if record.mtime_min is not None and record.mtime_max is not None:
+        since, until = selection.since, selection.until
+        if since is not None and record.mtime_max < since:
+            return False
+        if until is not None and record.mtime_min >= until:
+            return False
+    names = record.names
+    if names is None:
+        return True
+    if selection.paths is not None:
+        at = bisect_left(selection.paths, names[0])
+        if at == len(selection.paths) or selection.paths[at] > names[1]:
+            return False
+    return may_begin(names, selection.prefix) and any(may_begin(names, start) for start in starts)
+
+
+def may_begin(names: tuple[bytes, bytes], start: bytes) -> bool:
+    """Return whether a name from the first to the second can begin so."""
+    return names[0][: len(start)] <= start <= names[1]
+
+
+def _may_meet(shards: Sequence[Shard], where: Condition) -> list[bool]:
+    """Return for each shard whether a condition can be true for one of its files."""
+    from winkfs.container.where import BUILTIN, Zone, span
+
+    first, last = span(where)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    mtimes = np.full((2, len(shards)), [[least], [most]], np.int64)
+    fits = []
+    for number, shard in enumerate(shards):
+        record, names = shard.record, shard.record.names
+        fits.append(names is None or (names[1] >= first and (last is None or names[0] <= last)))
+        if record.mtime_min is not None and record.mtime_max is not None:
+            mtimes[:, number] = record.mtime_min // MICRO, record.mtime_max // MICRO
+    some = np.ones(len(shards), np.int64)
+    zone = Zone(BUILTIN["mtime"], some, 0 * some, *mtimes)
+    possible = where.possible({"mtime": zone}.get, len(shards)).true & np.array(fits, bool)
+    found: list[bool] = possible.tolist()
+    return found
 
 
 def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:

@@ -80,9 +80,16 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
 
     contents  whether contents are read, not only what is known of files
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
-    cost      without a selection none but reading the manifest; a selection: see `select`
+    cost      without a selection none but reading the manifest; a selection: see `select`, for
+              each shard that may have such files by its names and mtimes in the manifest
     """
-    from winkfs.spark.reading.stores import part_of, shards_of, stores_of, typed_of
+    from winkfs.spark.reading.stores import (
+        part_of,
+        shards_of,
+        stores_of,
+        typed_of,
+        worth_opening,
+    )
 
     stores = stores_of(options.sources)
     if options.changes:
@@ -99,9 +106,11 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     if options.order != "offset":
         from winkfs.spark.reading.selected import in_order
 
-        return in_order(options, contents, shards_of(stores, options.as_of))
+        shards = shards_of(stores, options.as_of)
+        return in_order(options, contents, worth_opening(options, shards))
     named = [store for store in stores if not store[0].has("shards")]
     shards = shards_of((store for store in stores if store not in named), options.as_of)
+    shards = worth_opening(options, shards)
     parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
     parts += [part for store in named if (part := part_of(options, contents, store))]
     return scans(options, parts)

@@ -77,6 +77,16 @@ def shards_of(stores: Iterable[Store], as_of: AsOf = None) -> list[tuple[Shard, 
     return shards
 
 
+def worth_opening(options: Options, shards: list[tuple[Shard, int]]) -> list[tuple[Shard, int]]:
+    """Return those that may have selected files, by what the manifest has of them."""
+    if options.selection.everything:
+        return shards
+    from winkfs.dataset.shard import may_have
+
+    found = may_have([shard for shard, _ in shards], options.selection)
+    return [one for one, may in zip(shards, found, strict=True) if may]
+
+
 # --- stores that are read by name ---
 
 
