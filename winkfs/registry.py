@@ -198,15 +198,20 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
     return found
 
 
-def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
-    """As `open` without a warning, for callers that read `problems` themselves."""
+def open_silently(
+    base: Path, mode: str = "r", *, as_of: AsOf | None = None, **options: Any
+) -> Reader:
+    """As `open` without a warning, for callers that read `problems` themselves.
+
+    options  further ones, of the kind
+    """
     kind, path = kind_of(os.fspath(base))
     opener: Callable[..., Reader] = kind.function("open", path)
     if as_of is not None and not kind.versions:
         raise ValueError(f"{path}: as_of is for data sets: a {kind.name} has no generations")
     if mode == "a" and not kind.editable:
         raise ReadOnly(f"a {kind.name} can only be read", path)
-    return opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+    return opener(path, mode, **options, **({} if as_of is None else {"as_of": as_of}))
 
 
 def verify(base: Path, progress: Progress | None = None) -> Report:

@@ -51,7 +51,7 @@ class Life(store_lives.Life):
             self._begin_with_v1()
         else:
             create(self.path, checksums=self.checked)
-        self.store = MessageStore(self.path, "a")
+        self.store = MessageStore(self.path, "a", force=kind == "v1")
         self.often = self.rng.choice((0.01, 0.05, 0.2))
 
     @property

@@ -191,7 +191,7 @@ def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
             Path(path, f"{number}.rdq").write_bytes(b"".join(rows))
     else:
         fill(path, range(300))
-    with MessageStore(path, "a") as store:
+    with MessageStore(path, "a", force=version == 1) as store:
         gone = [i for i in range(300) if i % 3]
         store.remove_many(map(id_of, gone))
         planned = store.compact(dry_run=True)
@@ -219,7 +219,7 @@ def test_a_segment_whose_messages_are_damaged_is_not_compacted(path: str, versio
         )
     else:
         fill(path, range(300))
-    with MessageStore(path, "a") as store:
+    with MessageStore(path, "a", force=version == 1) as store:
         places = {i: store.place(id_of(i)) for i in range(300)}
         first = next(name for name in segment_files(path) if name.startswith("0."))
         inside = [i for i, place in places.items() if place is not None and place.file == 0]
@@ -264,7 +264,7 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
     for number in range(5):
         rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 40, number * 40 + 40)]
         Path(path, f"{number}.rdq").write_bytes((b"\0" * 9).join(rows))
-    with MessageStore(path, "a") as store:
+    with MessageStore(path, "a", force=True) as store:
         assert store.last_v1_file == 4
         store.write(id_of(0), b"")  # one more reference
         store.write(id_of(500), body_of(500))

@@ -244,12 +244,14 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any
 
 
 @contextlib.contextmanager
-def opened_any(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
-    """As `opened`, also stores of other kinds to be changed."""
-    import winkfs
+def opened_any(
+    base: str, mode: str = "r", as_of: str | None = None, **options: Any
+) -> Iterator[Any]:
+    """As `opened`, also stores of other kinds to be changed. options: further ones, of the kind."""
+    from winkfs.registry import open_silently
 
     said: list[str] = []
-    with winkfs.open(base, mode, as_of=as_of) as container:
+    with open_silently(base, mode, as_of=as_of, **options) as container:
         _say_problems(container, said)
         try:
             yield container

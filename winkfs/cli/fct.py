@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from winkformats.hindex.hindex import Cell, HIndex, KeyOf
     from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
+    from winkformats.messagestore.segment import Scan
     from winkformats.perm import Compare, Perm
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -498,6 +499,13 @@ def version_of(file: str) -> ModuleType:
     raise click.ClickException(f"{file}: not a segment of a message store: no .rdq or .sqs")
 
 
+def found_in(version: ModuleType, storage: Storage) -> Scan:
+    """The messages of a segment, and in one of version 1 what is between them and is none."""
+    from winkformats.messagestore import rdq
+
+    return rdq.survey(storage) if version is rdq else version.scan(storage)
+
+
 @fct.command()
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -506,16 +514,19 @@ def scan(file: str, as_json: bool) -> None:
     """List the messages of a segment of a message store: id, size of the record, offset.
 
     Where a segment of version 2 is damaged, what is wrong there comes last, and the exit status
-    is 1.
+    is 1. Of one of version 1 the bytes that are no message are reported on standard error: damage,
+    or what the broker left there.
     """
     from winkformats.disk.paths import open_file
 
     version = version_of(file)
     with open_file(file) as storage:
-        found = version.scan(storage)
+        found = found_in(version, storage)
     for message in found.messages:
         row = message._asdict() | {"msg_id": message.msg_id.hex()}
         click.echo(json.dumps(row) if as_json else line(row))
+    if found.lost:
+        click.echo(f"{file}: {found.lost_said}", err=True)
     if not found.error:
         return
     if as_json:
@@ -531,27 +542,42 @@ def scan(file: str, as_json: bool) -> None:
     help="A file of the ids to keep, in hexadecimal, one a line.",
 )  # fmt: skip
 @click.option("--no-truncate", is_flag=True, help="Leave the end of the segment as it is.")
+@click.option(
+    "--force", is_flag=True,
+    help="Change a segment in a folder of RabbitMQ, too. Stop the broker first: its clean.dot is "
+    "renamed to clean.dot.old, so that it makes its index anew when it starts.",
+)  # fmt: skip
 @one_line_errors
-def compact(file: str, ids: str, no_truncate: bool) -> None:
+def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
     """Move the messages that are kept to the front of a segment, in place, and truncate it.
 
-    Prints {"truncate_size": bytes, "moved": messages}. No store may have the segment open.
+    Ids of other segments may be in the list: it may be that of a whole store. Prints
+    {"truncate_size": bytes, "moved": messages}. No store may have the segment open.
     """
     import numpy as np
 
-    from winkformats.disk.paths import open_file
+    from winkformats.disk.paths import locate, open_file
+    from winkfs.stores.messagestore import broker
 
     version, wanted = version_of(file), ids_in(ids)
+    directory, _ = locate(file)
+    if not force:
+        broker.check(broker.evidence_beside(directory), file)
     with open_file(file, "w") as storage:
-        found = version.scan(storage)
+        found = found_in(version, storage)
         if found.error:
             raise click.ClickException(
                 f"{file}: {found.said} at byte {found.end}: nothing is changed in a damaged segment"
             )
+        if found.lost:
+            raise click.ClickException(f"{file}: {found.lost_said}: nothing is changed then")
         kept = [message for message in found.messages if message.msg_id in wanted]
-        missing = wanted - {message.msg_id for message in kept}
-        if missing:
-            raise click.ClickException(f"{file}: it has no message {min(missing).hex()}")
+        if wanted and not kept and found.rows:
+            raise click.ClickException(
+                f"{file}: it has no message {min(wanted).hex()}, nor another of the list; to drop "
+                "all of its messages, give an empty list"
+            )
+        broker.take_over(directory)
         offsets, sizes = (np.array([message[i] for message in kept], np.int64) for i in (2, 1))
         plan = version.compact(storage, offsets, sizes)
         storage.sync()

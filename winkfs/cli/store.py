@@ -57,6 +57,11 @@ def complete_folder(
 
 DIR: Final = click.argument("base", metavar="DIR", shell_complete=complete_folder)
 IDS: Final = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+FORCE: Final = click.option(
+    "--force", is_flag=True,
+    help="Change a folder of RabbitMQ, too. Stop the broker first: its clean.dot is renamed to "
+    "clean.dot.old, so that it makes its index anew when it starts.",
+)  # fmt: skip
 
 
 @click.group()
@@ -74,12 +79,12 @@ def store() -> None:
 
 
 @contextlib.contextmanager
-def records(base: str, mode: str = "r") -> Iterator[Records]:
+def records(base: str, mode: str = "r", *, force: bool = False) -> Iterator[Records]:
     """The store at DIR, open; its refusals name it. Damage that it skipped: see `opened`."""
     from winkfs.stores.records import Records
 
     kind, path = store_at(base)
-    with opened_any(path, mode) as found:
+    with opened_any(path, mode, None, **forced(kind, force)) as found:
         if not isinstance(found, Records):
             raise _no_records(kind, base)
         try:
@@ -103,6 +108,13 @@ def store_at(base: str) -> tuple[Kind, str]:
     if found[0].has("shards") or not found[0].has("open"):
         raise _no_records(found[0], base)
     return found
+
+
+def forced(kind: Kind, force: bool) -> dict[str, bool]:
+    """The option of a kind that --force means. Raises UsageError where it has none."""
+    if force and not kind.has("broker"):
+        raise click.UsageError(f"--force is for the folders of a broker, not for a {kind.name}")
+    return {"force": True} if force else {}
 
 
 def _no_records(kind: Kind, base: str) -> Refusal:
@@ -205,7 +217,8 @@ def _value(name: str, word: str, default: object) -> Any:
 @click.argument("files", metavar="[FILE]...", nargs=-1, shell_complete=complete_file)
 @click.option("--id", "id", metavar="ID", help="The id of the record; for one FILE.")
 @click.option("--lines", is_flag=True, help="Each line of the FILEs is a record.")
-def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
+@FORCE
+def put(base: str, files: tuple[str, ...], id: str | None, lines: bool, force: bool) -> None:
     """Add a record for each FILE, and print their ids, a line each, as they are durable.
 
     FILE is standard input where there is none, or for -. Of a folder, all files below it are put,
@@ -214,7 +227,7 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
     """
     if id is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
         raise click.UsageError("--id goes with one FILE")
-    with records(base, "a") as found:
+    with records(base, "a", force=force) as found:
         put_all(found, ([body] for body in bodies_of(files or (STDIN,), lines)),
                 lambda batch: [found.put(id, body) for body in batch])  # fmt: skip
 
@@ -346,13 +359,14 @@ def cat(base: str, ids: tuple[str, ...]) -> int:
 @store.command()
 @DIR
 @IDS
-def rm(base: str, ids: tuple[str, ...]) -> int:
+@FORCE
+def rm(base: str, ids: tuple[str, ...], force: bool) -> int:
     """Remove records, or one reference of each where references are counted.
 
     A missing record is an error (exit status 1); all others are removed.
     """
     failures = Failures(base)
-    with records(base, "a") as found:
+    with records(base, "a", force=force) as found:
         _each(found, ids, failures, found.remove)
         found.sync()
     return failures.status
@@ -427,10 +441,11 @@ def stats(base: str, as_json: bool) -> None:
 @store.command()
 @DIR
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@FORCE
 @JSON
-def compact(base: str, dry_run: bool, as_json: bool) -> int:
+def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
     """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
-    with records(base, "a") as found, Progress("compacting", "bytes") as bar:
+    with records(base, "a", force=force) as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
     say_facts(done, as_json)
     return 1 if done.get("problems") else 0
@@ -456,11 +471,18 @@ def salvage(base: str, target: str, as_json: bool) -> int:
 
 @store.command()
 @DIR
+@FORCE
 @JSON
-def migrate(base: str, as_json: bool) -> None:
-    """Rewrite what is in an older format: in a message store all .rdq files become .sqs files."""
+def migrate(base: str, force: bool, as_json: bool) -> None:
+    """Rewrite what is in an older format: in a message store all .rdq files become .sqs files.
+
+    No released version of RabbitMQ reads .sqs files: a broker whose folder was migrated has lost
+    its messages. Only winkfs reads them then.
+    """
     kind, path = store_at(base)
     function = kind.function("migrate", path)
     with Progress("migrating", "bytes") as bar:
-        facts = function(path, bar)
+        facts = function(path, bar, **forced(kind, force))
     say_facts(facts, as_json)
+    if facts.get("segments"):
+        say(f"{base}: no released version of RabbitMQ reads its .sqs files")

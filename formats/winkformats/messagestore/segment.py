@@ -42,6 +42,7 @@ class Scan:
     error     what is wrong there; "" at the end of the file, or where a record is torn
     value     the byte that says so, where one does
     checked   messages with a checksum, those with an id that came before, too
+    lost      [start, stop) of what is neither a message nor a gap, of version 1: see `rdq.survey`
     """
 
     rows: list[tuple[bytes, int, int]] = field(default_factory=list)
@@ -49,6 +50,20 @@ class Scan:
     error: str = ""
     value: int | None = None
     checked: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def lost_bytes(self) -> int:
+        return sum(stop - start for start, stop in self.lost)
+
+    @property
+    def lost_said(self) -> str:
+        """Where bytes are that are no message, for people."""
+        places = ", ".join(f"{start} to {stop}" for start, stop in self.lost[:3])
+        more = f" and {len(self.lost) - 3} more" if len(self.lost) > 3 else ""
+        return (
+            f"bytes {places}{more} are no message: damage, or what a broker left when it compacted"
+        )
 
     @property
     def messages(self) -> list[Message]:
@@ -95,11 +110,12 @@ class Plan(NamedTuple):
         return after
 
 
-def plan(offsets: Int64, sizes: Int64, start: int) -> Plan:
+def plan(offsets: Int64, sizes: Int64, start: int, least: int = 1) -> Plan:
     """The last message moves into the first gap that holds it, and so on until they meet.
 
     offsets, sizes  of the messages that are kept, in the order of the file
     start           bytes before the first record of a segment
+    least           bytes that a gap has, at least, where one is left
     cost            0.1 us a message, 0.4 us one that moves
     """
     ends = offsets + sizes
@@ -115,7 +131,7 @@ def plan(offsets: Int64, sizes: Int64, start: int) -> Plan:
         if i > last:
             break
         place = begin
-        while i <= last and lengths[last] <= stop - place:
+        while i <= last and ((rest := stop - place - lengths[last]) >= least or not rest):
             targets.append(place)
             place += lengths[last]
             last -= 1

@@ -179,6 +179,11 @@ def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
     return bad
 
 
+def plan(offsets: Int64, sizes: Int64) -> Plan:
+    """See `segment.plan`."""
+    return segment.plan(offsets, sizes, START)
+
+
 def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = None) -> Plan:
     """Move the messages that are kept towards the front; others between them stay as they are.
 
@@ -187,6 +192,6 @@ def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = 
     offsets, sizes  of those that are kept, in the order of the file; `made`: their plan
     cost            as the bytes moved
     """
-    made = made or segment.plan(offsets, sizes, START)
+    made = made or plan(offsets, sizes)
     segment.move(storage, offsets, sizes, made, hole)
     return made

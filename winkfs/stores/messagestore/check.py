@@ -114,7 +114,8 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
 def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
     """All records of a segment that look whole, and how many bytes are in none."""
     if segment.version is rdq:
-        return rdq.scan(storage).messages, 0
+        survey = rdq.survey(storage)
+        return survey.messages, survey.lost_bytes
     found: list[Message] = []
     lost, at, size = 0, sqs.START, storage.size()
     while at < size:

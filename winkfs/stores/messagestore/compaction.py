@@ -20,7 +20,7 @@ from winkformats.errors import FormatError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Index, Rows, ids_of
 from winkformats.messagestore.journal import INTENT, RESET, Journal
-from winkformats.messagestore.segment import COPY, Plan, plan
+from winkformats.messagestore.segment import COPY, Plan
 from winkfs.reader import Access
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
@@ -201,7 +201,7 @@ def _begun(
         rows = kept.pop(segment.number)
         storage = stack.enter_context(store.directory.open(segment.name, mode, follow=False))
         stack.enter_context(neutral(storage))
-        made = plan(rows.offset, rows.size, segment.version.START)
+        made = segment.version.plan(rows.offset, rows.size)
         if len(made.targets):
             for at in range(int(made.targets[0]), segment.size, COPY):
                 storage.read_ahead(at, COPY)

@@ -18,6 +18,7 @@ register(
             "create": "winkfs.stores.messagestore.store:create",
             "verify": "winkfs.stores.messagestore.check:verify",
             "salvage": "winkfs.stores.messagestore.check:salvage",
+            "broker": "winkfs.stores.messagestore.broker:evidence",
             "migrate": "winkfs.stores.messagestore.records:migrate",
         },
         editable=True,

@@ -10,18 +10,26 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.paths import directory_of
 from winkformats.messagestore.index import Rows
 from winkformats.messagestore.segment import ID
 from winkfs.errors import NoSuchFile
+from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.store import MessageStore
 from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches
 
 ROWS: Final = 1 << 14
 
 
-def migrate(path: str, progress: Progress | None = None) -> dict[str, Any]:
-    """See `MessageStore.migrate`: -> how many segments there were, and messages in them."""
-    with closing(MessageStore(path, "a")) as store:
+def migrate(path: str, progress: Progress | None = None, *, force: bool = False) -> dict[str, Any]:
+    """See `MessageStore.migrate`: -> how many segments there were, and messages in them.
+
+    raises  Refusal where the folder is a broker's, unless `force`: no broker reads the result
+    """
+    if not force:
+        found = broker.evidence(directory_of(path))
+        broker.check(found, path, more="; no released broker reads the .sqs that migrate writes")
+    with closing(MessageStore(path, "a", force=force)) as store:
         return {"segments": store.migrate(progress), "messages": len(store)}
 
 

@@ -44,7 +44,8 @@ from winkfs.errors import Refusal
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
 NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
-CUT: Final = ".cut"  # behind the name of a segment: bytes that were cut off its end
+CUT: Final = ".cut"  # behind the name of a segment: bytes of it that are no messages
+LENGTH: Final = 1 << 63  # no segment is as long: the end of each
 TRIES: Final = 20  # a writer may put a new snapshot in the place of what is being read
 Say = Callable[[str], object]
 
@@ -59,6 +60,7 @@ class Segment:
     sealed  nothing is added to it any more
     scanned what is in it was not known
     moved   grows when bytes of it are about to change, and when they have
+    lost    [start, stop) of what is no message in it, of version 1, as far as it was looked at
     """
 
     number: int
@@ -70,6 +72,7 @@ class Segment:
     sealed: bool = False
     scanned: bool = False
     moved: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -271,8 +274,10 @@ def _tail(
         plain, checked = sqs.LEAST[sqs.MESSAGE], sqs.LEAST[sqs.CHECKED]
         mixed = 0 < found.checked < len(found.rows)
         segment.has(-1 if mixed else checked if found.checked else plain)
-    if found.error:
-        say(f"{directory.path}/{segment.name}: {found.said} at byte {found.end}")
+    segment.lost = found.lost
+    if found.error or found.lost:
+        what = f"{found.said} at byte {found.end}" if found.error else found.lost_said
+        say(f"{directory.path}/{segment.name}: {what}")
     return found.rows
 
 
@@ -281,7 +286,7 @@ def scan(segment: Segment, storage: Storage, start: int) -> Scan:
     came again is there twice. The page cache stays as it was."""
     with neutral(storage):
         if segment.version is rdq:
-            return rdq.scan(storage)
+            return rdq.survey(storage)
         return sqs.scan(storage, start=start, checked=True, repeated=True)
 
 
@@ -473,7 +478,10 @@ def mend(directory: Directory, state: State, say: Say) -> None:
     for number in sorted(state.torn):
         segment = state.segments[number]
         start = segment.size if segment.count else min(segment.size, segment.version.START)
-        _keep_aside(directory, segment, start, say)
+        _keep_aside(directory, segment, [(start, LENGTH)], say)
+    for segment in state.segments.values():
+        if segment.lost and segment.count:  # what is compacted overwrites it
+            _keep_aside(directory, segment, segment.lost, say)
     cut(directory, state)
     for number, kept in state.redo.items():
         segment = state.segments[number]
@@ -494,17 +502,21 @@ def cut(directory: Directory, state: State) -> None:
     state.cuts.clear()
 
 
-def _keep_aside(directory: Directory, segment: Segment, start: int, say: Say) -> None:
-    """Keep the bytes of a segment from `start` on in a file of their own, unless all are zeros."""
+def _keep_aside(
+    directory: Directory, segment: Segment, places: list[tuple[int, int]], say: Say
+) -> None:
+    """Keep parts [start, stop) of a segment in a file of their own, unless all are zeros."""
     with directory.open(segment.name, follow=False) as storage:
-        data = storage.read(start, max(storage.size() - start, 0))
-        if not data.strip(b"\0"):
+        size = storage.size()
+        parts = [storage.read(start, max(min(stop, size) - start, 0)) for start, stop in places]
+        if not any(part.strip(b"\0") for part in parts):
             return
         number = 0
         while directory.exists(name := f"{segment.name}{CUT}{number or ''}"):
             number += 1
         with directory.create_new(name, like=storage) as aside:
-            aside.write(0, [data])
+            aside.write(0, parts)
             aside.sync()
         directory.sync()
-    say(f"{directory.path}/{segment.name}: {len(data)} bytes at its end are no messages: in {name}")
+    length, where = sum(map(len, parts)), "at its end " if places[-1][1] == LENGTH else ""
+    say(f"{directory.path}/{segment.name}: {length} bytes {where}are no messages: in {name}")

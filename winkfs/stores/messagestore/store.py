@@ -43,6 +43,7 @@ from winkformats.messagestore.segment import ID
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.reader import Access, tell_of_forks
+from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (
     Segment,
@@ -100,11 +101,13 @@ class MessageStore:
         confirm: Callable[[list[bytes]], object] | None = None,
         checksums: bool | None = None,
         make: bool = False,
+        force: bool = False,
     ) -> None:
-        """Raises NoSuchFile; Locked; CorruptError; OSError.
+        """Raises NoSuchFile; Locked; CorruptError; Refusal: a broker's folder; OSError.
 
-        make  the directory may be empty
-        cost  after a clean end: reads the snapshot, 0.3 us a message; else also what was added
+        make   the directory may be empty
+        force  a broker's folder may be changed: its `clean.dot` is renamed first, see `broker`
+        cost   after a clean end: reads the snapshot, 0.3 us a message; else also what was added
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
@@ -136,6 +139,8 @@ class MessageStore:
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
         if self.writable:
+            if not force:
+                broker.check(broker.evidence(self.directory), self.path)
             self._held = WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX)))
         try:
             self._load(make=make)
@@ -154,6 +159,7 @@ class MessageStore:
         if not self.writable:
             self._listen(state)
             return
+        broker.take_over(self.directory)
         if not state.clean:
             mend(self.directory, state, self._say)
         self._take(state)

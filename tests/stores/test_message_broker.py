@@ -1,0 +1,144 @@
+"""A message store in the folder of a broker: what is left alone, and what is reported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from commands import Run, run
+
+from winkformats.messagestore import rdq
+from winkfs.errors import Refusal
+from winkfs.stores.messagestore.records import migrate
+from winkfs.stores.messagestore.store import MessageStore
+
+pytestmark = pytest.mark.in_memory
+__all__ = ["run"]
+TERM = b"\x83m\0\0\1\0"
+DUMPS = ("clean.dot", "file_summary.ets", "msg_store_index.ets")
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(16)
+
+
+def record(number: int) -> bytes:
+    return rdq.record(id_of(number), TERM + bytes([number]) * 256)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As a broker leaves it that was killed."""
+    found = tmp_path / "msg_store_persistent"
+    found.mkdir()
+    for number in range(3):
+        rows = [record(i) for i in range(number * 9 + 1, number * 9 + 10)]
+        (found / f"{number}.rdq").write_bytes(b"".join(rows))
+    return found
+
+
+@pytest.mark.parametrize("left", [(), *((name,) for name in DUMPS), DUMPS])
+def test_a_folder_of_a_broker_is_not_changed_without_force(
+    folder: Path, tmp_path: Path, run: Run, left: tuple[str, ...]
+) -> None:
+    for name in left:
+        (folder / name).write_bytes(b"no dump")
+    (tmp_path / "keep").write_text(f"{id_of(1).hex()}\n{id_of(20).hex()}\n")
+    (tmp_path / "body").write_bytes(b"x")
+    before = content(folder)
+    fct = ("fct", "compact", folder / "0.rdq", "--keep", tmp_path / "keep")
+    for change in (
+        ("store", "rm", folder, id_of(1).hex()),
+        ("store", "compact", folder),
+        ("store", "migrate", folder),
+        ("store", "put", folder, tmp_path / "body"),
+        fct,
+    ):
+        done = run(*change)
+        assert (done.status, len(done.err.splitlines())) == (1, 1), change
+        assert "a folder of RabbitMQ" in done.err and "--force" in done.err
+        assert ".sqs" in done.err or change[1] != "migrate"
+    for call in (lambda: MessageStore(str(folder), "a"), lambda: migrate(str(folder))):
+        with pytest.raises(Refusal, match="force=True"):
+            call()
+    for look in ("ls", "stats", "verify"):
+        assert run("store", look, folder).status == 0
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("change", ["rm", "compact", "migrate", "put", "fct"])
+def test_with_force_the_broker_s_index_is_put_aside_first(
+    folder: Path, tmp_path: Path, run: Run, change: str
+) -> None:
+    (folder / "clean.dot").write_bytes(b"{client_refs,[]}.\n")
+    (tmp_path / "keep").write_text("".join(f"{id_of(i).hex()}\n" for i in (2, 3, 20)))
+    (tmp_path / "body").write_bytes(b"x")
+    command = {
+        "rm": ("store", "rm", folder, *(id_of(i).hex() for i in range(10, 19))),
+        "put": ("store", "put", folder, tmp_path / "body"),
+        "fct": ("fct", "compact", folder / "0.rdq", "--keep", tmp_path / "keep"),
+    }.get(change, ("store", change, folder))
+    done = run(*command, "--force")
+    assert done.status == 0, done.err
+    assert ("no released version of RabbitMQ reads" in done.err) == (change == "migrate")
+    assert not (folder / "clean.dot").exists()
+    assert (folder / "clean.dot.old").read_bytes() == b"{client_refs,[]}.\n"
+    if change == "rm":
+        assert not (folder / "1.rdq").exists()
+    if change == "fct":
+        assert (folder / "0.rdq").read_bytes() == record(3) + record(2)
+
+
+def test_force_is_for_the_folders_of_a_broker_alone(tmp_path: Path, run: Run) -> None:
+    box, other = str(tmp_path / "box"), str(tmp_path / "log")
+    for path, kind in ((box, "message"), (other, "log")):
+        assert run("store", "create", path, "--kind", kind).status == 0
+    assert run("store", "compact", box).status == 0  # one of ours
+    done = run("store", "compact", other, "--force")
+    assert (done.status, "not for a log store" in done.err) == (2, True)
+
+
+def test_a_list_of_a_whole_store_keeps_what_is_in_the_segment(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "keep").write_text("".join(f"{id_of(i).hex()}\n" for i in (2, 9, 20, 77)))
+    done = run("fct", "compact", folder / "0.rdq", "--keep", tmp_path / "keep", "--force")
+    assert done.status == 0, done.err
+    (tmp_path / "keep").write_text(f"{id_of(77).hex()}\n")
+    done = run("fct", "compact", folder / "1.rdq", "--keep", tmp_path / "keep", "--force")
+    assert done.status == 1 and "nor another of the list" in done.err
+    with MessageStore(str(folder)) as store:
+        assert [i for i in range(30) if id_of(i) in store] == [2, 9, *range(10, 28)]
+
+
+def test_damage_of_version_1_is_reported_kept_and_costs_itself(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    torn, size = folder / "0.rdq", len(record(1))
+    torn.write_bytes(torn.read_bytes()[:-100])
+    damaged = bytearray((folder / "1.rdq").read_bytes())
+    damaged[0] = 9
+    (folder / "1.rdq").write_bytes(damaged)
+    done = run("store", "verify", folder)
+    assert done.status == 1
+    assert f"0.rdq: bytes {8 * size} to {9 * size - 100} are no message" in done.out.decode()
+    assert f"1.rdq: bytes 0 to {size} are no message" in done.out.decode()
+    done = run("store", "salvage", folder, tmp_path / "saved", "--json")
+    assert done.status == 1 and f'"lost_bytes": {2 * size - 100}' in done.out.decode()
+    with MessageStore(str(tmp_path / "saved")) as store:
+        assert len(store) == 25
+    with MessageStore(str(folder), "a", force=True) as store:
+        store.remove_many(id_of(i) for i in range(11, 18))
+        assert store.compact().problems == () and len(store) == 18
+    assert (folder / "1.rdq.cut").read_bytes() == damaged[:size]  # where a message went since
+    assert (folder / "0.rdq.cut").read_bytes() == record(9)[:-100]
+    done = run("fct", "compact", torn, "--keep", os.devnull, "--force")
+    assert done.status == 1 and "nothing is changed then" in done.err
+    done = run("fct", "scan", torn)
+    assert done.status == 0 and len(done.out.splitlines()) == 8
+    assert "are no message" in done.err
