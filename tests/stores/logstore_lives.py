@@ -104,7 +104,7 @@ class Life:
     def failed(self) -> None:
         """A call failed: what was not acknowledged is there or not."""
         self.disarm()
-        self.draft = {}
+        self.draft = dict(self.states[-1])
         with suppress(OSError):
             self.store.rollback()
         self.reopen()
@@ -114,8 +114,9 @@ class Life:
             self.disk.arm(call, 0)
 
     def reopen(self) -> None:
-        """What is seen then is durable."""
+        """A close commits what was changed; what is seen then is durable."""
         self.disarm()
+        self.states.append(dict(self.draft))
         with suppress(OSError):
             self.store.close()
         self.store = LogStore(f"{self.disk.path}/s", "a")
@@ -141,6 +142,7 @@ class Life:
         elif choice < 0.96:
             self.store.compact(least=rng.choice((0.1, 0.5)))
         elif choice < 0.98:
+            self.states.append(dict(self.draft))
             self.store.close()
             self.acknowledged = len(self.states) - 1
             self.reopen()

@@ -68,5 +68,5 @@ class AsyncQueue:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        await asyncio.to_thread(self.queue.close if kind is None else self.queue.abort)
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -296,8 +296,9 @@ class Queue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close() if kind is None else self.abort()
+    def __exit__(self, *exc: object) -> None:
+        """Close it, also behind an exception: what was pushed, popped and acknowledged is kept."""
+        self.close()
 
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""

@@ -847,8 +847,9 @@ class LogStore(Lookups):
     # --- the end ---
 
     def close(self) -> None:
-        """Roll back the shared transaction, make commits durable, save the table, let go of the
-        lock. Idempotent. Raises OSError of a sync."""
+        """Commit the shared transaction, make all commits durable, save the table, let go of the
+        lock; transactions of `begin` are forgotten. Idempotent. Raises OSError of a commit, which
+        is lost then, or of a sync."""
         if self._is_closed:
             return
         if self._stop is not None and self._thread is not None:
@@ -856,16 +857,29 @@ class LogStore(Lookups):
             self._thread.join()
         try:
             if self.mode == "a" and not self._log.failed:
-                self.rollback()
-                self._finish()
+                try:
+                    self._commit_own()
+                finally:
+                    self._finish()
         finally:
             self._is_closed = True
             self._log.close()
             if self._lock is not None:
                 self._lock.release()
 
+    def _commit_own(self) -> None:
+        """What the methods of the store itself have changed: the caller has the recids."""
+        with self._own_lock:
+            try:
+                if self._own is not None:
+                    self._own.commit(sync=False)
+            finally:
+                self.rollback()
+
     def _finish(self) -> None:
         log = self._log
+        if log.failed:
+            return
         log.sync()
         with self._compacting:
             self._sweep()

@@ -218,8 +218,9 @@ class MessageStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close() if kind is None else self.abort()
+    def __exit__(self, *exc: object) -> None:
+        """Close it, also behind an exception: what was written and removed is kept."""
+        self.close()
 
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
