@@ -21,7 +21,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from winkfs.errors import DamageWarning, ReadOnly, Refusal, warn_of_damage
+from winkfs.errors import DamageWarning, FileExists, ReadOnly, Refusal, warn_of_damage
+from winkfs.names import DATA, base_of
 
 if TYPE_CHECKING:
     from winkfs.archive.pack import PackReport
@@ -116,6 +117,22 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
     return found
 
 
+def refuse_other(path: str, kind: str) -> None:
+    """Raise FileExists where a path is that of a store of another kind than the one to be made.
+
+    cost  two looks where there is nothing
+    """
+    from winkformats.disk.paths import locate
+
+    directory, name = locate(path.rstrip("/"))
+    there = not name or directory.info(name, follow=True) is not None
+    if there or directory.info(base_of(name) + DATA) is not None:
+        found = find_kind(path)
+        if found is not None and found[0].name != kind:
+            what = f"a {found[0].name} is there already: choose another name, or remove it"
+            raise FileExists(what, path)
+
+
 def kinds_with(what: str) -> list[Kind]:
     """All kinds that have a function, those of other distributions, too."""
     _load_built_in()
@@ -137,8 +154,6 @@ def kind_of(path: str) -> tuple[Kind, str]:
     """
     found = find_kind(path)
     if found is None:
-        from winkfs.names import base_of
-
         return _kinds["container"], base_of(path)
     return found
 

@@ -1,4 +1,5 @@
 """Sizes and times: read and printed as people write them, and the nanoseconds that a file can have.
+Contents and numbers that are given as arguments.
 
 This is the one place for each.
 """
@@ -9,7 +10,9 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from numbers import Real
+from operator import index
+from typing import Any, Final
 
 NANO: Final = 1_000_000_000  # nanoseconds of a second
 MICRO: Final = 1_000  # nanoseconds of a microsecond
@@ -21,6 +24,7 @@ SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE
 DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE)
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 FAR: Final = 10**40  # seconds: nobody needs a time beyond
+FAR_SPAN: Final = 9_000_000_000  # seconds, 285 years: a longer span does not end
 
 
 # --- sizes and durations ---
@@ -122,3 +126,46 @@ def checked_ns(ns: int | None) -> int | None:
 def nearest_ns(ns: int) -> int:
     """The time nearest to this one that a file can have, as other file systems do it."""
     return min(max(ns, -LAST - 1), LAST)
+
+
+# --- arguments ---
+
+
+def as_content(data: Any, what: str = "content") -> bytes:
+    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"{what} is bytes, not {type(data).__name__}")
+    return bytes(data)
+
+
+def as_int(number: Any, what: str, least: int | None = None) -> int:
+    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least`."""
+    if type(number) is int:
+        found = number
+    elif isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise TypeError(f"{what} is an int, not {type(number).__name__}")
+    else:
+        found = index(number)
+    if least is not None and found < least:
+        raise ValueError(f"{what} is {least} or more, not {found}")
+    return found
+
+
+def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
+    """A time span in seconds -> nanoseconds, at most LAST.
+
+    zero    whether it may be 0
+    raises  TypeError for what is no number, a bool, too; ValueError for NaN, infinity, and less
+    """
+    real = type(seconds) in (int, float) or isinstance(seconds, Real)
+    if not real or type(seconds) is bool:
+        raise TypeError(f"{what} is a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds < math.inf or not (zero or seconds):
+        least = "0 seconds or more" if zero else "more than 0 seconds"
+        raise ValueError(f"{what} is {least}, and an end, not {seconds}")
+    return int(min(seconds, FAR_SPAN) * NANO)
+
+
+def as_timeout(seconds: Any) -> float:
+    """Seconds to wait, at most; infinity: for ever. Raises TypeError; ValueError."""
+    return math.inf if seconds == math.inf else span_ns(seconds, "timeout") / NANO

@@ -29,11 +29,12 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_attributes, to_values
 from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.scan import scan
-from winkfs.container.writemany import BulkPut, Row, as_content
+from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import INODE, Name, base_of, literal_prefix, matcher, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
-from winkfs.units import checked_ns, to_ns
+from winkfs.registry import refuse_other
+from winkfs.units import as_content, checked_ns, to_ns
 
 Data = bytes | bytearray | memoryview
 
@@ -63,6 +64,7 @@ def create(
     raises   FileExistsError; Locked; ValueError; OSError
     """
     path, schema = base_of(base), check_schema(columns or {})
+    refuse_other(path, "container")
     if schema and classic:
         raise ValueError("a classic container has no attributes, so no columns")
     level = level_for(compress, path, classic=classic)

@@ -30,7 +30,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
-from winkfs.units import checked_ns, to_ns
+from winkfs.units import as_content, checked_ns, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.engine import Engine
@@ -475,9 +475,3 @@ def _contents(data: Sequence[Any]) -> Sequence[bytes]:
         return data
     return list(map(as_content, data))
 
-
-def as_content(data: Any) -> bytes:
-    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"content is bytes, not {type(data).__name__}")
-    return bytes(data)

@@ -107,12 +107,17 @@ def encode(
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """Raises ValueError for more than 65,535 headers, or bytes of a key or value."""
+    """Raises TypeError for what is no text; ValueError for more than 65,535 headers, or bytes of a
+    key or value."""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a mapping of texts, not {type(headers).__name__}")
     if len(headers) > 0xFFFF:
         raise ValueError(f"a message has at most 65,535 headers, not {len(headers)}")
     parts = [LENGTH.pack(len(headers))]
     for pair in headers.items():
         for text in pair:
+            if not isinstance(text, str):
+                raise TypeError(f"a header is a text, not {type(text).__name__}")
             data = text.encode("utf-8", "surrogateescape")
             if len(data) > 0xFFFF:
                 raise ValueError(f"a header has at most 65,535 bytes, not {len(data)}")

@@ -15,7 +15,7 @@ from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import Journal
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
 from winkfs.stores.ledgerq.files import Files, Say
-from winkfs.units import NANO
+from winkfs.units import span_ns
 
 MAIN: Final = ""  # the cursor that LedgerQ has, too
 NONE: Final[Iterator[Message | None]] = iter(())
@@ -183,10 +183,10 @@ class Deliveries:
 
     def next(self, cursor: Cursor, now: int, visible: float | None) -> Message | None:
         """The next message, which is consumed or leased. None: there is none."""
+        deadline = 0 if visible is None else later(now, visible, "visible")
         order = cursor.order
         if order is None:
             order = cursor.order = self.order(cursor.at)
-        deadline = 0 if visible is None else later(now, visible)
         message = order.head(now)
         if cursor.leased:
             overdue = self._overdue(cursor, now, message)
@@ -272,6 +272,22 @@ class Deliveries:
             ))  # fmt: skip
         return message
 
+    def was_popped(self, cursor: Cursor, id: int) -> bool:
+        """Whether a message was handed out, or passed by a `seek`. Raises CorruptError; OSError."""
+        if id in cursor.leased:
+            return True
+        if not min(cursor.at) <= id < max(cursor.at):
+            return 0 < id < min(cursor.at)
+        message = self.files.find(id)
+        return message is None or id < cursor.at[message.priority]
+
+    def give_back(self, cursor: Cursor, message: Message, now: int) -> None:
+        """Have a message that was handed out come again, as if it had not been."""
+        lease = cursor.leased.get(message.id)
+        self.lease(cursor, message.id, Lease(
+            now, message.deliveries - 1, lease.failures if lease else 0, message.priority
+        ))  # fmt: skip
+
     def last_lease(self, cursor: Cursor, id: int, now: int) -> Lease | None:
         """That of a message, as one that ends `now` where it was consumed. None: it was not."""
         lease = cursor.leased.get(id)
@@ -300,8 +316,6 @@ def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None
     )  # fmt: skip
 
 
-def later(now: int, seconds: float) -> int:
-    """Nanoseconds since the epoch. Raises ValueError."""
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"a time must be 0 seconds or more, not {seconds}")
-    return min(now + int(seconds * NANO), LAST_ID)
+def later(now: int, seconds: float, what: str = "a time") -> int:
+    """Nanoseconds since the epoch. Raises TypeError; ValueError."""
+    return min(now + span_ns(seconds, what), LAST_ID)

@@ -13,6 +13,7 @@ read or a sync.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -28,8 +29,9 @@ from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
 from winkformats.ledgerq.state import METADATA, Dedup, Metadata, Retry, time_text
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
-from winkfs.errors import NoSuchFile, Refusal
+from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.reader import Access, tell_of_forks
+from winkfs.registry import refuse_other
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
@@ -41,7 +43,7 @@ from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.stores.ledgerq.state import LedgerqState, State
 from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation, Tail
 from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
-from winkfs.units import NANO
+from winkfs.units import as_int, as_timeout, span_ns, to_ns
 
 POLL: Final = 0.02  # seconds between looks of a stream
 STARVED: Final = 30.0  # seconds after which a message of low priority comes first
@@ -62,12 +64,28 @@ class Compaction(NamedTuple):
     unread: int = 0
 
 
-def create(path: str, *, by_priority: bool = False) -> None:
-    """An empty queue. Raises Refusal where there is one, or something else; OSError."""
+def create(
+    path: str | os.PathLike[str], *, by_priority: bool = False, exist_ok: bool = False
+) -> None:
+    """An empty queue.
+
+    exist_ok  a queue that is there stays as it is
+    raises    FileExists where there is one, or another store; Refusal for other folders, and for a
+              queue that is there and is not read by priority; OSError
+    """
+    path = os.fspath(path)
+    refuse_other(path, "queue")
+    if is_queue(path):
+        if not exist_ok:
+            raise FileExists("is a queue already: open it, or create it with exist_ok", path)
+        with Queue(path) as there:
+            if by_priority and not there.by_priority:
+                raise Refusal("is a queue already, and is read by arrival", path)
+        return
     begun = {LOCK, TURN, CURSORS, f"{CURSORS}{TEMPORARY}"}  # what was interrupted left these
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a queue needs a directory of its own", path)
-    Queue(path, "a", by_priority=by_priority, make=True).close()
+    Queue(path, "a", sync="none", by_priority=by_priority, make=True).close()
 
 
 def is_queue(path: str) -> bool:
@@ -134,15 +152,19 @@ class Queue:
             raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
         if sync not in ("none", "interval", "always"):
             raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
-        NewMessage(b"", compress=compress).check()
-        if rotation.bytes < 1 or not 1 <= rotation.messages < 1 << 32:
-            raise ValueError(f"rotation must be after a byte and a message at least: {rotation}")
+        span_ns(interval, "interval", zero=False)
+        NewMessage(b"", ttl=ttl, compress=compress).check()
+        rotation.check()
+        for what, number, least in (
+            ("retries", retries, 0), ("keys", keys, 1), ("compress_from", compress_from, 0),
+        ):  # fmt: skip
+            as_int(number, what, least)
         self.path, self.writable, self.shared = os.fspath(path), mode == "a", shared
         self.directory = directory_of(self.path)
         self.problems: list[str] = []
         self.retries = retries
         self._always, self._wanted = sync == "always", by_priority
-        self._window, self._keys = window, keys
+        self._window, self._keys = span_ns(window, "window"), keys
         self._dead_path = None if dead_letters is None else os.fspath(dead_letters)
         self._dead: Queue | None = None
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
@@ -159,7 +181,7 @@ class Queue:
             self._before_segment, self._access.final,
         )  # fmt: skip
         self._deliveries = Deliveries(
-            self.files, self.state.append, self._say, starved=int(starved * NANO)
+            self.files, self.state.append, self._say, starved=span_ns(starved, "starved")
         )
         tell_of_forks(self)
         if not is_directory(self.path):
@@ -379,19 +401,22 @@ class Queue:
     ) -> tuple[int, bool]:
         """Add a message unless one was pushed with this key in the window -> the id of the one that
         there is, and whether it is new. Options as of `push`. Cost: 10 us."""
-        seconds = self._window if window is None else window
-        if seconds <= 0:
+        span = self._window if window is None else span_ns(window, "window", zero=False)
+        if not span:
             raise ValueError("a key needs a window, in seconds")
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a text, not {type(key).__name__}")
+        new = NewMessage(payload, **options)
         with self._section:
             self._access.check()
             now, hashed = time.time_ns(), hashlib.sha256(key.encode()).hexdigest()
             known = self.state.dedup.get(hashed)
             if known is not None and now < known.expires:
                 return known.message_id, False
-            id = self._tail.push_new(NewMessage(payload, **options))
+            id = self._tail.push_new(new)
             if len(self.state.dedup) >= self._keys:
                 self.state.forget_keys(now, self._keys)
-            entry = Dedup(hashed, id, now, now + int(seconds * NANO), self._tail.offset)
+            entry = Dedup(hashed, id, now, min(now + span, LAST_ID), self._tail.offset)
             self.state.keep_key(entry)
         if self._always:
             self.sync()
@@ -513,10 +538,13 @@ class Queue:
             raise NoSuchFile(f"no consumer {name!r}: add it first", self.path)
         return cursor
 
-    def pop(self, *, visible: float | None = None, consumer: str = MAIN) -> Message | None:
+    def pop(
+        self, *, visible: float | None = None, timeout: float = 0, consumer: str = MAIN
+    ) -> Message | None:
         """The next message, which is consumed; None: there is none.
 
         visible  seconds for which it is leased: who does not `ack` it meanwhile leaves it to others
+        timeout  seconds to wait for one; infinite: for ever
         consumer whose position it is, the main one's or that of `add_consumer`
         raises   ReadOnly; NoSuchFile: no such consumer; OSError. Damage is in `problems`, skipped
         cost     3 us
@@ -525,6 +553,8 @@ class Queue:
             if not self._access.ready:
                 self._access.check()
             message = self._deliveries.next(self._cursor(consumer), time.time_ns(), visible)
+        if message is None and timeout != 0:
+            return self._wait(as_timeout(timeout), visible, consumer, lambda: False)
         if self._always and message is not None:
             self.sync()
         return message
@@ -533,6 +563,7 @@ class Queue:
         self, count: int, *, visible: float | None = None, consumer: str = MAIN
     ) -> list[Message]:
         """Up to so many messages. With sync "always" there is one sync for all of them."""
+        as_int(count, "count", 0)
         found = []
         with self._section:
             self._access.check()
@@ -549,12 +580,16 @@ class Queue:
     def ack(self, *ids: int, consumer: str = MAIN) -> int:
         """Messages are done with -> how many of them were leased; others are consumed already.
 
-        cost  2 us
+        raises  NoSuchFile: one of them was not popped; none is acknowledged then
+        cost    2 us
         """
         with self._section:
             self._access.check()
             cursor = self._cursor(consumer)
             done = 0
+            for id in ids:
+                if type(id) is not int or id not in cursor.leased:
+                    self._check_popped(cursor, id)
             for id in ids:
                 done += self._deliveries.settle(cursor, id)
                 self._ledgerq.retry.pop(id, None)
@@ -562,15 +597,42 @@ class Queue:
             self.sync()
         return done
 
+    def _check_popped(self, cursor: Cursor, id: int) -> None:
+        """Raises NoSuchFile; TypeError."""
+        if not self._deliveries.was_popped(cursor, as_int(id, "an id")):
+            raise NoSuchFile(f"no message {id} that was popped", self.path)
+
+    def give_back(self, *messages: Message, consumer: str = MAIN) -> None:
+        """Have messages that `pop` handed out come again next, as if it had not."""
+        with self._changing():
+            cursor, now = self._cursor(consumer), time.time_ns()
+            for message in messages:
+                self._deliveries.give_back(cursor, message, now)
+
+    def touch(self, id: int, visible: float, *, consumer: str = MAIN) -> None:
+        """Extend the lease of a message: nobody else gets it for `visible` seconds from now.
+
+        raises  NoSuchFile: it is not leased: acknowledged, or popped without `visible`
+        """
+        with self._changing():
+            cursor, deadline = self._cursor(consumer), later(time.time_ns(), visible, "visible")
+            lease = cursor.leased.get(as_int(id, "an id"))
+            if lease is None:
+                raise NoSuchFile(f"no message {id} that is leased", self.path)
+            self._deliveries.lease(cursor, id, lease._replace(deadline=deadline))
+
     def nack(self, id: int, reason: str = "", *, delay: float = 0.0, consumer: str = MAIN) -> bool:
         """A message has failed: it comes again, in `delay` seconds; behind the last of `retries` it
         goes to the dead letter queue, if there is one -> whether it did so.
 
         raises  NoSuchFile: it is not there, or nobody has popped it
         """
+        if not isinstance(reason, str):
+            raise TypeError(f"a reason is a text, not {type(reason).__name__}")
         with self._changing():
             cursor, now = self._cursor(consumer), time.time_ns()
-            lease = self._deliveries.last_lease(cursor, id, now)
+            again = later(now, delay, "delay")
+            lease = self._deliveries.last_lease(cursor, as_int(id, "an id"), now)
             if lease is None:
                 raise NoSuchFile(f"no message {id} that was popped", self.path)
             known = self._ledgerq.retry.get(id)
@@ -585,7 +647,7 @@ class Queue:
                 self._ledgerq.retry.pop(id, None)
             else:
                 self._deliveries.lease(cursor, id, lease._replace(
-                    deadline=later(now, delay), failures=failures
+                    deadline=again, failures=failures
                 ))  # fmt: skip
         return dead
 
@@ -615,6 +677,8 @@ class Queue:
 
     def requeue(self, count: int | None = None) -> int:
         """Push messages of the dead letter queue again, the oldest first -> how many. Durable."""
+        if count is not None:
+            as_int(count, "count", 0)
         dead, done = self.dead_letters(), 0
         while count is None or done < count:
             some = 100 if count is None else min(count - done, 100)
@@ -669,7 +733,7 @@ class Queue:
         """
         with self._section:
             self._access.check_open()
-            message = self.files.find(id)
+            message = self.files.find(as_int(id, "an id"))
         if message is None:
             raise NoSuchFile(f"no message {id}", self.path)
         return message
@@ -707,7 +771,7 @@ class Queue:
 
     def seek(self, id: int, *, consumer: str = MAIN) -> None:
         """Read on from a message, whoever has read it; leases end. 1: from the start."""
-        if not 0 < id <= LAST_ID:
+        if not 0 < as_int(id, "an id") <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
         with self._changing():
             self.state.seek(self._cursor(consumer), min(id, self._tail.next_id))
@@ -717,16 +781,27 @@ class Queue:
 
         cost  a look into the index of each segment the first time, and a read of 4 KiB
         """
+        since = to_ns(seconds)
+        if since is None:
+            raise TypeError("a time is seconds since the epoch, not None")
         with self._changing():
-            id = self.files.at_time(int(seconds * NANO))
+            id = self.files.at_time(since)
             self.state.seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
         return id
+
+    def clear(self, *, consumer: str = MAIN) -> None:
+        """Consume all messages that there are; leases end. `seek` can take that back."""
+        with self._changing():
+            self.state.seek(self._cursor(consumer), self._tail.next_id)
 
     def add_consumer(self, name: str, *, start: int = 1) -> None:
         """Add a consumer that reads on its own, from a message on. One that is there stays.
 
         name    32 bytes at most, as UTF-8
         """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a consumer is a text, not {type(name).__name__}")
+        as_int(start, "start")
         data = name.encode()
         if not 0 < len(data) <= ondisk.LONGEST or b"\0" in data:
             raise ValueError(f"a consumer has a name of 1 to {ondisk.LONGEST} bytes, not {name!r}")
@@ -753,18 +828,24 @@ class Queue:
         consumer: str = MAIN,
         stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[Message]:
-        """Pop messages as they come; ends where none has come for `timeout` seconds, or where
-        `stop` says so."""
-        last = time.monotonic()
+        """Pop messages as they come; ends where none has come for `timeout` seconds (None: never),
+        or where `stop` returns true. What is left stays in the queue."""
+        wait = math.inf if timeout is None else as_timeout(timeout)
         while not stop():
-            message = self.pop(visible=visible, consumer=consumer)
-            if message is not None:
-                yield message
-                last = time.monotonic()
-                continue
-            left = POLL if timeout is None else last + timeout - time.monotonic()
-            if left <= 0:
+            message = self._wait(wait, visible, consumer, stop)
+            if message is None:
                 return
+            yield message
+
+    def _wait(
+        self, seconds: float, visible: float | None, consumer: str, stop: Callable[[], bool]
+    ) -> Message | None:
+        until = time.monotonic() + seconds
+        while True:
+            message = self.pop(visible=visible, consumer=consumer)
+            left = until - time.monotonic()
+            if message is not None or left <= 0 or stop():
+                return message
             time.sleep(min(left, POLL))
 
     # --- compaction ---
@@ -786,11 +867,15 @@ class Queue:
         least   so many segments stay
         unread  also those that somebody has not read
         """
+        age = None if seconds is None else span_ns(seconds, "seconds")
+        for what, number in (("bytes", bytes), ("segments", segments), ("least", least)):
+            if number is not None:
+                as_int(number, what, 0)
         with self._section:
             if not dry_run:
                 self._access.check()
             floor = self.state.low
-            before = None if seconds is None else time.time_ns() - int(seconds * NANO)
+            before = None if age is None else time.time_ns() - age
             end = LAST_ID + 1 if unread else floor
             gone = self.files.removable(end, before, bytes, segments, least)
             unread_ids = sum(max(s.last - max(s.first, floor) + 1, 0) for s in gone if s.first)
@@ -816,6 +901,25 @@ class Queue:
         with self._section:
             cursor = self._cursor(consumer)
             return len(cursor.leased) + self.files.pending(cursor.at)
+
+    def __len__(self) -> int:
+        """As `pending` of the main consumer: also what is leased."""
+        return self.pending()
+
+    def __bool__(self) -> bool:
+        """True, also of an empty queue: see `empty`."""
+        return True
+
+    def __iter__(self) -> Iterator[Message]:
+        """As `messages`: it consumes nothing."""
+        return self.messages()
+
+    def empty(self, *, consumer: str = MAIN) -> bool:
+        """Whether `pop` would find nothing now."""
+        return next(self.messages(consumer=consumer), None) is None
+
+    def __repr__(self) -> str:
+        return self._access.picture(self)
 
     def stats(self) -> dict[str, Any]:
         """Messages and ids, segments, bytes, consumers, what is leased. Cost: little."""

@@ -30,9 +30,8 @@ from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
-from winkfs.units import NANO
+from winkfs.units import NANO, as_content, as_int, span_ns
 
-INFINITE: Final = float("inf")
 BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
 GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
 SEGMENT_BYTES: Final = 64 << 20
@@ -45,6 +44,14 @@ class Rotation(NamedTuple):
     bytes: int = SEGMENT_BYTES
     messages: int = SEGMENT_MESSAGES
     seconds: float | None = None
+
+    def check(self) -> None:
+        """Raises TypeError; ValueError."""
+        as_int(self.bytes, "bytes of a rotation", 1)
+        if as_int(self.messages, "messages of a rotation", 1) >> 32:
+            raise ValueError(f"a rotation has fewer than 2^32 messages, not {self.messages}")
+        if self.seconds is not None:
+            span_ns(self.seconds, "seconds of a rotation", zero=False)
 
 
 class NewMessage(NamedTuple):
@@ -61,13 +68,15 @@ class NewMessage(NamedTuple):
     compress: int | None = None
 
     def check(self) -> None:
-        """Raises ValueError for a wrong option; `encode` does so for wrong headers."""
-        _, priority, ttl, _, compress = self
-        if not LOW <= priority <= HIGH:
+        """Raises TypeError; ValueError. `encode` raises them for wrong headers."""
+        payload, priority, ttl, _, compress = self
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            as_content(payload, "a payload")
+        if not LOW <= as_int(priority, "priority") <= HIGH:
             raise ValueError(f"priority must be 0 (low), 1 or 2 (high), not {priority}")
-        if ttl is not None and not 0 < ttl < INFINITE:
-            raise ValueError(f"a message expires in more than 0 seconds, not in {ttl}")
-        if compress is not None and not 0 <= compress <= 9:
+        if ttl is not None:
+            span_ns(ttl, "ttl", zero=False)
+        if compress is not None and not 0 <= as_int(compress, "compress") <= 9:
             raise ValueError(f"compress must be 0 to 9, not {compress}")
 
 
@@ -159,8 +168,9 @@ class Tail:
         """A message with options. Raises ValueError."""
         payload, priority, ttl, headers, level = new
         if type(payload) is not bytes:  # whose bytes may change before they are written
-            payload = bytes(payload)
-        if not (self.plain and ttl is None and level is None and LOW <= priority <= HIGH):
+            payload = as_content(payload, "a payload")
+        known = type(priority) is int and LOW <= priority <= HIGH
+        if not (self.plain and ttl is None and level is None and known):
             new.check()
             ttl = self.defaults.ttl if ttl is None else ttl
             level = self.defaults.compress if level is None else level
@@ -249,7 +259,7 @@ class Tail:
         self._count = segment.count
         created = segment.header.created if segment.header else 0
         seconds = self.rotation.seconds
-        self._until = LAST_ID if seconds is None else created + int(seconds * NANO)
+        self._until = LAST_ID if seconds is None else later(created, seconds)
 
     def _new_segment(self, before: Segment | None, timestamp: int) -> Segment:
         self._prepare()

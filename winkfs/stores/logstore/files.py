@@ -22,6 +22,7 @@ from winkformats.errors import CorruptError
 from winkformats.logstore import entry
 from winkformats.logstore.layout import SETTINGS, Layout
 from winkfs.errors import FileExists, NoSuchFile
+from winkfs.registry import refuse_other
 
 FOLDERS: Final = ("data", "blob", "generations")
 NUMBER: Final = re.compile(r"[0-9a-f]{16}")
@@ -169,11 +170,18 @@ class Files:
             directory.close()
 
 
+def is_store(path: str) -> bool:
+    """Whether there is a LogStore."""
+    directory = directory_of(path)
+    return directory.info(SETTINGS) is not None and directory.info("generations") is not None
+
+
 def create(path: str, layout: Layout) -> None:
     """Make an empty store; the settings, which make it one, come last.
 
-    raises  FileExists where there is one
+    raises  FileExists where there is one, or another store
     """
+    refuse_other(path, "log store")
     root = directory_of(path)
     make_directory(path)
     if root.exists(SETTINGS):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from winkfs.registry import Kind, register
 
-SETTINGS = "logstore"  # as in winkformats.logstore.layout
-
 
 def _detect(path: str) -> str | None:
-    from winkformats.disk.paths import directory_of
+    from winkfs.stores.logstore.files import is_store
 
-    directory = directory_of(path)
-    there = directory.info(SETTINGS) is not None and directory.info("generations") is not None
-    return path.rstrip("/") or "/" if there else None
+    return path.rstrip("/") or "/" if is_store(path) else None
 
 
 register(

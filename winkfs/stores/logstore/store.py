@@ -45,9 +45,10 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
 from winkfs.reader import tell_of_forks
 from winkfs.stores.logstore.compact import compact, remove
-from winkfs.stores.logstore.files import create
+from winkfs.stores.logstore.files import create, is_store
 from winkfs.stores.logstore.log import Batch, Full, Log
 from winkfs.stores.logstore.table import View
+from winkfs.units import as_content, as_int, span_ns
 
 TRIES: Final = 16  # of a read beside a compaction
 GAP: Final = 4 << 10  # bytes between two records up to which they are read at once
@@ -90,6 +91,8 @@ class Lookups(ABC):
         raises  NoSuchFile; CorruptError where a checksum is wrong; OSError
         cost    one read, of its bytes alone
         """
+        if type(recid) is not int:
+            recid = as_int(recid, "a recid")
         before, left = (0, 0), TRIES
         while (found := self._look(recid))[0]:
             left -= 1
@@ -107,7 +110,7 @@ class Lookups(ABC):
 
         cost    records that lie close together are read at once
         """
-        wanted = np.asarray(recids, np.int64)
+        wanted = as_recids(recids)
         found = self._look_many(wanted)
         order = np.argsort(found.positions, kind="stable")
         found = found.take(order)
@@ -166,10 +169,26 @@ class Lookups(ABC):
     def __len__(self) -> int:
         return len(self._view())
 
+    def __iter__(self) -> Iterator[int]:
+        """As `recids`."""
+        return self.recids()
+
+    def __bool__(self) -> bool:
+        """True, also of an empty store."""
+        return True
+
     def recids(self) -> Iterator[int]:
         """Of all records, ascending, as of the call."""
         for some in self._view().parts():
             yield from some.recids.tolist()
+
+
+def as_recids(recids: Sequence[int] | Int64) -> Int64:
+    """int64[n]. Raises TypeError for what are no ints: numpy would read texts and cut floats."""
+    found = np.asarray(recids)
+    if len(found) and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        raise TypeError("recids are ints")
+    return found.astype(np.int64, copy=False)
 
 
 class Snapshot(Lookups):
@@ -241,7 +260,7 @@ class Transaction:
 
     def get(self, recid: int) -> bytes | None:
         """As of the newest commits, and of this transaction's own changes. See `LogStore.get`."""
-        if recid not in self._writes:
+        if type(recid) is not int or recid not in self._writes:
             return self._store.get(recid)
         found = self._writes[recid]
         if found is DELETED:
@@ -255,7 +274,7 @@ class Transaction:
     def _take(self, body: Body) -> Any:
         if body is None:
             return None
-        data = body if type(body) is bytes else bytes(body)
+        data = body if type(body) is bytes else as_content(body, "a record")
         if len(data) <= self._log.layout.cutoff:
             return data
         blob = self._log.files.write_blob(self._log.new_blob(), data)
@@ -285,6 +304,8 @@ class Transaction:
 
     def preallocate(self, count: int = 1) -> list[int]:
         """Add records that are null -> their recids."""
+        if as_int(count, "count", 0) >= RECIDS:
+            raise Refusal(f"no recids for {count} records", self._log.files.path)
         return self.put_many(repeat(None, count))
 
     def restore(self, recid: int, body: Body) -> None:
@@ -301,7 +322,7 @@ class Transaction:
     def update_many(self, recids: Sequence[int] | Int64, bodies: Iterable[Body]) -> None:
         """The same of many; nothing is changed where one raises."""
         self._check()
-        wanted = np.asarray(recids, np.int64).tolist()
+        wanted = as_recids(recids).tolist()
         for recid in wanted:
             self._own(recid)
         self._writes.update(dict(zip(wanted, map(self._take, bodies), strict=True)))
@@ -316,12 +337,14 @@ class Transaction:
         """Give a record another body where it has the expected one -> whether it had."""
         self._check()
         self._own(recid)
-        if self.get(recid) != (None if expected is None else bytes(expected)):
+        if self.get(recid) != (None if expected is None else as_content(expected, "a record")):
             return False
         self._writes[recid] = self._take(body)
         return True
 
     def _own(self, recid: int) -> None:
+        if type(recid) is not int:
+            recid = as_int(recid, "a recid")
         if recid in self._writes:
             if self._writes[recid] is DELETED:
                 raise NoSuchFile(f"no record {recid}", self._log.files.path)
@@ -574,6 +597,7 @@ class LogStore(Lookups):
         save_every: int = 8,
         file_bits: int | None = None,
         generation_bits: int = 16,
+        exist_ok: bool = False,
     ) -> Self:
         """Make an empty store, and open it to write.
 
@@ -582,12 +606,19 @@ class LogStore(Lookups):
         save_every       data files after which the table is saved
         file_bits        bits of a file number; None: 64 less those of an offset
         generation_bits  of these, bits of the generation
+        exist_ok         a store that is there stays as it is, and is opened
         raises           FileExists; ValueError for numbers that do not go together
         """
+        for what, number in (
+            ("file_size", file_size), ("cutoff", cutoff), ("save_every", save_every),
+            ("generation_bits", generation_bits), ("file_bits", file_bits or 0),
+        ):  # fmt: skip
+            as_int(number, what, 0)
         layout = Layout.new(
             file_size, cutoff, save_every, file_bits=file_bits, generation_bits=generation_bits
         )
-        create(path, layout)
+        if not (exist_ok and is_store(path)):
+            create(path, layout)
         return cls(path, "a")
 
     # --- to read ---
@@ -831,6 +862,7 @@ class LogStore(Lookups):
     def start_compaction(self, seconds: float = 10.0, *, least: float = 0.5) -> None:
         """Compact in a thread, each so many seconds, until the store is closed."""
         self._check_writable()
+        span_ns(seconds, "seconds", zero=False)
         stop = self._stop = threading.Event()
 
         def run() -> None:

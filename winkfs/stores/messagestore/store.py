@@ -44,6 +44,7 @@ from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.reader import Access, tell_of_forks
 from winkfs.stores.messagestore import broker
+from winkfs.registry import refuse_other
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (
     Segment,
@@ -53,6 +54,7 @@ from winkfs.stores.messagestore.recovery import (
     load,
     mend,
 )
+from winkfs.units import as_content
 
 ROLL: Final = 16 << 20  # bytes of a segment behind which a new one begins
 LARGE: Final = 4_000_000  # bytes of a body that gets a segment of its own
@@ -73,6 +75,7 @@ Sync = Literal["none", "interval", "always"]
 
 def create(path: str, *, checksums: bool = False) -> None:
     """An empty store. Raises Refusal where there is one, or something else; OSError."""
+    refuse_other(path, "message store")
     begun = {LOCK, f"{JOURNAL}1", f"{INDEX}{TEMPORARY}"}  # what was interrupted left these
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a store needs a directory of its own", path)
@@ -264,7 +267,9 @@ class MessageStore:
 
     def _write(self, msg_id: bytes, body: bytes) -> None:
         if type(body) is not bytes:  # whose bytes may change before they are written
-            body = bytes(body)
+            body = as_content(body, "a body")
+        if type(msg_id) is not bytes:
+            _checked_id(msg_id)
         self._done += 1
         current = self._current
         if current is None or current.size >= ROLL:
@@ -296,7 +301,7 @@ class MessageStore:
         ids, bodies = zip(*some, strict=True)
         if self._checked or set(map(len, ids)) != {ID} or len(set(ids)) < len(ids):
             return False
-        if set(map(type, bodies)) != {bytes}:
+        if set(map(type, bodies)) != {bytes} or set(map(type, ids)) != {bytes}:
             return False
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies)) + sqs.HEAD.size
         words = words_of(b"".join(ids))
@@ -851,6 +856,8 @@ def _batches(messages: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[byt
 
 
 def _checked_id(msg_id: bytes) -> bytes:
+    if not isinstance(msg_id, bytes):
+        raise TypeError(f"a message id is bytes, not {type(msg_id).__name__}")
     if len(msg_id) != ID:
         raise ValueError(f"a message id has {ID} bytes, not {len(msg_id)}")
     return msg_id

@@ -40,7 +40,9 @@ from winkfs.container.datafile import give_name
 from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
 from winkfs.reader import Access, tell_of_forks
-from winkfs.stores.ringpage.pages import Pages, open_buffer
+from winkfs.registry import refuse_other
+from winkfs.stores.ringpage.pages import Pages, is_buffer, open_buffer
+from winkfs.units import as_content, as_int
 
 PAGES: Final = 1024  # of a buffer in a file, where nothing else is said
 MEMORY: Final = 1 << 20  # bytes of records that wait in memory
@@ -68,6 +70,7 @@ def create(
     record_size: int | None = None,
     full: WhenFull = "overwrite",
     force: bool = False,
+    exist_ok: bool = False,
 ) -> Settings:
     """Make an empty buffer: a file, which must not be there, or on a block device, which is.
 
@@ -77,6 +80,7 @@ def create(
     full         what a push does if all pages have unread records: "overwrite" the oldest page, and
                  count what is lost, or "refuse"
     force        take a device that is not empty
+    exist_ok     a buffer that is there stays as it is
     ->           what was made. Of a file the metadata block is written, of a device also two pages
                  of zeros
     raises       ValueError for sizes that cannot be; FileExists; Refusal; OSError
@@ -86,9 +90,11 @@ def create(
         raise Refusal(f"a name that ends with {DATA} is that of a container", name)
     if full not in ("overwrite", "refuse"):
         raise ValueError(f"full must be 'overwrite' or 'refuse', not {full!r}")
-    if page_size < BLOCK or page_size > MAX_SIZE:
+    if pages is not None:
+        as_int(pages, "pages")
+    if as_int(page_size, "page_size") < BLOCK or page_size > MAX_SIZE:
         raise ValueError(f"a page has {BLOCK} bytes to 16 MiB, not {page_size:,}")
-    most = largest(page_size) if record_size is None else record_size
+    most = largest(page_size) if record_size is None else as_int(record_size, "record_size")
 
     def settings(count: int) -> Settings:
         ring = secrets.randbelow((1 << 32) - 1) + 1
@@ -96,6 +102,10 @@ def create(
         made.check()
         return made
 
+    refuse_other(name, "ring buffer")
+    if exist_ok and is_buffer(name):
+        with open_buffer(name) as storage:
+            return Settings.decode(storage.read(0, BLOCK), name=name)[0]
     directory, short = locate(name)
     found = directory.info(short, follow=True)
     if found is not None and found.kind is Kind.DEVICE:
@@ -176,6 +186,7 @@ class Ring:
         ):  # fmt: skip
             if given not in known:
                 raise ValueError(f"{what} must be {' or '.join(map(repr, known))}, not {given!r}")
+        as_int(memory, "memory")
         self.path, self.writable = os.fspath(path), mode == "a"
         self._always, self._save_tail, self._on_close = sync == "always", save_tail, on_close
         self._lock = threading.RLock()
@@ -309,7 +320,7 @@ class Ring:
         cost    2 us, with its part of the pages that are written
         """
         if type(body) is not bytes:  # whose bytes may change before they are written
-            body = bytes(body)
+            body = as_content(body, "a record")
         size = len(body)
         with self._lock:
             if not self._access.ready:
@@ -462,6 +473,7 @@ class Ring:
 
     def pop_many(self, count: int) -> list[bytes]:
         """Take up to so many of the oldest records."""
+        as_int(count, "count", 0)
         found: list[bytes] = []
         with self._lock:
             while len(found) < count and (body := self.pop()) is not None:
@@ -529,6 +541,23 @@ class Ring:
             if not self.writable:
                 return self.pages.unread()
             return len(self._ready) + len(self._waiting) + self._in_pages()
+
+    def __bool__(self) -> bool:
+        """True, also of an empty buffer: see `empty`."""
+        return True
+
+    def empty(self) -> bool:
+        """Whether there is no record."""
+        return len(self) == 0
+
+    def clear(self) -> None:
+        """Take all records; it writes nothing. Cost: reads them."""
+        with self._lock:
+            while self.pop() is not None:
+                pass
+
+    def __repr__(self) -> str:
+        return self._access.picture(self)
 
     def _in_pages(self) -> int:
         """Of pages that were not read yet, without what is in memory, too."""
