@@ -12,7 +12,7 @@ import winkfs
 
 OPEN = "still open for writing at the end of the process"
 BEGIN = """
-import os, sys, threading, time, winkfs, winkfs.dataset
+import os, sys, threading, time, winkfs, winkfs.access, winkfs.dataset
 base = sys.argv[1]
 def opened(path=base):
     return winkfs.open(path, "a")
@@ -153,7 +153,7 @@ c.put("new", b"2")
 def test_a_thread_that_never_returns_is_not_waited_for(base: Path) -> None:
     script = """
 import winkfs.reader
-winkfs.reader.PATIENCE = 0.3
+winkfs.access.PATIENCE = 0.3
 c = opened()
 def rows():
     yield "new", b"2"

@@ -1,34 +1,25 @@
 """Reader: the read API of every kind of store that has files with names.
 
-A store implements `scan`, `stat` and `read`; `Reader` builds the rest on them. `tell_of_forks`
-registers a handle to be called in forked children, `close_at_end` one to be synced at the normal
-end of the process. `Access` says of a handle whether it is open, and may still write.
+A store implements `scan`, `stat` and `read`; `Reader` builds the rest on them.
 """
 
 from __future__ import annotations
 
-import atexit
 import errno
 import fnmatch
 import io
-import os
 import re
-import sys
-import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, overload
+from typing import Any, ClassVar, Literal, Self, overload
 
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import Closed, NoSuchFile, NotDirectory, ReadOnly, Refusal
+from winkfs.errors import NoSuchFile, NotDirectory, Refusal
 from winkfs.names import Name, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
-PATIENCE: Final = 5.0  # seconds that the end of the process waits for a thread inside a call
 
 
 class Reader(ABC):
@@ -238,179 +229,3 @@ class Reader(ABC):
         if not directories and not files and path and self.stat(path).ftype != FileType.DIR:
             raise NotDirectory("not a directory", path)
         return directories, files
-
-
-# --- forks ---
-
-
-class Forked(Protocol):
-    """A handle that a forked child cannot use as it is: another thread may have held its lock."""
-
-    def after_fork(self) -> None: ...
-
-
-_told: weakref.WeakSet[Forked] = weakref.WeakSet()
-
-
-def tell_of_forks(handle: Forked) -> None:
-    """Register a handle: each forked child calls its `after_fork`, while the handle lives."""
-    _told.add(handle)
-
-
-def _after_fork() -> None:
-    _writers.clear()  # they are the parent's
-    with ExitStack() as stack:  # each is told, also where another one fails
-        for handle in list(_told):
-            stack.callback(handle.after_fork)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-# --- the end of the process ---
-
-
-class Writer(Protocol):
-    """A handle that writes. `closed`: true once it is closed; `abort` and `close` do nothing then.
-
-    drops_on_exception  whether an exception that ends its `with` block drops what was not synced
-    """
-
-    @property
-    def closed(self) -> object: ...
-
-    @property
-    def drops_on_exception(self) -> bool: ...
-
-    def abort(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Lock(Protocol):
-    """The lock that a call of a handle takes: reentrant."""
-
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
-
-    def release(self) -> None: ...
-
-
-_writers: weakref.WeakKeyDictionary[Writer, tuple[str, Lock]] = weakref.WeakKeyDictionary()
-_hooked = 0  # the process whose end calls `_close_writers`
-
-
-def close_at_end(writer: Writer, path: str, lock: Lock) -> None:
-    """Register a writer, as long as it lives: at the normal end of this process, also by sys.exit,
-    it is synced and closed if it is still open, with one line on stderr.
-
-    Where an uncaught exception ends the process, it is as if that had left a `with` block. Forked
-    children leave it alone; os._exit and signals that kill call nothing.
-
-    path  for the line; lock: it is waited for at most PATIENCE, for a thread that never returns
-    """
-    global _hooked
-    if _hooked != os.getpid():
-        weakref.finalize(writer, bool)  # the hook of finalizers is registered first: it runs last
-        atexit.register(_close_writers)
-        child = sys.modules.get("multiprocessing.process")
-        if child is not None and child.parent_process() is not None:  # it may skip atexit
-            sys.modules["multiprocessing.util"].Finalize(None, _close_writers, exitpriority=0)
-        _hooked = os.getpid()
-    _writers[writer] = path, lock
-
-
-def _close_writers() -> None:
-    """Close the writers that are open, in the order in which they were opened."""
-    raised = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    failed = raised is not None and not isinstance(raised, SystemExit) and not hasattr(sys, "ps1")
-    for writer, (path, lock) in list(_writers.items()):
-        if writer.closed:
-            continue
-        try:
-            done = _close_writer(writer, lock, failed=failed)
-        except BaseException as error:
-            done = f"{error}: what was not synced is lost"
-        with suppress(Exception):  # stderr may be closed
-            line = f"{path}: still open for writing at the end of the process: {done}"
-            print(f"winkfs: {line}", file=sys.stderr, flush=True)
-
-
-def _close_writer(writer: Writer, lock: Lock, *, failed: bool) -> str:
-    """-> what was done. Raises what `close` raises."""
-    if not lock.acquire(timeout=PATIENCE):
-        return "another thread is in the midst of a call: what was not synced is lost"
-    try:
-        if failed and writer.drops_on_exception:
-            writer.abort()
-            writer.close()
-            return "an exception ended it: what was not synced is dropped"
-        writer.close()
-        return "synced and closed"
-    finally:
-        lock.release()
-
-
-class Access:
-    """Whether something that was opened is open, and may be written.
-
-    ready   it may be written: what a hot path asks before it calls `check`
-    closed  nothing can be done with it any more
-    failed  why nothing can be written any more, "" where it can
-    """
-
-    def __init__(self, path: str, what: str, *, writable: bool, purpose: str = "reading") -> None:
-        """`what`: "the store", for messages; `purpose`: what it is open for otherwise."""
-        self.path, self.what, self.writable, self._purpose = path, what, writable, purpose
-        self.ready = self.closed = False
-        self.failed = ""
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-
-    def check(self) -> None:
-        """Raises Closed; ReadOnly; Refusal where a write has failed."""
-        if self.ready:
-            return
-        self.check_writable()
-        if self.failed:
-            what = f"nothing can be written any more: {self.failed}; open it anew"
-            raise Refusal(what, self.path)
-
-    def check_writable(self) -> None:
-        """Raises Closed; ReadOnly."""
-        self.check_open()
-        if not self.writable:
-            raise ReadOnly(f"{self.what} was opened for {self._purpose}", self.path)
-
-    def check_open(self) -> None:
-        """Raises Closed."""
-        if self.closed:
-            raise Closed(f"{self.what} is closed", self.path)
-
-    @contextmanager
-    def final(self) -> Iterator[None]:
-        """What fails here is final: nobody knows what of it is on the disk."""
-        try:
-            yield
-        except OSError as error:
-            self.failed, self.ready = self.failed or str(error), False
-            raise
-
-    def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
-        """Call something each `interval` seconds, in a thread, until `end`."""
-
-        def run() -> None:
-            while not self._stop.wait(interval):
-                with suppress(OSError):  # the next call says it
-                    call()
-
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Wait for what is repeated, which ends."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def close(self) -> None:
-        self.closed, self.ready = True, False

@@ -143,11 +143,11 @@ def as_int(number: Any, what: str, least: int | None = None) -> int:
     if type(number) is int:
         found = number
     elif isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise TypeError(f"{what} is an int, not {type(number).__name__}")
+        raise TypeError(f"{what} must be an int, not {type(number).__name__}")
     else:
         found = index(number)
     if least is not None and found < least:
-        raise ValueError(f"{what} is {least} or more, not {found}")
+        raise ValueError(f"{what} must be {least} or more, not {found}")
     return found
 
 
@@ -159,10 +159,10 @@ def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
     """
     real = type(seconds) in (int, float) or isinstance(seconds, Real)
     if not real or type(seconds) is bool:
-        raise TypeError(f"{what} is a number of seconds, not {type(seconds).__name__}")
+        raise TypeError(f"{what} must be a number of seconds, not {type(seconds).__name__}")
     if not 0 <= seconds < math.inf or not (zero or seconds):
         least = "0 seconds or more" if zero else "more than 0 seconds"
-        raise ValueError(f"{what} is {least}, and an end, not {seconds}")
+        raise ValueError(f"{what} must be {least}, not {seconds}")
     return int(min(seconds, FAR_SPAN) * NANO)
 
 

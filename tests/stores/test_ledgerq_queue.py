@@ -10,6 +10,7 @@ import random
 import shutil
 import threading
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import entry
 from winkformats.ledgerq.state import Metadata
-from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.errors import Closed, FileExists, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.stores.ledgerq import (
     HIGH,
     LOW,
@@ -316,7 +317,7 @@ def test_a_message_expires(path: str, clock: Clock) -> None:
         clock.sleep(1)
         assert queue.pop() is None and queue.pending() == 0
         for seconds in (0, -1, float("inf"), float("nan")):
-            with pytest.raises(ValueError, match="expire"):
+            with pytest.raises(ValueError, match="ttl"):
                 queue.push(b"5", ttl=seconds)
             if seconds:
                 with pytest.raises(ValueError, match="seconds"):
@@ -693,6 +694,124 @@ def test_asyncio(path: str) -> None:
     assert asyncio.run(run()) == [2, 3]
 
 
+@pytest.mark.parametrize("visible", [None, 1000.0])
+@pytest.mark.parametrize("way", ["pop", "pop_many", "stream", "wait_for", "timeout"])
+def test_a_cancelled_pop_consumes_nothing(path: str, way: str, visible: float | None) -> None:
+    """At each moment: before its thread runs, while it does, and as it ends."""
+
+    async def popped(queue: AsyncQueue) -> list[Message]:
+        if way == "pop_many":
+            return await queue.pop_many(2, visible=visible)
+        if way == "stream":
+            return [await anext(queue.stream(visible=visible))]
+        message = await queue.pop(visible=visible, timeout=5)
+        return [] if message is None else [message]
+
+    async def run() -> list[int]:
+        got: list[Message] = []
+        async with AsyncQueue(path) as queue:
+            await queue.push_many([b"x"] * 100)
+            for round in range(40):
+                if way == "wait_for":
+                    with suppress(TimeoutError):
+                        got += await asyncio.wait_for(popped(queue), round % 5 * 1e-4)
+                elif way == "timeout":
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(round % 5 * 1e-4):
+                            got += await popped(queue)
+                else:
+                    task = asyncio.create_task(popped(queue))
+                    for _ in range(round % 4):
+                        await asyncio.sleep(0)
+                    time.sleep(round % 3 * 1e-3)
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        got += await task
+        return ids(got)
+
+    got = asyncio.run(run())
+    with Queue(path, "a") as queue:
+        rest = list(iter(queue.pop, None))
+        assert len(set(got)) == len(got) and {m.deliveries for m in rest} == {1}
+        assert sorted(got + ids(rest)) == list(range(1, 101))
+        assert ids(rest) == sorted(ids(rest))
+
+
+def test_what_is_given_back_counts_no_delivery_and_no_failure(path: str) -> None:
+    with Queue(path, "a") as queue:
+        queue.push_many([b"1", b"2"])
+        for visible in (None, 1000.0):
+            message = queue.pop(visible=visible)
+            assert message is not None and message.id == 1 and message.deliveries == 1
+            queue.give_back(message)
+        assert ids(queue.messages()) == [1, 2] and queue.stats()["retrying"] == 0
+    with Queue(path, "a") as queue:
+        assert [(m.id, m.deliveries) for m in queue.pop_many(2)] == [(1, 1), (2, 1)]
+
+
+def test_a_pop_waits_for_a_message_up_to_a_limit(path: str) -> None:
+    with Queue(path, "a", shared=True) as queue, Queue(path, "a", shared=True) as other:
+        started = time.monotonic()
+        assert queue.pop(timeout=0.1) is None
+        assert time.monotonic() - started >= 0.1
+        timer = threading.Timer(0.1, other.push, [b"x"])
+        timer.start()
+        message = queue.pop(timeout=30, visible=1000)
+        assert message is not None and message.payload == b"x"
+        timer.join()
+
+        async def run() -> tuple[Message | None, Message | None]:
+            async with AsyncQueue(path, shared=True) as jobs:
+                none = await jobs.pop(timeout=0.05)
+                await jobs.push(b"y")
+                return none, await jobs.pop(timeout=30)
+
+        none, found = asyncio.run(run())
+        assert none is None and found is not None and found.payload == b"y"
+
+
+def test_a_lease_can_be_extended(path: str, clock: Clock) -> None:
+    with Queue(path, "a") as queue:
+        queue.push(b"long job")
+        assert queue.pop(visible=10)
+        for _ in range(5):
+            clock.sleep(9)
+            assert queue.pop() is None
+            queue.touch(1, 10)
+        clock.sleep(10)
+        message = queue.pop(visible=10)
+        assert message is not None and message.deliveries == 2
+        queue.ack(1)
+        with pytest.raises(NoSuchFile, match="leased"):
+            queue.touch(1, 10)
+
+
+def test_length_iteration_clear_and_repr(path: str) -> None:
+    with Queue(path, "a") as queue:
+        assert queue.empty() and len(queue) == 0 and queue
+        queue.push_many([b"1", b"2", b"3"])
+        assert queue.pop(visible=1000)
+        assert not queue.empty() and len(queue) == 3 and ids(queue) == [2, 3]
+        assert repr(queue) == f"Queue({path!r}, 'a')"
+        queue.clear()
+        assert queue.empty() and len(queue) == 0 and queue.ack(1) == 0
+        queue.seek(2)
+        assert ids(queue) == [2, 3]
+    assert repr(queue) == f"<closed Queue {path!r}>"
+
+
+def test_a_handle_of_the_parent_asks_to_be_opened_anew(path: str) -> None:
+    with Queue(path, "a") as queue:
+        pid = os.fork()
+        if not pid:
+            try:
+                queue.push(b"x")
+            except Closed as error:
+                os._exit("open it anew after a fork" in str(error))
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
 def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
     for call in (
         lambda: Queue(path, "w"), lambda: Queue(path, "a", sync="never"),  # type: ignore[arg-type]
@@ -706,8 +825,15 @@ def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         Queue(str(tmp_path / "empty"))
     assert not is_queue(str(tmp_path / "empty")) and not is_queue(str(tmp_path / "none"))
-    with pytest.raises(Refusal, match="not empty"):
+    with pytest.raises(FileExists, match="queue already"):
         create(path)
+    create(path, exist_ok=True)
+    with pytest.raises(Refusal, match="by arrival"):
+        create(path, exist_ok=True, by_priority=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(Refusal, match="not empty"):
+        create(str(tmp_path / "other"), exist_ok=True)
     with Queue(path, "a") as queue:
         for options in ({"priority": 3}, {"priority": -1}, {"compress": 11}):
             with pytest.raises(ValueError, match="must be"):

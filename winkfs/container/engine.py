@@ -20,6 +20,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
+from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
@@ -38,7 +39,6 @@ from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import INODE, Name, to_bytes, to_str
-from winkfs.reader import close_at_end, tell_of_forks
 from winkfs.units import checked_ns
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row

@@ -474,4 +474,3 @@ def _contents(data: Sequence[Any]) -> Sequence[bytes]:
     if set(map(type, data)) == {bytes}:
         return data
     return list(map(as_content, data))
-

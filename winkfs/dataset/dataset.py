@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
+from winkfs.access import close_at_end
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.compressed import NONE, level_of
@@ -19,7 +20,7 @@ from winkfs.dataset.records import State, union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.reader import Problem, close_at_end
+from winkfs.reader import Problem
 
 WHOLE = "a data set takes whole files only: put the file anew"
 

@@ -17,6 +17,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError, raise_it
+from winkfs.access import tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
@@ -42,7 +43,7 @@ from winkfs.names import (
     to_str,
     to_strs,
 )
-from winkfs.reader import Problem, Reader, tell_of_forks
+from winkfs.reader import Problem, Reader
 from winkfs.units import to_ns
 
 OPEN: Final = 100  # containers kept open, with four or five descriptors each

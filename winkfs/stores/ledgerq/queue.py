@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory
 from winkformats.disk.storage import TEMPORARY
@@ -28,9 +28,9 @@ from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
 from winkformats.ledgerq.state import METADATA, Dedup, Metadata, Retry, time_text
+from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.reader import Access, tell_of_forks
 from winkfs.registry import refuse_other
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import (
@@ -102,7 +102,7 @@ def is_queue(path: str) -> bool:
 ROTATION: Final = Rotation()
 
 
-class Queue:
+class Queue(Keeping):
     """A queue of messages. Any number of threads may use it.
 
     mode          "r": to look, also while others write; "a": to push and pop
@@ -193,8 +193,10 @@ class Queue:
         except BaseException:
             self._let_go()
             raise
-        if sync == "interval" and self.writable:
-            self._access.repeat(self.sync, interval, "winkfs-queue")
+        if self.writable:
+            self.keep(self.path, self._lock)
+            if sync == "interval":
+                self._access.repeat(self.sync, interval, "winkfs-queue")
 
     # --- opening and closing ---
 
@@ -305,6 +307,7 @@ class Queue:
         self._let_go()
 
     def _let_go(self) -> None:
+        self.leave()
         self._access.close()
         self.files.close()
         self.state.close()
@@ -315,12 +318,9 @@ class Queue:
         if self._held is not None:
             self._held.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close it, also behind an exception: what was pushed, popped and acknowledged is kept."""
-        self.close()
+    @property
+    def closed(self) -> bool:
+        return self._access.closed
 
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
@@ -330,7 +330,7 @@ class Queue:
         else:
             self._turns.lock = self._lock
         if self.writable:
-            self._access.close()
+            self._access.close(forked=True)
             if self._held is not None:
                 self._held.forget()
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from winkformats.disk.storage import Directory, Lock
+from winkfs.access import Access
 from winkfs.errors import Locked
-from winkfs.reader import Access
 
 LOCK: Final = "ledgerq.lock"
 TURN: Final = "ledgerq.turn"

@@ -247,7 +247,10 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
     log = Log(path, full=True, progress=progress)
     try:
         layout = log.layout
-        bits = {"file_bits": layout.file_bits, "generation_bits": layout.generation_bits}
+        bits: dict[str, Any] = {
+            "file_bits": layout.file_bits,
+            "generation_bits": layout.generation_bits,
+        }
         with LogStore.create(
             target, file_size=layout.largest, cutoff=layout.cutoff, save_every=layout.every, **bits
         ) as made:

@@ -41,9 +41,9 @@ from winkformats.logstore.entry import (
     Entries,
 )
 from winkformats.logstore.layout import Layout
+from winkfs.access import FORKED, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
-from winkfs.reader import tell_of_forks
 from winkfs.stores.logstore.compact import compact, remove
 from winkfs.stores.logstore.files import create, is_store
 from winkfs.stores.logstore.log import Batch, Full, Log
@@ -536,7 +536,7 @@ class Doomed(NamedTuple):
     files: tuple[int, ...] = ()
 
 
-class LogStore(Lookups):
+class LogStore(Lookups, Keeping):
     """A store of records, open to read ("r") or to write ("a").
 
     One writer, which holds a lock; its threads read and write at once, each with a transaction of
@@ -552,7 +552,7 @@ class LogStore(Lookups):
         if mode not in ("r", "a"):
             raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
         self.path, self.mode = path, mode
-        self._is_closed = True
+        self._is_closed, self._forked = True, False
         self._lock: WriterLock | None = None
         self._log = Log(path) if mode == "r" else self._locked(path)
         self._is_closed = False
@@ -569,6 +569,7 @@ class LogStore(Lookups):
         if mode == "a":
             self._recids.load(self._log)
             tell_of_forks(self)
+            self.keep(path, self._own_lock)
 
     def _locked(self, path: str) -> Log:
         from winkfs.stores.logstore.files import Files
@@ -627,16 +628,18 @@ class LogStore(Lookups):
         arrays = self._log.table.arrays
         if 0 < recid < arrays.recids:
             return arrays.one_position[recid], arrays.one_length[recid]
-        if self._is_closed:
-            raise Closed("the store is closed", self.path)
+        self._check_open()
         return 0, 0
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(f"the store {FORKED if self._forked else 'is closed'}", self.path)
 
     def _look_many(self, recids: Int64) -> Entries:
         return self._view().get_many(recids)
 
     def _view(self) -> View:
-        if self._is_closed:
-            raise Closed("the store is closed", self.path)
+        self._check_open()
         return self._log.table.view()
 
     def _again(self) -> None:
@@ -649,8 +652,7 @@ class LogStore(Lookups):
     def snapshot(self) -> Snapshot:
         """The records as of now. Takes no lock; cost: microseconds, then 48 KiB of memory for
         each 4,096 recids near which one changes."""
-        if self._is_closed:
-            raise Closed("the store is closed", self.path)
+        self._check_open()
         return Snapshot(self)
 
     def refresh(self) -> bool:
@@ -673,8 +675,7 @@ class LogStore(Lookups):
     # --- to write ---
 
     def _check_writable(self) -> None:
-        if self._is_closed:
-            raise Closed("the store is closed", self.path)
+        self._check_open()
         if self.mode != "a":
             raise ReadOnly("the store is open for reading", self.path)
         self._log.check()
@@ -884,9 +885,7 @@ class LogStore(Lookups):
         is lost then, or of a sync."""
         if self._is_closed:
             return
-        if self._stop is not None and self._thread is not None:
-            self._stop.set()
-            self._thread.join()
+        self._end_compaction()
         try:
             if self.mode == "a" and not self._log.failed:
                 try:
@@ -894,10 +893,19 @@ class LogStore(Lookups):
                 finally:
                     self._finish()
         finally:
-            self._is_closed = True
-            self._log.close()
-            if self._lock is not None:
-                self._lock.release()
+            self._let_go()
+
+    def _end_compaction(self) -> None:
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+
+    def _let_go(self) -> None:
+        self.leave()
+        self._is_closed = True
+        self._log.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _commit_own(self) -> None:
         """What the methods of the store itself have changed: the caller has the recids."""
@@ -922,12 +930,23 @@ class LogStore(Lookups):
 
     def after_fork(self) -> None:
         """In a forked child: the store is the parent's."""
-        self._is_closed = True
+        self._is_closed = self._forked = True
         if self._lock is not None:
             self._lock.forget()
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def closed(self) -> bool:
+        return self._is_closed
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def abort(self) -> None:
+        """Close it as it is: the shared transaction is rolled back, and what was not synced may be
+        lost. Idempotent."""
+        if not self._is_closed:
+            self._end_compaction()
+            self._let_go()
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        if self._is_closed:
+            return f"<closed {kind} {self.path!r}>"
+        return f"{kind}({self.path!r}, {self.mode!r})"

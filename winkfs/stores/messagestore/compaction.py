@@ -21,7 +21,7 @@ from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Index, Rows, ids_of
 from winkformats.messagestore.journal import INTENT, RESET, Journal
 from winkformats.messagestore.segment import COPY, Plan
-from winkfs.reader import Access
+from winkfs.access import Access
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
 MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, repeat
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -40,11 +40,11 @@ from winkformats.messagestore.journal import (
     write_snapshot,
 )
 from winkformats.messagestore.segment import ID
+from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.reader import Access, tell_of_forks
-from winkfs.stores.messagestore import broker
 from winkfs.registry import refuse_other
+from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (
     Segment,
@@ -83,7 +83,7 @@ def create(path: str, *, checksums: bool = False) -> None:
     MessageStore(path, "a", checksums=checksums, make=True).close()
 
 
-class MessageStore:
+class MessageStore(Keeping):
     """A store of messages. Any number of threads may use it.
 
     mode        "r": to read, also while another process writes; "a": to read and write
@@ -150,8 +150,10 @@ class MessageStore:
         except BaseException:
             self._let_go()
             raise
-        if sync == "interval" and self.writable:
-            self._access.repeat(self.sync, interval, "winkfs-messages")
+        if self.writable:
+            self.keep(self.path, self._lock)
+            if sync == "interval":
+                self._access.repeat(self.sync, interval, "winkfs-messages")
 
     # --- opening and closing ---
 
@@ -209,6 +211,7 @@ class MessageStore:
         self._let_go()
 
     def _let_go(self) -> None:
+        self.leave()
         self._access.close()
         self._files, self._heard = {}, None
         for storage in self._out.values():
@@ -218,18 +221,15 @@ class MessageStore:
         if self._held is not None:
             self._held.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close it, also behind an exception: what was written and removed is kept."""
-        self.close()
+    @property
+    def closed(self) -> bool:
+        return self._access.closed
 
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         if self.writable:
-            self._access.close()
+            self._access.close(forked=True)
             if self._held is not None:
                 self._held.forget()
 
@@ -299,9 +299,9 @@ class MessageStore:
     def _write_new(self, some: list[tuple[bytes, bytes]]) -> bool:
         """Write messages by columns; False, and nothing is done: they are not all new and small."""
         ids, bodies = zip(*some, strict=True)
-        if self._checked or set(map(len, ids)) != {ID} or len(set(ids)) < len(ids):
+        if {*map(type, ids), *map(type, bodies)} != {bytes}:
             return False
-        if set(map(type, bodies)) != {bytes} or set(map(type, ids)) != {bytes}:
+        if self._checked or set(map(len, ids)) != {ID} or len(set(ids)) < len(ids):
             return False
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies)) + sqs.HEAD.size
         words = words_of(b"".join(ids))
@@ -821,6 +821,9 @@ class MessageStore:
         return migrate(self, progress)
 
     # --- facts ---
+
+    def __repr__(self) -> str:
+        return self._access.picture(self)
 
     def stats(self) -> dict[str, Any]:
         """Messages, their bytes, segments, bytes that are dead, and what the index takes."""

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import TEMPORARY, Kind, Lock, Storage
@@ -36,10 +36,10 @@ from winkformats.ringpage.page import (
     largest,
     length_of,
 )
+from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.datafile import give_name
 from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
-from winkfs.reader import Access, tell_of_forks
 from winkfs.registry import refuse_other
 from winkfs.stores.ringpage.pages import Pages, is_buffer, open_buffer
 from winkfs.units import as_content, as_int
@@ -153,7 +153,7 @@ def _take_device(
 # --- the queue ---
 
 
-class Ring:
+class Ring(Keeping):
     """A Ring Page buffer, open. Any number of threads may use it.
 
     mode       "r": to look at it, also while another process has it; "a": to push and pop, alone
@@ -204,6 +204,8 @@ class Ring:
             self._let_go()
             raise
         tell_of_forks(self)
+        if self.writable:
+            self.keep(self.path, self._lock)
 
     def _locked(self) -> Lock | None:
         """A device that is open to be written is locked already."""
@@ -292,6 +294,7 @@ class Ring:
             self._let_go()
 
     def _let_go(self) -> None:
+        self.leave()
         self._access.close()
         if self._held is not None:
             self._held.release()
@@ -302,10 +305,11 @@ class Ring:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock = threading.RLock()
         if self.writable:
-            self._access.close()
+            self._access.close(forked=True)
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def closed(self) -> bool:
+        return self._access.closed
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Of a block that raised, what was pushed stays; what was popped off the disk is back."""

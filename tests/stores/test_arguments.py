@@ -1,0 +1,220 @@
+"""Wrong arguments of the stores: each is one clear error, and nothing is stored or lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winkfs.errors import NoSuchFile
+from winkfs.stores.ledgerq import Queue, Rotation
+from winkfs.stores.ledgerq import create as create_queue
+from winkfs.stores.logstore import LogStore
+from winkfs.stores.messagestore import MessageStore
+from winkfs.stores.messagestore import create as create_messages
+from winkfs.stores.ringpage import Ring
+from winkfs.stores.ringpage import create as create_ring
+
+pytestmark = pytest.mark.in_memory
+NO_BYTES: list[Any] = [5, [1, 2, 3], True, "text", {"a": 1}, 1.5, 10**10]
+NO_SPANS: list[Any] = [0, math.nan, math.inf, -1, -1e-9, True, "1", None, 1j]
+ID = b"0123456789abcdef"
+Call = Callable[[Any, Any], object]
+Store = Queue | Ring | MessageStore | LogStore
+
+
+def opened(kind: str, path: str) -> Store:
+    match kind:
+        case "queue":
+            create_queue(path)
+            return Queue(path, "a", window=60)
+        case "ring":
+            create_ring(path)
+            return Ring(path, "a")
+        case "messages":
+            create_messages(path)
+            return MessageStore(path, "a")
+    return LogStore.create(path)
+
+
+MANY: Call = lambda s, x: s.push_many([b"a", x])  # noqa: E731
+BODIES: list[tuple[str, Call]] = [
+    ("queue", lambda s, x: s.push(x)),
+    ("queue", lambda s, x: s.push(x, priority=0, headers={"a": "b"})),
+    ("queue", MANY),
+    ("queue", lambda s, x: s.push_many([b"a", {"payload": x}])),
+    ("queue", lambda s, x: s.push_once(x, "key")),
+    ("ring", lambda s, x: s.push(x)),
+    ("messages", lambda s, x: s.write(ID, x)),
+    ("messages", lambda s, x: s.write_many([(ID, x)])),
+    ("log", lambda s, x: s.put(x)),
+    ("log", lambda s, x: s.put_many([b"a", x])),
+    ("log", lambda s, x: s.begin().put(x)),
+]
+
+
+@pytest.mark.parametrize(("kind", "call"), BODIES)
+def test_what_is_not_bytes_is_no_body(kind: str, call: Call, tmp_path: Path) -> None:
+    """bytes(5) would be five NULs."""
+    with opened(kind, str(tmp_path / "s")) as store:
+        for wrong in [*NO_BYTES, *([] if kind == "log" else [None])]:
+            if call is MANY and isinstance(wrong, dict):  # options of a message
+                continue
+            with pytest.raises(TypeError, match=f"is bytes, not {type(wrong).__name__}"):
+                call(store, wrong)
+        if isinstance(store, LogStore):
+            store.commit()
+        assert len(store) == 0
+        for good in (bytearray(b"x"), memoryview(b"x")):
+            call(store, good)
+        if isinstance(store, LogStore):
+            store.commit()
+        assert len(store) > 0 or "begin" in call.__code__.co_names
+
+
+SPANS: list[tuple[Call, set[Any]]] = [  # with what is allowed
+    (lambda q, x: q.push(b"x", ttl=x), {None}),
+    (lambda q, x: q.push_many([b"x"], ttl=x), {None}),
+    (lambda q, x: q.push_once(b"x", "key", window=x), {None}),
+    (lambda q, x: q.pop(visible=x), {None, 0}),
+    (lambda q, x: q.pop_many(2, visible=x), {None, 0}),
+    (lambda q, x: q.pop(timeout=x), {0, math.inf}),
+    (lambda q, x: next(q.stream(timeout=x)), {None, 0, math.inf}),
+    (lambda q, x: q.nack(1, delay=x), {0}),
+    (lambda q, x: q.touch(1, x), {0}),
+    (lambda q, x: q.compact(seconds=x), {None, 0}),
+    (lambda q, x: q.seek_time(x), {0, -1, -1e-9, True}),
+    (lambda q, x: Queue(q.path, "r", interval=x), set()),
+    (lambda q, x: Queue(q.path, "r", window=x), {0}),
+    (lambda q, x: Queue(q.path, "r", starved=x), {0}),
+    (lambda q, x: Queue(q.path, "r", ttl=x), {None}),
+    (lambda q, x: Queue(q.path, "r", rotation=Rotation(seconds=x)), {None}),
+]
+
+
+@pytest.mark.parametrize(("call", "allowed"), SPANS)
+def test_a_time_span_that_is_none_changes_nothing(
+    call: Call, allowed: set[Any], tmp_path: Path
+) -> None:
+    with opened("queue", str(tmp_path / "s")) as queue:
+        assert isinstance(queue, Queue)
+        queue.push(b"1")
+        assert queue.pop(visible=1000)
+        for wrong in NO_SPANS:
+            if wrong not in allowed:
+                with pytest.raises((TypeError, ValueError)):
+                    call(queue, wrong)
+        assert queue.next_id == 2 and queue.stats()["in_flight"] == 1 and queue.pop() is None
+        assert not queue._ledgerq.retry
+
+
+def test_the_longest_time_spans_are_taken(tmp_path: Path) -> None:
+    with opened("queue", str(tmp_path / "s")) as queue:
+        assert isinstance(queue, Queue)
+        for span in (1e300, 10**400, np.float32(1e30), np.float64(3.5)):
+            id = queue.push(b"x", ttl=span)
+            assert queue.push_once(b"y", f"{span}", window=span)[1]
+            message = queue.pop(visible=span)
+            assert message is not None and message.id == id
+            queue.nack(id, delay=span)
+            queue.touch(id, span)
+            queue.ack(id)
+            assert queue.pop() is not None
+        queue.compact(seconds=1e300)
+
+
+def test_a_message_with_a_wrong_window_is_not_pushed(tmp_path: Path) -> None:
+    with opened("queue", str(tmp_path / "s")) as queue:
+        assert isinstance(queue, Queue)
+        for wrong in (math.inf, math.nan, -1, "1"):
+            with pytest.raises((TypeError, ValueError)):
+                queue.push_once(b"x", "key", window=wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="key"):
+            queue.push_once(b"x", 5)  # type: ignore[arg-type]
+        assert queue.next_id == 1
+
+
+IDS: list[Call] = [
+    lambda q, x: q.ack(x), lambda q, x: q.ack(1, x), lambda q, x: q.nack(x),
+    lambda q, x: q.touch(x, 5), lambda q, x: q.read(x),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", IDS)
+def test_an_id_that_is_none_is_an_error_and_nothing_is_acknowledged(
+    call: Call, tmp_path: Path
+) -> None:
+    with opened("queue", str(tmp_path / "s")) as queue:
+        assert isinstance(queue, Queue)
+        queue.push_many([b"1", b"2"])
+        assert queue.pop(visible=1000)
+        for wrong in ("1", 1.0, True, None, b"1"):
+            with pytest.raises(TypeError, match="an id must be an int"):
+                call(queue, wrong)
+        for unknown in (99, 0, -1, 1 << 63, 1 << 70):
+            with pytest.raises(NoSuchFile):
+                call(queue, unknown)
+        if call is not IDS[-1]:
+            with pytest.raises(NoSuchFile):  # it was not popped
+                call(queue, 2)
+        assert queue.stats()["in_flight"] == 1
+        assert queue.ack(np.int64(1)) == 1 and queue.ack(1) == 0  # type: ignore[arg-type]
+
+
+RECIDS: list[Call] = [
+    lambda s, x: s.get(x), lambda s, x: s.update(x, b""), lambda s, x: s.delete(x),
+    lambda s, x: s.get_many([x]), lambda s, x: s.update_many([x], [b""]),
+    lambda s, x: s.compare_and_swap(x, b"1", b"2"), lambda s, x: s.snapshot().get(x),
+    lambda s, x: s.begin().get(x),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", RECIDS)
+def test_a_recid_that_is_none_is_an_error(call: Call, tmp_path: Path) -> None:
+    with opened("log", str(tmp_path / "s")) as store:
+        assert isinstance(store, LogStore)
+        recid = store.put(b"1")
+        store.commit()
+        for wrong in ("1", 1.0, True, None):
+            with pytest.raises(TypeError, match=r"recids? (must be an int|are ints)"):
+                call(store, wrong)
+        for unknown in (99, 0, -1):
+            with pytest.raises(NoSuchFile):
+                call(store, unknown)
+        assert store.get(recid) == b"1" == store.get(np.int64(recid))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["text of 16 bytes", 5, None, bytearray(16)])
+def test_a_message_id_that_is_none_is_an_error(wrong: Any, tmp_path: Path) -> None:
+    with opened("messages", str(tmp_path / "s")) as store:
+        assert isinstance(store, MessageStore)
+        for call in (
+            lambda: store.write(wrong, b""), lambda: store.write_many([(wrong, b"")]),
+            lambda: store.read(wrong), lambda: store.remove(wrong), lambda: wrong in store,
+        ):  # fmt: skip
+            with pytest.raises(TypeError, match="a message id is bytes"):
+                call()
+        assert len(store) == 0
+
+
+OPTIONS: list[Callable[[str], object]] = [
+    lambda p: LogStore.create(p, file_size=1e6),  # type: ignore[arg-type]
+    lambda p: LogStore.create(p, cutoff="1"),  # type: ignore[arg-type]
+    lambda p: LogStore.create(p, save_every=True),
+    lambda p: create_ring(p, pages=2.0),  # type: ignore[arg-type]
+    lambda p: create_ring(p, page_size="4096"),  # type: ignore[arg-type]
+    lambda p: create_ring(p, record_size=1.5),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("call", OPTIONS)
+def test_a_number_of_another_type_makes_no_store(
+    call: Callable[[str], object], tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match="must be an int"):
+        call(str(tmp_path / "s"))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,264 @@
+"""Access: what becomes of open handles. Light: a queue imports it.
+
+tell_of_forks   registers a handle to be called in forked children
+close_at_end    registers a writer to be synced at the normal end of the process
+Keeping         a writer that keeps what it was given, however its `with` block ends
+Access          whether a handle is open, and may still write
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Final, Protocol, Self
+
+from winkfs.errors import Closed, ReadOnly, Refusal
+
+PATIENCE: Final = 5.0  # seconds that the end of the process waits for a thread inside a call
+FORKED: Final = "belongs to the parent process: open it anew after a fork"
+
+# --- forks ---
+
+
+class Forked(Protocol):
+    """A handle that a forked child cannot use as it is: another thread may have held its lock."""
+
+    def after_fork(self) -> None: ...
+
+
+_told: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def tell_of_forks(handle: Forked) -> None:
+    """Register a handle: each forked child calls its `after_fork`, while the handle lives."""
+    _told.add(handle)
+
+
+def _after_fork() -> None:
+    _writers.clear()  # they are the parent's
+    _kept.clear()
+    with ExitStack() as stack:  # each is told, also where another one fails
+        for handle in list(_told):
+            stack.callback(handle.after_fork)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+# --- the end of the process ---
+
+
+class Writer(Protocol):
+    """A handle that writes. `closed`: true once it is closed; `abort` and `close` do nothing then.
+
+    drops_on_exception  whether an exception that ends its `with` block drops what was not synced
+    """
+
+    @property
+    def closed(self) -> object: ...
+
+    @property
+    def drops_on_exception(self) -> bool: ...
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """The lock that a call of a handle takes: reentrant."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+_writers: weakref.WeakKeyDictionary[Writer, tuple[str, Lock]] = weakref.WeakKeyDictionary()
+_hooked = 0  # the process whose end calls `_close_writers`
+
+
+def close_at_end(writer: Writer, path: str, lock: Lock) -> None:
+    """Register a writer, as long as it lives: at the normal end of this process, also by sys.exit,
+    it is synced and closed if it is still open, with one line on stderr.
+
+    Where an uncaught exception ends the process, it is as if that had left a `with` block. Forked
+    children leave it alone; os._exit and signals that kill call nothing.
+
+    path  for the line; lock: it is waited for at most PATIENCE, for a thread that never returns
+    """
+    global _hooked
+    if _hooked != os.getpid():
+        weakref.finalize(writer, bool)  # the hook of finalizers is registered first: it runs last
+        atexit.register(_close_writers)
+        child = sys.modules.get("multiprocessing.process")
+        if child is not None and child.parent_process() is not None:  # it may skip atexit
+            sys.modules["multiprocessing.util"].Finalize(None, _close_writers, exitpriority=0)
+        _hooked = os.getpid()
+    _writers[writer] = path, lock
+
+
+def _close_writers() -> None:
+    """Close the writers that are open, in the order in which they were opened."""
+    raised = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    failed = raised is not None and not isinstance(raised, SystemExit) and not hasattr(sys, "ps1")
+    for writer, (path, lock) in list(_writers.items()):
+        if writer.closed:
+            continue
+        try:
+            done = _close_writer(writer, lock, failed=failed)
+        except BaseException as error:
+            done = f"{error}: what was not synced is lost"
+        with suppress(Exception):  # stderr may be closed
+            line = f"{path}: still open for writing at the end of the process: {done}"
+            print(f"winkfs: {line}", file=sys.stderr, flush=True)
+
+
+def _close_writer(writer: Writer, lock: Lock, *, failed: bool) -> str:
+    """-> what was done. Raises what `close` raises."""
+    if not lock.acquire(timeout=PATIENCE):
+        return "another thread is in the midst of a call: what was not synced is lost"
+    try:
+        if failed and writer.drops_on_exception:
+            writer.abort()
+            writer.close()
+            return "an exception ended it: what was not synced is dropped"
+        writer.close()
+        return "synced and closed"
+    finally:
+        lock.release()
+
+
+class Keeping(ABC):
+    """A writer that keeps what it was given: `close` makes it durable, and is called where a `with`
+    block ends, also by an exception, and at the normal end of the process. Until it is closed it
+    stays open, also where nobody refers to it any more."""
+
+    drops_on_exception: Final = False
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool: ...
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close it as it is: what is not durable may be lost. Idempotent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Make all durable and close it. Idempotent."""
+
+    def keep(self, path: str, lock: Lock) -> None:
+        """To be called when it is open to write; `lock`: see `close_at_end`."""
+        close_at_end(self, path, _Passing(lock))
+        _kept.add(self)
+
+    def leave(self) -> None:
+        """To be called when it is closed. Idempotent."""
+        _kept.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+_kept: Final[set[Keeping]] = set()  # weak references would let go of what waits in memory
+
+
+class _Passing:
+    """A lock that is waited for and released at once: what closes a handle may wait for a thread
+    that needs the lock."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._lock.release()
+        return taken
+
+    def release(self) -> None:
+        """It is."""
+
+
+class Access:
+    """Whether something that was opened is open, and may be written.
+
+    ready   it may be written: what a hot path asks before it calls `check`
+    closed  nothing can be done with it any more
+    forked  because it is that of the parent process
+    failed  why nothing can be written any more, "" where it can
+    """
+
+    def __init__(self, path: str, what: str, *, writable: bool, purpose: str = "reading") -> None:
+        """`what`: "the store", for messages; `purpose`: what it is open for otherwise."""
+        self.path, self.what, self.writable, self._purpose = path, what, writable, purpose
+        self.ready = self.closed = self.forked = False
+        self.failed = ""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def check(self) -> None:
+        """Raises Closed; ReadOnly; Refusal where a write has failed."""
+        if self.ready:
+            return
+        self.check_writable()
+        if self.failed:
+            what = f"nothing can be written any more: {self.failed}; open it anew"
+            raise Refusal(what, self.path)
+
+    def check_writable(self) -> None:
+        """Raises Closed; ReadOnly."""
+        self.check_open()
+        if not self.writable:
+            raise ReadOnly(f"{self.what} was opened for {self._purpose}", self.path)
+
+    def check_open(self) -> None:
+        """Raises Closed."""
+        if self.closed:
+            raise Closed(f"{self.what} {FORKED if self.forked else 'is closed'}", self.path)
+
+    @contextmanager
+    def final(self) -> Iterator[None]:
+        """What fails here is final: nobody knows what of it is on the disk."""
+        try:
+            yield
+        except OSError as error:
+            self.failed, self.ready = self.failed or str(error), False
+            raise
+
+    def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
+        """Call something each `interval` seconds, in a thread, until `end`."""
+
+        def run() -> None:
+            while not self._stop.wait(interval):
+                with suppress(OSError):  # the next call says it
+                    call()
+
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for what is repeated, which ends."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self, *, forked: bool = False) -> None:
+        """`forked`: in a child, to which it does not belong."""
+        self.closed, self.ready, self.forked = True, False, forked
+
+    def picture(self, handle: object) -> str:
+        """The `repr` of a handle."""
+        kind = type(handle).__name__
+        if self.closed:
+            return f"<closed {kind} {self.path!r}>"
+        return f"{kind}({self.path!r}, {'a' if self.writable else 'r'!r})"
