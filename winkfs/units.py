@@ -17,6 +17,9 @@ from typing import Any, Final
 NANO: Final = 1_000_000_000  # nanoseconds of a second
 MICRO: Final = 1_000  # nanoseconds of a microsecond
 LAST: Final = (1 << 63) - 1  # nanoseconds: a time is an int64
+FAR_NS: Final = 1 << 80  # nanoseconds: beyond any time of a file
+CLAMPED: Final = "its time is not in the years 1677 to 2262: the nearest one in them is stored"
+NAMED: Final = 3  # files with such a time that are named
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

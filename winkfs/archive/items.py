@@ -11,12 +11,15 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.container.writemany import Row
+from winkfs.units import CLAMPED, NAMED
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
 SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros
 PERMISSIONS: Final = 0o7777
 EXECUTABLE: Final = 0o755
 MODES: Final = np.array(DEFAULT_MODES, np.int64)
+MAX_RATIO: Final = 1000  # bytes unpacked for each that is read
+FREE: Final = 1 << 30  # bytes unpacked that are in no proportion to anything
 USER: Final = "user."  # extended attributes that are the user's own
 
 
@@ -26,16 +29,41 @@ class Note(NamedTuple):
     name    of the file, bytes
     what    the reason, without the name
     failed  False: nothing a container could hold (a device, a socket), as expected
-    often   what many files may have in common: said once, with a count
+    often   what many files may have in common: reported once, with a count and so many names
     """
 
     name: bytes
     what: str
     failed: bool
-    often: bool = False
+    often: int = 0
 
 
 Notes = Callable[[Note], None]
+
+
+def clamped(name: bytes) -> Note:
+    """Return the note about a file whose time was clamped."""
+    return Note(name, CLAMPED, False, often=NAMED)
+
+
+class Ratio(NamedTuple):
+    """Bound of what is unpacked, against inputs that are made to fill a disk.
+
+    most   bytes unpacked for each byte read; 0: any number
+    free   bytes that are unpacked in any case
+    """
+
+    most: int = MAX_RATIO
+    free: int = FREE
+
+    def is_exceeded(self, unpacked: int, read: int) -> bool:
+        return unpacked > self.free and 0 < self.most * read < unpacked
+
+    def reason(self, read: int) -> str:
+        return (
+            f"{read:,} bytes unpack to more than {self.most:,} times as many: left out, "
+            "--max-ratio N takes more"
+        )
 
 
 class Unreadable(Exception):
@@ -69,22 +97,28 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A file to be streamed; the consumer reads `file` and closes it. sparse: has holes."""
+    """A file to be streamed; the consumer reads `file` and closes it.
+
+    sparse  has holes
+    read    bytes read of the archive until now; 0: it is in none
+    """
 
     name: bytes
     file: Readable
     size: int
     meta: Meta
     sparse: bool = False
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Another name of an earlier file (a hard link in a tar file)."""
+    """Another name of an earlier file (a hard link in a tar file). read: see `Large`."""
 
     name: bytes
     target: bytes
     meta: Meta
+    read: int = 0
 
 
 Item = Row | Large | Copy

@@ -24,6 +24,7 @@ from winkformats.disk.storage import Directory
 from winkfs.archive.items import (
     EXECUTABLE,
     LARGE,
+    MAX_RATIO,
     Block,
     ChangingSource,
     Copy,
@@ -32,6 +33,7 @@ from winkfs.archive.items import (
     Meta,
     Note,
     Notes,
+    Ratio,
     Readable,
     Source,
     Suspect,
@@ -60,6 +62,7 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.writemany import Gatherer, Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
+from winkfs.units import CLAMPED
 
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
@@ -82,7 +85,8 @@ class PackReport:
     updated    only what is said of them: mtime, mode, owner, extended attributes
     unchanged  are in the container as they are
     left_out   devices, sockets and fifos: no container can hold them
-    failed     could not be read, or changed meanwhile
+    failed     could not be read, are not stored as they are, or changed meanwhile
+    clamped    have the nearest time that a file can have, in place of their own
     """
 
     files: int = 0
@@ -93,11 +97,14 @@ class PackReport:
     unchanged: int = 0
     left_out: int = 0
     failed: int = 0
+    clamped: int = 0
 
     def count(self, noted: Note) -> None:
         """Count a file that was not packed as it is."""
         if noted.failed:
             self.failed += 1
+        elif noted.what == CLAMPED:
+            self.clamped += 1
         else:
             self.left_out += 1
 
@@ -116,6 +123,8 @@ def pack(
     note: Notes | None = None,
     progress: Progress | None = None,
     compress: str | None = None,
+    ignore_zeros: bool = False,
+    max_ratio: int = MAX_RATIO,
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
 
@@ -131,6 +140,8 @@ def pack(
     progress     called with the number of files since the last call
     compress     "zstd", "zstd:LEVEL" or "none": see `winkfs.create`; of an update, what comes from
                  now on. None: as the container says
+    ignore_zeros  of a tar file: read on behind its end, as of archives that were joined
+    max_ratio    of a tar file: bytes that one byte of it may become, beyond 1 GiB; 0: any number
     raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
                  tar file); PermissionError (update of an ao container: an older mtime);
                  FormatError (no tar file); Locked; OSError
@@ -146,7 +157,8 @@ def pack(
     exists = os.path.lexists(target + DATA)
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
-    reader = _source(os.fspath(source), target, count, xattrs, exclude, names)
+    ratio = Ratio(max_ratio)
+    reader = _source(os.fspath(source), target, count, xattrs, exclude, names, ignore_zeros, ratio)
     began = now_ns()
     root = root_of(os.fspath(source), exclude, xattrs=xattrs)
     whole = root and names is None
@@ -154,7 +166,7 @@ def pack(
         # What was put stays, also where the rest fails: run again, it goes on from there.
         with contextlib.closing(open_container(target, "a")) as container:
             _check_variant(container, ao, classic, compress)
-            chosen = Packer(container, report, count, progress).update(
+            chosen = Packer(container, report, count, progress, ratio).update(
                 reader, Mark.of(container, root), checksum=checksum
             )
             container.engine.save_catalog()
@@ -165,7 +177,7 @@ def pack(
             if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
                 left_out, own = excluder(exclude), OwnFiles(target)
                 container.engine.learn(*_samples(os.fspath(source), target, own, left_out))
-            Packer(container, report, count, progress).run(reader)
+            Packer(container, report, count, progress, ratio).run(reader)
             container.engine.save_catalog()
             if whole and not report.failed:
                 Mark(root, began, 0).keep(container)
@@ -189,6 +201,8 @@ def _source(
     xattrs: bool,
     exclude: Sequence[str],
     names: Iterable[bytes] | None,
+    ignore_zeros: bool,
+    ratio: Ratio,
 ) -> ChangingSource:
     scratch = scratch_of(base)
     check_names(source, names)
@@ -196,7 +210,10 @@ def _source(
     if source != STDIN and Path(source).is_dir():
         own = OwnFiles(base)
         return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
-    return Tarball(source, note, scratch, xattrs=xattrs, exclude=left_out)
+    return Tarball(
+        source, note, scratch, xattrs=xattrs, exclude=left_out, ignore_zeros=ignore_zeros,
+        ratio=ratio,
+    )  # fmt: skip
 
 
 def scratch_of(base: str) -> str:
@@ -322,9 +339,15 @@ class Packer:
     """Puts the items of a source into an open container, small ones as one stream of rows."""
 
     def __init__(
-        self, container: Container, report: PackReport, note: Notes, progress: Progress | None
+        self,
+        container: Container,
+        report: PackReport,
+        note: Notes,
+        progress: Progress | None,
+        ratio: Ratio | None = None,
     ) -> None:
         self._container = container
+        self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
         self._report = report
         self._note = note
         self._progress = progress or (lambda done: None)
@@ -479,7 +502,7 @@ class Packer:
         elif self._container.ao:
             if "mtime" in changed:
                 return False
-            self._note(Note(name, UNCHANGEABLE, True, often=True))
+            self._note(Note(name, UNCHANGEABLE, True, often=1))
         else:
             self._change(name, said_of(item), changed)
             self._report.updated += 1
@@ -559,13 +582,25 @@ class Packer:
             self._copy(item, home)
             return
         if item.sparse and not self._holes:
-            self._note(Note(item.name, NO_HOLES, False, often=True))
+            if not self._may_copy(item, item.size):
+                return
+            self._note(Note(item.name, NO_HOLES, False, often=1))
         try:
             size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
         except Unreadable as error:
             self._note(Note(item.name, str(error), True))
             return
         self._count(FileType.FILE, size)
+
+    def _may_copy(self, item: Large | Copy, size: int) -> bool:
+        """Return whether these bytes are in proportion to the archive, which does not have them;
+        else a note."""
+        self._copied += size
+        if not item.read or not self._ratio.is_exceeded(self._copied, item.read):
+            return True
+        self._copied -= size
+        self._note(Note(item.name, self._ratio.reason(item.read), True))
+        return False
 
     def _copy(self, item: Copy, home: Container) -> None:
         """A hard link in a tar file: the content is in a container already."""
@@ -574,6 +609,8 @@ class Packer:
             self._note(Note(item.name, what, True))
             return
         old, meta = home.stat(item.target), item.meta
+        if not self._may_copy(item, old.size):
+            return
         if not meta.xattrs:  # GNU tar says them of the first name only
             meta = replace(meta, xattrs=home.getxattrs(item.target))
         with SparseReader(home, to_str(item.target), old.size) as file:
@@ -593,7 +630,7 @@ class Packer:
         which is quicker, or that it has no place for."""
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
         if xattrs and not self._attrs:
-            self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))
+            self._note(Note(to_bytes(name), NO_XATTRS, False, often=1))
         if ftype == FileType.FILE and (
             mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
         ):

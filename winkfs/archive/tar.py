@@ -1,28 +1,29 @@
-"""A tar file (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items."""
+"""A tar file (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items.
+
+One odd member costs itself: it becomes a Note, and reading goes on behind it; behind a damaged
+header at the next one. Of an archive that is cut the members that are whole are read. Python's
+tarfile is not used: it takes names apart wrongly (old GNU headers), ends at odd members or passes
+over them without a word, differently in each version of Python.
+"""
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import io
-import lzma
 import shutil
 import struct
-import tarfile
 import tempfile
-import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from decimal import ROUND_FLOOR, Decimal, InvalidOperation
-from typing import IO, Any, Final, Self
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import IO, Final
 
 from winkformats.disk.pagecache import OnceFile
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
+from winkfs.archive import tarheader as tar
+from winkfs.archive.decompress import COMPRESSION, Decompressed
 from winkfs.archive.items import (
     LARGE,
-    PERMISSIONS,
     SPARSE,
     USER,
     Chooser,
@@ -32,22 +33,20 @@ from winkfs.archive.items import (
     Meta,
     Note,
     Notes,
+    Ratio,
     Seen,
     Suspect,
+    Unreadable,
+    clamped,
 )
-from winkfs.container.ondisk.inode import FileType
+from winkfs.archive.tarheader import BLOCK
+from winkfs.archive.tarreader import BUFFER, Member, NoTar, Reader, clean
+from winkfs.container.ondisk.inode import CTIME, UINT32, FileType
 from winkfs.container.writemany import Row
 from winkfs.names import MAX_NAME, to_bytes, to_str
-from winkfs.units import NANO, nearest_ns
+from winkfs.units import nearest_ns
 
 STDIN: Final = "-"
-BUFSIZE: Final = 16 << 10  # of tarfile, which copies what is left of it at each read
-BUFFER: Final = 1 << 20  # bytes read from the file at a time
-COMPRESSION: Final[dict[bytes, tuple[Callable[[Any], Any], str, str]]] = {
-    b"\x1f\x8b": (gzip.open, "gzip", "gunzip"),
-    b"BZh": (bz2.open, "bzip2", "bunzip2"),
-    b"\xfd7zXZ\0": (lzma.open, "xz", "unxz"),
-}
 OTHERS: Final = {
     b"PK\3\4": "a zip file: unzip it, and pack the directory",
     b"PK\5\6": "an empty zip file",
@@ -59,49 +58,87 @@ OTHERS: Final = {
     b"7z\xbc\xaf\x27\x1c": "a 7z file: 7z x it, and pack the directory",
     b"Rar!": "a rar file: unrar it, and pack the directory",
     b"!<arch>\n": "an ar file: ar x it, and pack what is in it",
-    b"070701": "a cpio file: cpio -i it, and pack the directory",
+    b"0707": "a cpio file: cpio -i it, and pack the directory",
+    b"\xc7\x71": "a cpio file: cpio -i it, and pack the directory",
+    b"\x71\xc7": "a cpio file: cpio -i it, and pack the directory",
     b"WARC/": "a WARC file: winkfs pipeline ingest reads it",
     b"PAR1": "a Parquet file: winkfs pipeline ingest reads it",
+    b"ARROW1": "an Arrow file: write it as Parquet, winkfs pipeline ingest reads that",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    b"SEQ\6": "a SequenceFile of Hadoop: write it as Parquet, winkfs pipeline ingest reads that",
+    b"Obj\1": "an Avro file: write it as Parquet, winkfs pipeline ingest reads that",
     b"SQLite format 3": "an SQLite file",
     b"#!WINKME": "a file of a container: winkfs dataset add joins containers",
 }
 """How files begin that people take for tar files, and what to do with them."""
-HEADER: Final = 512  # bytes of a tar header
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
 FEW: Final = 4096  # members that are looked up at once
 BATCH: Final = 16 << 20  # bytes of them, about
-XATTR: Final = "SCHILY.xattr."
-DEVICES: Final = {
-    tarfile.CHRTYPE: "a device: left out",
-    tarfile.BLKTYPE: "a device: left out",
-    tarfile.FIFOTYPE: "a fifo: left out",
-}
+MOST_ATTRIBUTE: Final = 255  # bytes of the name of an extended attribute
+NOBODY: Final = UINT32 - 1  # the owner of files whose own does not fit: never root
+ODD_OWNER: Final = f"its owner does not fit into 32 bits: {NOBODY} is stored"
 
 
-class Member(tarfile.TarInfo):
-    """A member whose broken header is an error, also behind the first: tarfile takes it for the
-    end of the archive, and what follows would be missing without a word."""
+class Content:
+    """What is in a member that is streamed.
 
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile)
-        except (_headers.InvalidHeaderError, _headers.TruncatedHeaderError) as error:
-            raise _headers.ReadError(f"{error} at byte {tarfile.offset}") from None
+    take     returns its next bytes of data; raises Unreadable
+    holes    (offset, bytes) of what is no hole; None: there are none
+    """
 
+    def __init__(
+        self, take: Callable[[int], bytes], size: int, holes: list[tuple[int, int]] | None
+    ) -> None:
+        self._take, self._size = take, size
+        self._at = 0
+        self._stop = size  # where the next hole begins; not before `skip_hole` is called
+        self._data = deque([(0, size)] if holes is None else [pair for pair in holes if pair[1]])
 
-_headers: Any = tarfile  # InvalidHeaderError and its kin have no place in the type stubs
+    def read(self, size: int = -1, /) -> bytes:
+        room = self._stop - self._at
+        left = min(size, room) if size >= 0 else room
+        parts: list[bytes] = []
+        while left:
+            self._pass()
+            start, length = self._data[0] if self._data else (self._size, 0)
+            if self._at < start:
+                parts.append(bytes(min(start - self._at, left)))
+            else:
+                parts.append(self._take(min(start + length - self._at, left)))
+            self._at += len(parts[-1])
+            left -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip_hole(self) -> int:
+        self._pass()
+        start, length = self._data[0] if self._data else (self._size, 0)
+        gap = max(start - self._at, 0)
+        self._at += gap
+        self._stop = start + length
+        return gap
+
+    def _pass(self) -> None:
+        while self._data and sum(self._data[0]) <= self._at:
+            self._data.popleft()
+
+    def rewind(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
 
 
 class Tarball:
     """The members of a tar file.
 
     path        a file, or "-" for standard input
-    note        hears of what cannot be held or read
+    note        called with what cannot be held or read
     xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     scratch     a directory for temporary files
-    raises      OSError; FormatError where it is no tar file, or a damaged one
+    ignore_zeros  read on behind the end, as of archives that were joined
+    ratio       bound of what a compressed file unpacks to
+    raises      OSError; FormatError where it is no tar file, its compressed data are damaged, or
+                it is cut before a member is whole
     """
 
     def __init__(
@@ -112,6 +149,8 @@ class Tarball:
         *,
         xattrs: bool = False,
         exclude: Callable[[str], object] | None = None,
+        ignore_zeros: bool = False,
+        ratio: Ratio | None = None,
     ) -> None:
         self._path = path
         self._where = "standard input" if path == STDIN else path
@@ -119,71 +158,83 @@ class Tarball:
         self._scratch = scratch
         self._xattrs = xattrs
         self._exclude = exclude
+        self._ignore_zeros = ignore_zeros
+        self._ratio = ratio or Ratio()
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        with damage_named(self._where), self._opened() as file:
-            yield from self._by_mtime(file) if by_mtime else self._in_order(file)
+        try:
+            with self._opened() as (file, source):
+                yield from (self._by_mtime if by_mtime else self._in_order)(file, source)
+        except FormatError as error:
+            raise type(error)(f"{self._where}: {error}") from None
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
         with contextlib.closing(self.items(by_mtime=by_mtime)) as items:
             yield from _changed(items, update)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
-        """The bytes of the tar file, decompressed."""
+    def _opened(self) -> Iterator[tuple[IO[bytes], Decompressed | None]]:
+        """The bytes of the tar file, and what decompresses them."""
         with contextlib.ExitStack() as stack:
             path = 0 if self._path == STDIN else self._path
             opened = OnceFile(path, closefd=path != 0)
             plain = stack.enter_context(io.BufferedReader(opened, BUFFER))
-            start = plain.peek(HEADER)
-            for magic, (opener, kind, tool) in COMPRESSION.items():
+            start = plain.peek(BLOCK)
+            for magic, (_, kind, tool) in COMPRESSION.items():
                 if start.startswith(magic):
-                    file = io.BufferedReader(stack.enter_context(opener(plain)), BUFFER)
-                    if not _is_tar(file.peek(HEADER)):
+                    source = Decompressed(plain, magic, self._ratio)
+                    file = io.BufferedReader(source, BUFFER)
+                    if not (_is_tar(file.peek(BLOCK)) or source.damage or source.cut):
                         what = f"a {kind} file of something that is no tar file: {tool} it first"
-                        raise FormatError(f"{self._where}: {what}")
-                    yield file
+                        raise NoTar(what)
+                    yield file, source
                     return
-            for magic, what in OTHERS.items():
-                if start.startswith(magic) and not _is_tar(start):  # a member may be called so
-                    raise FormatError(f"{self._where}: {what}")
-            yield plain
+            if not start:
+                raise NoTar("empty: not a tar file")
+            if not _is_tar(start):  # a member may be called so
+                for magic, what in OTHERS.items():
+                    if start.startswith(magic):
+                        raise NoTar(what)
+            yield plain, None
 
-    def _in_order(self, file: IO[bytes]) -> Iterator[Item]:
-        with tarfile.open(
-            fileobj=file, mode="r|", bufsize=BUFSIZE, tarinfo=Member,
-            encoding="utf-8", errors="surrogateescape",
-        ) as tar:  # fmt: skip
-            while (member := following(tar)) is not None:
-                if item := self._item(tar, member, None):
-                    yield item
-        while file.read(BUFFER):  # the end holds a checksum, and a pipe wants to be emptied
-            pass
+    def _reader(self, file: IO[bytes], source: Decompressed | None) -> Reader:
+        return Reader(file, self._note, ignore_zeros=self._ignore_zeros, source=source)
 
-    def _by_mtime(self, file: IO[bytes]) -> Iterator[Item]:
+    def _in_order(self, file: IO[bytes], source: Decompressed | None) -> Iterator[Item]:
+        reader = self._reader(file, source)
+        while (member := reader.next()) is not None:
+            if self._is_wanted(member) and (item := self._item(reader, member)):
+                yield item
+
+    def _by_mtime(self, file: IO[bytes], source: Decompressed | None) -> Iterator[Item]:
         with (
-            self._seekable(file) as plain,
+            self._seekable(file, source) as plain,
             SortedRecords(self._scratch) as records,
-            tarfile.open(
-                fileobj=plain, mode="r:", tarinfo=Member,
-                encoding="utf-8", errors="surrogateescape",
-            ) as tar,
-        ):  # fmt: skip
-            while (member := following(tar)) is not None:
-                records.add(BY_MTIME.pack(mtime_ns(member) + BIAS, member.offset))
+        ):
+            reader = self._reader(plain, source)
+            while (member := reader.next()) is not None:
+                known = tar.pax_bytes(reader.globals)
+                if not self._is_wanted(member):
+                    continue
+                if not reader.drain():
+                    self._note(Note(member.name, reader.cut(), True))
+                    continue
+                mtime = nearest_ns(member.mtime_ns)
+                records.add(BY_MTIME.pack(mtime + BIAS, member.at) + known)
             for record in records:
-                mtime, tar.offset = BY_MTIME.unpack(record)
-                plain.seek(tar.offset)  # next() itself would not go back to byte 0
-                again = following(tar)
-                assert again is not None
-                if item := self._item(tar, again, mtime - BIAS):
+                _, offset = BY_MTIME.unpack_from(record)
+                pairs = tar.pax_records(record[BY_MTIME.size :])
+                reader.go(offset, dict(filter(None, pairs)))
+                again = reader.next()
+                if again is None:
+                    self._note(Note(b"byte %d" % offset, "changed while it was read", True))
+                elif item := self._item(reader, again):
                     yield item
 
     @contextlib.contextmanager
-    def _seekable(self, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    def _seekable(self, file: IO[bytes], source: Decompressed | None) -> Iterator[IO[bytes]]:
         """The same bytes where any can be read at any time: in a temporary file if need be."""
-        raw_file = getattr(file, "raw", None)  # one that is decompressed goes back at a high price
-        if isinstance(raw_file, io.FileIO) and raw_file.seekable():
+        if source is None and file.seekable():
             yield file
             return
         with tempfile.TemporaryFile(dir=self._scratch, prefix=".winkfs-") as copy:
@@ -191,58 +242,102 @@ class Tarball:
             copy.seek(0)
             yield copy
 
-    def _item(
-        self, tar: tarfile.TarFile, member: tarfile.TarInfo, mtime: int | None
-    ) -> Item | None:
-        name = self._name(member)
-        if name is None:
-            return None
-        mtime = mtime_ns(member) if mtime is None else mtime
-        mode, owner = member.mode & PERMISSIONS, (member.uid, member.gid)
-        xattrs = xattrs_of(member, everything=self._xattrs)
-        meta = Meta(mtime, mode, *owner, xattrs)
-        if member.isdir():
-            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
-        if member.issym():
-            return Row(name, to_bytes(member.linkname), mtime, FileType.LINK, None, *owner, xattrs)
-        if member.islnk():
-            return Copy(name, clean(to_bytes(member.linkname)), meta)
-        if member.type in DEVICES:
-            self._note(Note(name, DEVICES[member.type], False))
-            return None
-        file: Any = tar.extractfile(member)
-        holes: Any = member.sparse if member.size >= SPARSE else None
-        if member.size >= LARGE or holes is not None:
-            whole = Whole(file, member.size, self._where, holes)
-            return Large(name, whole, member.size, meta, holes is not None)
-        data = file.read()
-        if len(data) != member.size:
-            raise tarfile.ReadError("unexpected end of data")
-        return Row(name, data, mtime, FileType.FILE, mode, *owner, xattrs)
+    def _is_wanted(self, member: Member) -> bool:
+        """Return whether it can be packed, of those that are asked for; else a note, of a member
+        that is not excluded."""
+        name = clean(member.name)
+        if self._exclude and name and self._exclude(to_str(name)):
+            return False
+        if what := left_out(member):
+            self._note(Note(name, what, False))
+            return False
+        what = member.failed or fault_of(member, name)
+        if what:
+            shown = name or b"byte %d" % member.at
+            self._note(Note(shown, what, True))
+        return what is None and bool(name)
 
-    def _name(self, member: tarfile.TarInfo) -> bytes | None:
-        """The name in the container; None, and a note if a person should know, to leave it out."""
-        name = clean(to_bytes(member.name))
-        if not name or (self._exclude and self._exclude(to_str(name))):
+    def _item(self, reader: Reader, member: Member) -> Item | None:
+        name = clean(member.name)
+        if member.faults:
+            self._note(Note(name, "; ".join(member.faults), True))
+        mtime, mode = nearest_ns(member.mtime_ns), member.mode
+        if mtime != member.mtime_ns:
+            self._note(clamped(name))
+        owner = self._owner(name, member)
+        xattrs = self._kept(name, member.xattrs)
+        meta = Meta(mtime, mode, *owner, xattrs)
+        if member.kind in (tar.DIR, tar.DUMPDIR):
+            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
+        if member.kind == tar.LINK:
+            return Row(name, member.link, mtime, FileType.LINK, None, *owner, xattrs)
+        if member.kind == tar.HARD_LINK:
+            return Copy(name, clean(member.link), meta, reader.read)
+        if member.kind not in tar.FILES and member.kind != tar.SPARSE_GNU:
+            kind = to_str(member.kind)
+            self._note(Note(name, f"of an unknown type {kind}: stored as a file", False))
+        size, holes = member.size, member.holes if member.size >= SPARSE else None
+        content = Content(reader.take, size, member.holes)
+        if size >= LARGE or holes is not None:
+            return Large(name, content, size, meta, holes is not None, reader.read)
+        try:
+            return Row(name, content.read(), mtime, FileType.FILE, mode, *owner, xattrs)
+        except Unreadable as error:
+            self._note(Note(name, str(error), True))
             return None
-        if b".." in name.split(b"/"):
-            self._note(Note(name, 'its name has a part ".."', True))
-            return None
-        if len(name) > MAX_NAME:
-            what = f"its name has {len(name):,} bytes, a container takes {MAX_NAME:,}"
-            self._note(Note(name, what, True))
-            return None
-        return name
+
+    def _owner(self, name: bytes, member: Member) -> tuple[int, int]:
+        owner = member.uid, member.gid
+        if all(0 <= one <= UINT32 for one in owner):
+            return owner
+        self._note(Note(name, ODD_OWNER, True, often=1))
+        uid, gid = (one if 0 <= one <= UINT32 else NOBODY for one in owner)
+        return uid, gid
+
+    def _kept(self, name: bytes, given: dict[bytes, bytes]) -> dict[bytes, bytes] | None:
+        """Return the extended attributes that are taken, as GNU tar, star and bsdtar write them."""
+        found: dict[bytes, bytes] = {}
+        for key, value in given.items():
+            if not (self._xattrs or key.startswith(USER.encode())):
+                continue
+            if not 0 < len(key) <= MOST_ATTRIBUTE or b"\0" in key or key == CTIME:
+                what = f"its attribute {to_str(key)} is left out: no file can have one called so"
+                if len(key) > MOST_ATTRIBUTE:
+                    what = f"its attribute {to_str(key[:40])}... is left out: its name has "
+                    what += f"{len(key):,} bytes, at most {MOST_ATTRIBUTE} are possible"
+                self._note(Note(name, what, True))
+                continue
+            found[key] = value
+        return found or None
+
+
+def left_out(member: Member) -> str | None:
+    """Return why no container can hold a member, which is as expected; None: it can."""
+    if member.kind == tar.LABEL:
+        return "the label of the volume: left out"
+    if device := tar.DEVICES.get(member.kind):
+        return f"{device}: left out"
+    return None
+
+
+def fault_of(member: Member, name: bytes) -> str | None:
+    """Return why a member cannot be packed; None: it can, or is the root, which has no entry."""
+    if not name and (member.kind not in (tar.DIR, tar.DUMPDIR) or not member.name):
+        return "it has no name"
+    if b".." in name.split(b"/"):
+        return 'its name has a part ".."'
+    if len(name) > MAX_NAME:
+        return f"its name has {len(name):,} bytes, a container takes {MAX_NAME:,}"
+    if member.kind == tar.CONTINUED:
+        return "it is continued from another volume: join the volumes with tar -M first"
+    if member.kind == tar.LINK and not member.link:
+        return "a symbolic link to nothing"
+    return None
 
 
 def _is_tar(start: bytes) -> bool:
-    """Whether a tar file may begin so. What is cut short in its first header is left to tarfile."""
-    if len(start) < HEADER or not any(start[:HEADER]):
-        return True
-    try:
-        return bool(_headers.nti(start[148:156]) in _headers.calc_chksums(start[:HEADER]))
-    except _headers.InvalidHeaderError:
-        return False
+    """Return whether a tar file may begin so."""
+    return start[:BLOCK] == tar.ZEROS or tar.is_header(start[:BLOCK])
 
 
 def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]:
@@ -274,97 +369,3 @@ def _seen(row: Row) -> Seen:
 def _suspected(chosen: Iterable[tuple[Item, Seen, bool | None]]) -> Iterator[Item | Suspect]:
     for item, _, compare in chosen:
         yield item if compare is None else Suspect(item, compare)
-
-
-class Whole:
-    """A member that is streamed: its end before its size is an error.
-
-    sparse   (offset, bytes) of what is no hole
-    raises   ReadError where these make no sense
-    """
-
-    def __init__(
-        self, file: Any, size: int, where: str, sparse: Sequence[tuple[int, int]] | None
-    ) -> None:
-        # tarfile's buffer asks a stream whether it can seek, which it does not know.
-        self._file = file if sparse is None else file.raw
-        self._size, self._where = size, where
-        self._at = 0
-        self._stop = size  # where the next hole begins; not before `skip_hole` is called
-        self._data = deque([(0, size)] if sparse is None else [pair for pair in sparse if pair[1]])
-        end = 0
-        for start, length in self._data:
-            if not end <= start <= start + length <= size:
-                raise tarfile.ReadError("its map of holes makes no sense")
-            end = start + length
-
-    def read(self, size: int = -1, /) -> bytes:
-        with damage_named(self._where):
-            room = self._stop - self._at
-            data: bytes = self._file.read(min(size, room) if size >= 0 else room)
-            self._at += len(data)
-            if self._at < self._size and not data and size:
-                raise tarfile.ReadError("unexpected end of data")
-            return data
-
-    def skip_hole(self) -> int:
-        while self._data and sum(self._data[0]) <= self._at:
-            self._data.popleft()
-        start, length = self._data[0] if self._data else (self._size, 0)
-        gap = max(start - self._at, 0)
-        if gap:
-            self._file.seek(start)
-            self._at = start
-        self._stop = start + length
-        return gap
-
-    def rewind(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._file.close()
-
-
-@contextlib.contextmanager
-def damage_named(where: str) -> Iterator[None]:
-    """Whatever tarfile and the decompressors raise at wrong bytes becomes a FormatError."""
-    try:
-        yield
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise FormatError(f"{where}: not a whole tar file: {error}") from error
-    except OSError as error:
-        if error.errno is None:  # gzip and bz2 say so of wrong bytes
-            raise FormatError(f"{where}: not a whole tar file: {error}") from error
-        raise
-
-
-def following(tar: Any) -> tarfile.TarInfo | None:
-    """The next member. The archive forgets it: it would keep them all."""
-    member: tarfile.TarInfo | None = tar.next()
-    tar.members.clear()
-    return member
-
-
-def clean(name: bytes) -> bytes:
-    """The name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
-
-
-def xattrs_of(member: tarfile.TarInfo, *, everything: bool) -> dict[bytes, bytes] | None:
-    """Extended attributes, those called user.* or all, as GNU tar, star and bsdtar write them."""
-    prefix = XATTR if everything else XATTR + USER
-    found = {
-        to_bytes(key.removeprefix(XATTR).replace("%3D", "=").replace("%25", "%")): to_bytes(value)
-        for key, value in member.pax_headers.items()
-        if key.startswith(prefix)
-    }
-    return found or None
-
-
-def mtime_ns(member: tarfile.TarInfo) -> int:
-    """To the nanosecond, which tarfile's float has lost; the nearest that a file can have."""
-    exact = member.pax_headers.get("mtime")
-    if exact is not None:
-        with contextlib.suppress(InvalidOperation):
-            return nearest_ns(int((Decimal(exact) * NANO).to_integral_value(ROUND_FLOOR)))
-    return nearest_ns(int(member.mtime) * NANO)

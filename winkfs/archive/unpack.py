@@ -19,11 +19,11 @@ from typing import Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import SortedRecords
-from winkfs.archive.items import PERMISSIONS, USER, Note, Notes
+from winkfs.archive.items import MAX_RATIO, PERMISSIONS, USER, Note, Notes, Ratio
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.errors import NoSuchFile, warn_of_damage
-from winkfs.names import literal_prefix, matcher, path_fault, to_bytes
+from winkfs.names import literal_prefix, matcher, path_fault, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import open_silently
 
@@ -43,6 +43,7 @@ THERE: Final = "is there already: --force replaces it"
 LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
 NOT_USER: Final = "without extended attributes but user.*: --same-permissions keeps them"
 NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
+SHOWN_KEY: Final = 40  # bytes of the name of an attribute in a message
 Progress = Callable[[int], None]
 Made = TypeVar("Made")
 
@@ -70,6 +71,7 @@ def unpack(
     as_of: str | int | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    max_ratio: int = MAX_RATIO,
 ) -> UnpackReport:
     """Unpack a container or a data set into a directory, which is made if it is not there.
 
@@ -83,6 +85,7 @@ def unpack(
     note      called with each file that was not unpacked, or not as it is in the container; with
               no name for damage whose file is not known; None: a DamageWarning tells of that
     progress  called with the number of files since the last call
+    max_ratio  bytes of content written for each of the container, beyond 1 GiB; 0: any number
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
     """
     report = UnpackReport()
@@ -103,7 +106,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, container.most_content, report, count, force=force,
+                directories, Room(container, Ratio(max_ratio)), report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
@@ -179,16 +182,35 @@ class Directories:
             raise
 
 
-class Unpacker:
-    """Writes entries below a directory. `finish` at the end gives the directories their modes.
-
-    room    bytes of content that are written at most
+class Room:
+    """Bytes of content that may be written. No container has more content than bytes, unless it
+    names one entry many times as content, or is compressed: then a small one could fill any disk.
     """
+
+    def __init__(self, container: Reader, ratio: Ratio) -> None:
+        self._most, self._stored, self._ratio = (
+            container.most_content,
+            container.stored_bytes,
+            ratio,
+        )
+        self.used = 0
+
+    def claim(self, size: int) -> None:
+        """Raises FormatError where there is none left."""
+        self.used += size
+        if self.used > self._most:
+            raise FormatError("more content than the container has bytes: left out")
+        if self._ratio.is_exceeded(self.used, self._stored):
+            raise FormatError(self._ratio.reason(self._stored))
+
+
+class Unpacker:
+    """Writes entries below a directory. `finish` at the end gives the directories their modes."""
 
     def __init__(
         self,
         directories: Directories,
-        room: int,
+        room: Room,
         report: UnpackReport,
         note: Notes,
         *,
@@ -217,7 +239,7 @@ class Unpacker:
             self._put(name, entry)
         except FileExistsError:
             what = THERE if not self._force else "a directory is in its place"
-            self._note(Note(name, what, True, often=True))
+            self._note(Note(name, what, True, often=1))
         except (FormatError, OverflowError, ValueError) as error:  # times and owners that none has
             self._note(Note(name, str(error), True))
         except OSError as error:
@@ -233,7 +255,7 @@ class Unpacker:
         if entry.ftype == FileType.LINK:
             target = entry.read()
             if not (self._trusted or stays_below(name, target)):
-                self._note(Note(name, LEADS_OUT, True, often=True))
+                self._note(Note(name, LEADS_OUT, True, often=1))
                 return
             self._link(name, entry, target, self._directories.get(head))
         else:
@@ -263,21 +285,21 @@ class Unpacker:
         self._report.links += 1
 
     def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
-        pieces, room = entry.pieces(), self._room
+        pieces, used = entry.pieces(), self._room.used
         piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
                 end = 0
                 while piece is not None:
-                    self._claim(len(piece[1]))
+                    self._room.claim(len(piece[1]))
                     end = write_at(fd, piece[1], piece[0])
                     piece = next(pieces, None)
                 if end < entry.size:
                     os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
-                self._room = room
+                self._room.used = used
                 raise
             xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
             mode = self._mode(name, entry)
@@ -286,13 +308,6 @@ class Unpacker:
             os.close(fd)
         self._report.files += 1
         self._report.bytes += entry.size
-
-    def _claim(self, size: int) -> None:
-        """No container has more content than bytes, unless it says of one entry many times that it
-        is content: then a small one could fill any disk."""
-        self._room -= size
-        if self._room < 0:
-            raise FormatError("more content than the container has bytes: left out")
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""
@@ -346,7 +361,7 @@ class Unpacker:
         """The permission bits to give it."""
         if self._trusted or not entry.mode & SPECIAL:
             return entry.mode & PERMISSIONS
-        self._note(Note(name, NO_SPECIAL, False, often=True))
+        self._note(Note(name, NO_SPECIAL, False, often=1))
         mode = entry.mode & ~SPECIAL
         if entry.ftype == FileType.DIR and entry.mode & STICKY:
             mode &= ~SHARED  # without that bit everybody could remove the files of others
@@ -358,7 +373,7 @@ class Unpacker:
             return xattrs
         kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
         if len(kept) < len(xattrs):
-            self._note(Note(name, NOT_USER, False, often=True))
+            self._note(Note(name, NOT_USER, False, often=1))
         return kept
 
     def _give(
@@ -381,12 +396,15 @@ class Unpacker:
 
     def _set_xattrs(self, name: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
         """file: open, or a path, which may be that of a link."""
-        try:
-            for key, value in xattrs.items():
+        for key, value in xattrs.items():
+            try:
                 os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
-        except OSError as error:
-            what = f"its extended attributes: {error.strerror}"
-            self._note(Note(name, what, True, often=True))
+            except OSError as error:
+                shown = to_str(key[:SHOWN_KEY]) + "..." * (len(key) > SHOWN_KEY)
+                what = f"its extended attribute {shown}: {error.strerror}"
+                self._note(Note(name, what, True, often=1))
+            except ValueError as error:  # a NUL in its name
+                self._note(Note(name, f"an extended attribute: {error}", True, often=1))
 
 
 def stays_below(name: bytes, target: bytes) -> bool:

@@ -59,6 +59,7 @@ WHERE: Final = click.option(
 )  # fmt: skip
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
+SHOWN: Final = 200  # bytes of a name in a message
 PATIENCE: Final = 0.5  # seconds without a progress bar
 
 
@@ -127,6 +128,13 @@ COMPRESS = click.option(
 )  # fmt: skip
 
 
+MAX_RATIO = click.option(
+    "--max-ratio", type=click.IntRange(0), default=1000, show_default=True, metavar="N",
+    help="Leave out what unpacks to more than 1 GiB and to more than N times the bytes read for "
+    "it; 0: no limit.",
+)  # fmt: skip
+
+
 def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Also which path runs: see `winkformats.native`."""
     if wanted and not ctx.resilient_parsing:
@@ -192,6 +200,27 @@ def explain(error: Exception) -> str:
         return str(error)
     kind = type(error).__name__
     return f"a fault in winkfs itself: {kind}: {error}: WINKFS_TRACEBACK=1 shows where"
+
+
+def short_name(name: bytes) -> str:
+    """A name for a message: the start of one that would fill the screen."""
+    return to_str(name) if len(name) <= SHOWN else f"{to_str(name[:SHOWN])}..."
+
+
+BadList = Callable[[Mapping[str, str]], None]
+
+
+@contextlib.contextmanager
+def bad_records(path: str | None) -> Iterator[BadList]:
+    """A function that writes a record to a file, as JSON on a line; without a file it does
+    nothing."""
+    if path is None:
+        yield lambda record: None
+        return
+    import json
+
+    with Path(path).open("w") as file:
+        yield lambda record: print(json.dumps(record), file=file)
 
 
 class Failures:
@@ -508,14 +537,22 @@ class Progress:
     """
 
     def __init__(
-        self, what: str, unit: str, total: int | None = None, *, quiet: bool = False
+        self,
+        what: str,
+        unit: str,
+        total: int | None = None,
+        *,
+        quiet: bool = False,
+        where: str = "",
     ) -> None:
+        """where: what names are in, if messages are to state it."""
         self._what, self._unit, self._total = what, unit, total
+        self._where = f"{where}: " if where else ""
         self._done = 0
         shown = sys.stderr.isatty() and not quiet
         self._due = time.monotonic() + PATIENCE if shown else float("inf")
         self._bar: RichProgress | None = None
-        self._often: dict[str, tuple[bytes, int]] = {}  # reason -> the first name, how many
+        self._often: dict[str, tuple[list[bytes], int]] = {}  # reason -> the first names, how many
 
     def __enter__(self) -> Self:
         return self
@@ -527,9 +564,9 @@ class Progress:
         if self._bar:
             self._bar.stop()
             self._bar = None
-        for what, (name, count) in self._often.items():
-            more = f" and {count - 1:,} more" if count > 1 else ""
-            self.say(f"{to_str(name)}{more}: {what}")
+        for what, (names, count) in self._often.items():
+            more = f" and {count - len(names):,} more" if count > len(names) else ""
+            self.say(f"{self._where}{', '.join(map(short_name, names))}{more}: {what}")
         self._often.clear()
 
     def __call__(self, done: int) -> None:
@@ -542,10 +579,13 @@ class Progress:
     def note(self, note: Note) -> None:
         """Say what happened to a file, above the bar; at the end, what happened to many."""
         if note.often:
-            first, count = self._often.get(note.what, (note.name, 0))
+            first, count = self._often.get(note.what, ([], 0))
+            if len(first) < note.often:
+                first.append(note.name)
             self._often[note.what] = first, count + 1
         else:
-            self.say(f"{to_str(note.name)}: {note.what}" if note.name else note.what)
+            name = f"{short_name(note.name)}: " if note.name else ""
+            self.say(f"{self._where}{name}{note.what}")
 
     def say(self, line: str) -> None:
         if self._bar:

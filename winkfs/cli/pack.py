@@ -11,9 +11,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import AS_OF, BASE, COMPRESS, STDIN, Progress, emit, glob_text, say
+from winkfs.cli._common import (
+    AS_OF,
+    BASE,
+    COMPRESS,
+    MAX_RATIO,
+    STDIN,
+    BadList,
+    Progress,
+    bad_records,
+    emit,
+    glob_text,
+    say,
+)
 from winkfs.names import to_str
-from winkfs.units import size_text
+from winkfs.units import CLAMPED, size_text
 
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
@@ -50,6 +62,15 @@ if TYPE_CHECKING:
     "--xattrs", is_flag=True,
     help="Store all extended attributes you may read, not only user.*.",
 )  # fmt: skip
+@click.option(
+    "--ignore-zeros", is_flag=True,
+    help="Of a tar file: read on behind its end, as of archives that were joined, like tar -i.",
+)  # fmt: skip
+@MAX_RATIO
+@click.option(
+    "--bad-list", metavar="FILE", type=click.Path(dir_okay=False),
+    help="Write what was not stored, or not as it is, to FILE, one JSON object per line.",
+)  # fmt: skip
 @COMPRESS
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
@@ -64,6 +85,9 @@ def pack(
     files_from: str | None,
     shards: int | None,
     xattrs: bool,
+    ignore_zeros: bool,
+    max_ratio: int,
+    bad_list: str | None,
     compress: str | None,
     quiet: bool,
     as_json: bool,
@@ -75,8 +99,10 @@ def pack(
     separate file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
 
     Devices, sockets and fifos are listed and skipped; the exit status is still 0. Files that cannot
-    be read, or that change while they are read, are listed too, and the exit status is 1; all
-    others are packed. The files of BASE itself are skipped.
+    be read, that change while they are read, or that cannot be stored as they are, are listed too,
+    and the exit status is 1; all others are packed. So are members of a tar file with wrong
+    headers, and the members that are whole of one that is cut. The files of BASE itself are
+    skipped. Times beyond the years 1677 to 2262 become the nearest in them.
 
     A new container is written as BASE.partial and renamed when it is complete. With --update the
     container is changed in place; an append-only one accepts no file older than its last. A data
@@ -97,31 +123,54 @@ def pack(
     if classic and (shards is not None or kind_of(base)[0].versions):
         raise click.UsageError("--classic goes with a single container")
     began = time.monotonic()
-    lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
-
-    def note(noted: Note) -> None:
-        bar.note(noted)
-        if as_json:
-            name = to_str(noted.name)
-            lists[noted.failed].append({"name": name, "reason": noted.what})
-
+    whole = source == STDIN or Path(source).is_file()  # a tar file, which messages name
+    where = "standard input" if source == STDIN else source
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(Progress("packing", "files", quiet=quiet))
+        bar = stack.enter_context(
+            Progress("packing", "files", quiet=quiet, where=where if whole else "")
+        )
+        bad = stack.enter_context(bad_records(bad_list))
+        notes = Noted(where, bar, bad, keep=as_json)
         names = _names(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
         report = winkfs.pack(
             source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
-            xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
-            compress=compress,
+            xattrs=xattrs, exclude=left_out, names=names, note=notes, progress=bar,
+            compress=compress, ignore_zeros=ignore_zeros, max_ratio=max_ratio,
         )  # fmt: skip
+    if report.failed:
+        more = "" if bad_list else ": --bad-list FILE lists them"
+        say(f"{where}: {report.failed:,} of its files are not packed, or not as they are{more}")
     if sys.stderr.isatty() and not quiet:
         say(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}
         counts |= {"updated": report.updated, "unchanged": report.unchanged}
-        emit({"base": base, **counts, "left_out": lists[False], "failed": lists[True]})
+        emit({"base": base, **counts, **notes.lists})
     return 1 if report.failed else 0
+
+
+class Noted:
+    """Prints and lists what was not packed as it is.
+
+    where  the source
+    bad    is given what failed
+    keep   whether to fill `lists`, for JSON: left_out, failed, clamped
+    """
+
+    def __init__(self, where: str, bar: Progress, bad: BadList, *, keep: bool) -> None:
+        self._where, self._bar, self._bad, self._keep = where, bar, bad, keep
+        self.lists: dict[str, list[dict[str, str]]] = {"left_out": [], "failed": [], "clamped": []}
+
+    def __call__(self, noted: Note) -> None:
+        self._bar.note(noted)
+        name = to_str(noted.name)
+        kind = "failed" if noted.failed else "clamped" if noted.what == CLAMPED else "left_out"
+        if self._keep:
+            self.lists[kind].append({"name": name, "reason": noted.what})
+        if noted.failed:
+            self._bad({"where": self._where, "name": name, "reason": noted.what})
 
 
 def _summary(report: PackReport, seconds: float) -> str:
@@ -154,6 +203,7 @@ def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[byte
 )  # fmt: skip
 @click.option("--no-same-owner", is_flag=True, help="Do not restore owners, even as root.")
 @AS_OF
+@MAX_RATIO
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def unpack(
     base: str,
@@ -163,6 +213,7 @@ def unpack(
     same_permissions: bool,
     no_same_owner: bool,
     as_of: str | None,
+    max_ratio: int,
     as_json: bool,
 ) -> int:
     """Unpack a container or a data set into a directory.
@@ -194,6 +245,7 @@ def unpack(
         report = run(
             base, directory, pattern, force=force, same_permissions=same_permissions,
             same_owner=not no_same_owner, as_of=as_of, note=note, progress=bar,
+            max_ratio=max_ratio,
         )  # fmt: skip
     if as_json:
         counts = {"files": report.files, "directories": report.directories}

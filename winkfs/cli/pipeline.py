@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from winkformats.errors import FormatError
-from winkfs.cli._common import COMPRESS, emit, name_bytes, printable, say
+from winkfs.cli._common import COMPRESS, bad_records, emit, name_bytes, printable, say
 from winkfs.cli.dataset import SHARD_SIZE
 from winkfs.names import to_str
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from winkfs.digests import Digest, Digests
-    from winkfs.spark.jobs.session import Bad, Report
+    from winkfs.spark.jobs.session import Report
 
 Job = Callable[["SparkSession", "Report"], dict[str, Any]]
 
@@ -99,15 +97,8 @@ def run(
 
 @contextlib.contextmanager
 def _bad_list(path: str | None) -> Iterator[Report]:
-    if path is None:
-        yield lambda bad: None
-        return
-    with Path(path).open("w") as file:
-
-        def report(bad: Bad) -> None:
-            file.write(json.dumps(bad._asdict()) + "\n")
-
-        yield report
+    with bad_records(path) as report:
+        yield lambda bad: report(bad._asdict())
 
 
 # --- the jobs ---

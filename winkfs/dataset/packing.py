@@ -28,7 +28,18 @@ import xxhash
 import winkformats
 import winkfs
 from winkformats.extsort import BIAS, SortedRecords
-from winkfs.archive.items import Copy, Item, Large, Note, Notes, Seen, Suspect
+from winkfs.archive.items import (
+    MAX_RATIO,
+    Copy,
+    Item,
+    Large,
+    Note,
+    Notes,
+    Ratio,
+    Seen,
+    Suspect,
+    Unreadable,
+)
 from winkfs.archive.pack import (
     BATCH,
     Packer,
@@ -74,6 +85,8 @@ def pack_shards(
     note: Notes | None = None,
     progress: Progress | None = None,
     compress: str | None = None,
+    ignore_zeros: bool = False,
+    max_ratio: int = MAX_RATIO,
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into a data set: see `pack.pack`.
 
@@ -112,7 +125,10 @@ def pack_shards(
             stack.callback(changes.close)
         transaction = stack.enter_context(begun(path))
         settings = {"ao": ao, "compress": compress}
-        job = _Job(transaction, where, settings, xattrs, list(exclude), report, count, more)
+        job = _Job(
+            transaction, where, settings, xattrs, list(exclude), report, count, more,
+            ignore_zeros, Ratio(max_ratio),
+        )  # fmt: skip
         if tree:
             records = _pack_tree(job, shards, names, changes)
         else:
@@ -198,6 +214,8 @@ class _Job:
     report: PackReport
     note: Notes
     progress: Progress
+    ignore_zeros: bool
+    ratio: Ratio
 
 
 # --- a directory ---
@@ -355,7 +373,8 @@ def _worker() -> None:
     report = PackReport()
     job = _Job(
         transaction, source, settings, xattrs, [], report,
-        lambda noted: send("note", tuple(noted)), lambda done: send("progress", done),
+        lambda noted: send("note", tuple(noted)), lambda done: send("progress", done), False,
+        Ratio(),
     )  # fmt: skip
     try:
         records = [(number, _pack_list(job, names, number)) for number, names in share]
@@ -371,7 +390,7 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
     root = job.transaction.root
     source = Tarball(
         job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
-        exclude=excluder(job.exclude),
+        exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
     writers = [ShardWriter(job.transaction, f"{n:05}", **job.settings) for n in range(shards)]
     try:
@@ -403,7 +422,8 @@ class _Stream:
             changes.stored = self._has
         self._containers = [writer.container for writer in writers]
         self._packers = [
-            Packer(container, job.report, job.note, job.progress) for container in self._containers
+            Packer(container, job.report, job.note, job.progress, job.ratio)
+            for container in self._containers
         ]
         self._waiting: list[list[Row]] = [[] for _ in writers]
         self._names: set[bytes] = set()  # of rows that wait
@@ -429,7 +449,12 @@ class _Stream:
 
     def put(self, items: Iterable[Item | Suspect]) -> None:
         for found in items:
-            item = found if not isinstance(found, Suspect) else self._changed(found)
+            try:
+                item = found if not isinstance(found, Suspect) else self._changed(found)
+            except Unreadable as error:
+                name = found.item.name if isinstance(found, Suspect) else found.name
+                self._job.note(Note(to_bytes(name), str(error), True))
+                continue
             if item is None:
                 continue
             number = self._number(item.name)

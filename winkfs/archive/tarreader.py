@@ -1,0 +1,446 @@
+"""The members of a tar file, one behind the other, read forwards.
+
+What is odd is passed over with a Note: a damaged header up to the next one, as GNU tar does it, an
+archive that is cut at its end. What a member has that cannot be read is in its `faults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+from winkformats.errors import FormatError
+from winkfs.archive import tarheader as tar
+from winkfs.archive.decompress import Decompressed
+from winkfs.archive.items import PERMISSIONS, Note, Notes, Unreadable
+from winkfs.archive.tarheader import BLOCK
+from winkfs.names import to_str
+from winkfs.units import LAST, NANO
+
+BUFFER: Final = 1 << 20  # bytes read from the file at a time
+MOST_EXTENDED: Final = 16 << 20  # bytes of a pax header, of a map of holes
+MOST_LONG: Final = 1 << 20  # bytes of a long name
+MOST_SIZE: Final = 1 << 50  # bytes of a member: a header that asks for more is damaged
+XATTR: Final = b"SCHILY.xattr."
+SPARSE_KEYS: Final = b"GNU.sparse."
+LONG: Final = (tar.LONG_NAME, tar.LONG_LINK)
+NUMBERS: Final = (b"mtime", b"size", b"uid", b"gid")
+GLOBALS: Final = frozenset((b"path", b"linkpath", *NUMBERS))
+"""Keys of a global pax header that are kept: their number is bounded."""
+
+
+class NoTar(FormatError):
+    """The file is no tar file, or nothing of it is whole."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A member as its headers have it.
+
+    at       offset of its first header, bytes
+    size     bytes of its content
+    stored   bytes of its data that follow
+    holes    (offset, bytes) of what is no hole; None: there are none
+    faults   what of it cannot be kept as it is
+    failed   why it cannot be read at all
+    """
+
+    at: int
+    name: bytes
+    kind: bytes
+    size: int
+    stored: int
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+    link: bytes
+    xattrs: dict[bytes, bytes]
+    holes: list[tuple[int, int]] | None = None
+    faults: list[str] = field(default_factory=list)
+    failed: str | None = None
+
+
+class Extended:
+    """What comes before the header of a member: pax records, long names.
+
+    pax     the records, those of global headers among them
+    pairs   numbers of the map of holes of GNU.sparse 0.0
+    whole   False: some of it could not be read, maybe the name or the size
+    """
+
+    def __init__(self, pax: dict[bytes, bytes]) -> None:
+        self.pax = dict(pax)
+        self.pairs: list[bytes] = []
+        self.name: bytes | None = None
+        self.link: bytes | None = None
+        self.whole = True
+        self.at: int | None = None
+        self.faults: list[str] = []
+
+    def add(self, data: bytes) -> None:
+        """Take the records of a pax header."""
+        for record in tar.pax_records(data):
+            if record is None:
+                self.whole = False
+                self.faults.append("its pax header is damaged")
+                return
+            key, value = record
+            if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+                self.pairs.append(value)
+            elif value:
+                self.pax[key] = value
+            else:
+                self.pax.pop(key, None)  # POSIX: as if there were none
+
+    def text(self, key: bytes, long: bytes | None, written: bytes) -> bytes:
+        """Return a name: of the pax header, else the long one, else that of the header."""
+        value = self.pax.get(key)
+        if value is not None and b"\0" in value:
+            self.whole = False
+            self.faults.append(f"the {key.decode()} of its pax header has a NUL")
+            value = None
+        return value if value is not None else written if long is None else long
+
+    def number(self, key: bytes, written: int | None, parse: Callable[[bytes], int | None]) -> int:
+        """Return a number: of the pax header, else that of the header."""
+        if (value := self.pax.get(key)) is not None:
+            found = parse(value)
+            if found is not None:
+                return found
+            text = to_str(value[:40]) + "..." * (len(value) > 40)
+            self.faults.append(f"the {key.decode()} of its pax header is no number: {text}")
+        if written is None:
+            self.faults.append(f"its {key.decode()} is no number")
+            return 0
+        return written
+
+
+class Reader:
+    """The members of an archive, one behind the other.
+
+    file          its bytes
+    note          called with what is passed over
+    ignore_zeros  read on behind the end
+    source        what decompresses it
+    """
+
+    def __init__(
+        self, file: IO[bytes], note: Notes, *, ignore_zeros: bool, source: Decompressed | None
+    ) -> None:
+        self._file, self._note, self._ignore_zeros = file, note, ignore_zeros
+        self._source = source
+        self._at = 0
+        self._left = 0  # bytes of data and padding of the last member
+        self._doubt = 0  # bytes that may be its data, or the next headers
+        self._ended = False
+        self._members = 0
+        self.globals: dict[bytes, bytes] = {}
+
+    def go(self, offset: int, known: dict[bytes, bytes]) -> None:
+        """Continue at a member. known: `globals` as they were there."""
+        self._file.seek(offset)
+        self._at, self._left, self._doubt, self._ended = offset, 0, 0, False
+        self.globals = known
+
+    # --- bytes ---
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes of the member's data, padding not counted.
+
+        raises  Unreadable where the archive ends before
+        """
+        data = self._file.read(size)
+        self._at += len(data)
+        self._left -= len(data)
+        if len(data) < size:
+            self._left, self._ended = 0, True
+            self._check_damage()
+            raise Unreadable(self.cut())
+        return data
+
+    def drain(self) -> bool:
+        """Pass over the rest of the member -> whether it was there."""
+        while self._left > 0:
+            want = min(self._left, BUFFER)
+            data = self._file.read(want)
+            self._at += len(data)
+            self._left -= len(data)
+            if len(data) < want:
+                self._left, self._ended = 0, True
+                self._check_damage()
+        return not self._ended
+
+    @property
+    def read(self) -> int:
+        """Bytes read of the file until now."""
+        return self._source.read_bytes if self._source else self._at
+
+    def cut(self) -> str:
+        """Return why the archive ends before its end."""
+        what = self._source.cut if self._source else None
+        return "cut: " + (what or f"the archive ends at byte {self._at:,}")
+
+    def _check_damage(self) -> None:
+        if self._source and self._source.damage:
+            raise FormatError(
+                f"{self._source.damage}: {self._source.tool} -c FILE | winkfs pack - BASE takes "
+                "what comes before, which may be wrong"
+            )
+
+    def _block(self) -> bytes:
+        """Return the next block; b"" at the end, noting where it is not the end of the archive."""
+        block = self._file.read(BLOCK)
+        self._at += len(block)
+        if len(block) == BLOCK:
+            return block
+        self._ended = True
+        self._check_damage()
+        if not self._members:
+            whole = "whole " if self._source else ""
+            raise NoTar(f"not a {whole}tar file: {self.cut()}")
+        if block or (self._source and self._source.cut):
+            self._bad(self._at - len(block), self.cut())
+        else:
+            what = f"the archive ends at byte {self._at:,} without its mark of the end: is it all?"
+            self._note(Note(b"", what, True))
+        return b""
+
+    def _bad(self, at: int, what: str) -> None:
+        self._note(Note(b"byte %d" % at, what, True))
+
+    # --- headers ---
+
+    def next(self) -> Member | None:
+        """Return the next member; None at the end."""
+        before: Extended | None = None
+        while (block := self._header()) is not None:
+            head, at = tar.decode(block), self._at - BLOCK
+            if head.kind not in (tar.PAX, tar.PAX_SOLARIS, tar.PAX_GLOBAL, *LONG):
+                before = before or Extended(self.globals)
+                self._members += 1
+                return self._member(head, before, at if before.at is None else before.at, block)
+            if head.kind == tar.PAX_GLOBAL:
+                self._global(head)
+                continue
+            if before is None:
+                before = Extended(self.globals)
+                before.at = at
+            if not self._extend(before, head):
+                break
+        if before is not None:
+            self._bad(before.at or 0, "an extended header of a member that is missing")
+        return None
+
+    def _header(self) -> bytes | None:
+        """Return the next header, behind what is none; None at the end."""
+        if self._left and not self.drain():
+            self._bad(self._at, self.cut())
+        skipped: int | None = None
+        while not self._ended and (block := self._block()):
+            at, zeros = self._at - BLOCK, block == tar.ZEROS
+            if zeros and self._ignore_zeros:
+                continue
+            if (sound := not zeros and self._is_sound(block)) or zeros:
+                self._doubt = 0
+                if skipped is not None:
+                    self._bad(skipped, f"no header of a member: skipped up to byte {at:,}")
+                if sound:
+                    return block
+                self._end()
+            elif self._doubt:
+                self._left, self._doubt = self._doubt - BLOCK, 0
+                if not self.drain():
+                    self._bad(self._at, self.cut())
+            elif skipped is None:
+                skipped = at
+                if at == 0 and block[257:262] != tar.OLD_GNU[:5]:
+                    raise NoTar("not a tar file")
+        if skipped is not None and not self._ended:
+            self._bad(skipped, "no header of a member: skipped up to the end")
+        return None
+
+    def _is_sound(self, block: bytes) -> bool:
+        """Return whether a block is a header that can be gone by; a note where only its size is
+        wrong."""
+        if not tar.is_header(block):
+            return False
+        head = tar.decode(block)
+        if not _sound(head.size):
+            size = "no number" if head.size is None else f"{head.size:,} bytes"
+            self._note(Note(clean(head.name), f"its size is {size}", True))
+        return _sound(head.size)
+
+    def _end(self) -> None:
+        """Read what is behind the end: nothing, zeros, or another archive, which is noted."""
+        self._ended, end, start = True, self._at, None
+        while data := self._file.read(BUFFER):
+            if start is None and (rest := data.lstrip(b"\0")):
+                start = self._at + len(data) - len(rest)
+            self._at += len(data)
+        self._check_damage()
+        if start is not None:
+            start -= (start - end) % BLOCK
+            what = "behind the end of the archive are not read: another archive? --ignore-zeros"
+            self._note(Note(b"", f"bytes {start:,} to {self._at:,} {what} reads on", True))
+        elif self._source and self._source.cut:
+            self._bad(self._at, f"behind the end of the archive: {self._source.cut}")
+
+    def _data(self, size: int, most: int) -> bytes | None:
+        """Return the data of an extended header; None: too many, which are passed over."""
+        padded = -(-size // BLOCK) * BLOCK
+        self._left = padded
+        if size > most:
+            self.drain()
+            return None
+        data = self._file.read(padded)
+        self._at += len(data)
+        self._left = 0
+        if len(data) < padded:
+            self._ended = True
+            self._check_damage()
+        return data[:size]
+
+    def _global(self, head: tar.Header) -> None:
+        at = self._at - BLOCK
+        data = self._data(head.size or 0, MOST_EXTENDED)
+        found = Extended(self.globals)
+        if data is None:
+            self._bad(at, f"a global pax header of {head.size:,} bytes: not read")
+            return
+        found.add(data)
+        for fault in found.faults:
+            self._bad(at, fault.replace("its", "a global", 1))
+        self.globals = {key: value for key, value in found.pax.items() if key in GLOBALS}
+
+    def _extend(self, before: Extended, head: tar.Header) -> bool:
+        """Take an extended header -> whether it was all there."""
+        size = head.size or 0
+        if head.kind in LONG:
+            data = self._data(size, MOST_LONG)
+            text = None if data is None else data.partition(b"\0")[0]
+            if text is None:
+                before.whole = False
+                before.faults.append(f"its long name has {size:,} bytes")
+            elif head.kind == tar.LONG_NAME:
+                before.name = text
+            else:
+                before.link = text
+        else:
+            data = self._data(size, MOST_EXTENDED)
+            if data is None:
+                before.whole = False
+                before.faults.append(f"its pax header has {size:,} bytes: not read")
+            else:
+                before.add(data)
+        return not self._ended
+
+    def _member(self, head: tar.Header, before: Extended, at: int, block: bytes) -> Member:
+        name = before.text(b"path", before.name, head.name)
+        link = before.text(b"linkpath", before.link, head.link)
+        size = before.number(b"size", head.size, tar.pax_number)
+        if not _sound(size):
+            before.faults.append(f"its pax header has a size of {size:,} bytes: not taken")
+            size = head.size or 0
+        mtime = before.number(b"mtime", _ns(head.mtime), tar.pax_time)
+        uid = before.number(b"uid", head.uid, tar.pax_number)
+        gid = before.number(b"gid", head.gid, tar.pax_number)
+        mode = head.mode
+        if mode is None:
+            before.faults.append("its mode is no number")
+            mode = 0o700
+        kind = head.kind
+        if kind in tar.FILES and head.name.endswith(b"/") and before.name is None:
+            kind = tar.DIR
+        member = Member(
+            at, name, kind, size, size, mode & PERMISSIONS, uid, gid, mtime, link, {},
+            faults=before.faults,
+        )  # fmt: skip
+        if not before.whole and head.full:
+            member.failed = f"{before.faults[-1]}, and its name may be longer"
+        self._data_of(member, head, before, block)
+        return member
+
+    def _data_of(self, member: Member, head: tar.Header, before: Extended, block: bytes) -> None:
+        """Find where its data are, its holes and attributes."""
+        if head.kind in tar.EMPTY:
+            member.stored, self._doubt = 0, -(-member.size // BLOCK) * BLOCK
+        self._left = -(-member.stored // BLOCK) * BLOCK
+        if member.kind == tar.SPARSE_GNU:
+            self._old_sparse(member, block)
+        elif before.pairs or any(key.startswith(SPARSE_KEYS) for key in before.pax):
+            self._pax_sparse(member, before)
+        if before.pax.get(b"GNU.volume.offset", b"0") != b"0":
+            member.kind = tar.CONTINUED
+        for key, value in before.pax.items():
+            if key.startswith(XATTR):
+                name = key.removeprefix(XATTR).replace(b"%3D", b"=").replace(b"%25", b"%")
+                member.xattrs[name] = value
+
+    def _old_sparse(self, member: Member, block: bytes) -> None:
+        """Read the map of holes of the old GNU format, which goes on in blocks before the data."""
+        found, size, more = tar.gnu_map(block, 386, 4), tar.number(block[483:495]), block[482]
+        read = 0
+        while more and found is not None and read < MOST_EXTENDED:
+            block = self._file.read(BLOCK)
+            self._at += len(block)
+            read += BLOCK
+            part = tar.gnu_map(block, 0, 21) if len(block) == BLOCK else None
+            found, more = None if part is None else found + part, block[504:505] > b"\0"
+        self._set_holes(member, found, None if more else size)
+
+    def _pax_sparse(self, member: Member, before: Extended) -> None:
+        """Read the map of holes of a pax header, or of the data."""
+        pax = before.pax
+        member.name = before.text(b"GNU.sparse.name", member.name, member.name)
+        key = b"GNU.sparse.realsize" if b"GNU.sparse.realsize" in pax else b"GNU.sparse.size"
+        size = before.number(key, member.size, tar.pax_number)
+        if pax.get(b"GNU.sparse.major", b"0") != b"0":
+            self._set_holes(member, self._map_in_data(member), size)
+        elif b"GNU.sparse.map" in pax:
+            self._set_holes(member, tar.pairs_of(pax[b"GNU.sparse.map"].split(b",")), size)
+        elif before.pairs:
+            self._set_holes(member, tar.pairs_of(before.pairs), size)
+
+    def _map_in_data(self, member: Member) -> list[tuple[int, int]] | None:
+        """Read the map of GNU.sparse 1.0: the number of pairs, then these, a line a number."""
+        data, count = b"", 1
+        while data.count(b"\n") < count:
+            if len(data) >= min(member.stored, MOST_EXTENDED):
+                return None
+            try:
+                data += self.take(BLOCK)
+            except Unreadable:
+                return None
+            first = data.partition(b"\n")[0]
+            if b"\n" in data:
+                if not first.isdigit() or len(first) > tar.DIGITS:
+                    return None
+                count = 2 * int(first) + 1
+        member.stored -= len(data)
+        return tar.pairs_of(data.split(b"\n")[1:count])
+
+    def _set_holes(
+        self, member: Member, found: list[tuple[int, int]] | None, size: int | None
+    ) -> None:
+        if found is None or size is None or not tar.is_map(found, size, member.stored):
+            member.failed = "its map of holes is damaged"
+            return
+        if size > LAST // 8:
+            member.failed = f"its size is {size:,} bytes"
+            return
+        member.size, member.holes = size, found
+
+
+def _sound(size: int | None) -> bool:
+    return size is not None and 0 <= size <= MOST_SIZE
+
+
+def _ns(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * NANO
+
+
+def clean(name: bytes) -> bytes:
+    """The name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
