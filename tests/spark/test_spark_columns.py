@@ -242,11 +242,30 @@ def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, tmp_path: Path) 
         said = refused(lambda rows=rows: save(rows, root))
         assert name.strip("`") in said
         assert "rename" in said
+    rows = spark.createDataFrame(
+        [("b", b"", ["x"]), ("c d", b"", ["x", None])],
+        "path string, content binary, l array<string>",
+    )
+    assert "c d: column l: a list with a null in it" in refused(lambda: save(rows, root))
     rows = spark.createDataFrame([("b", b"", "x")], "path string, content binary, n string")
     assert "column 'n' is bigint in the data set, not string" in refused(lambda: save(rows, root))
     save(rows, root, ignoreExtra="true")
     back = {row.path: row.n for row in load(spark, root).collect()}
     assert back == {"a": 1, "b": None}
+
+
+def test_an_empty_frame_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    empty = spark.createDataFrame([], "path string, content binary, k int")
+    for mode in ("append", "append", "overwrite"):
+        save(empty, root, mode)
+        assert load(spark, root, where="k > 1").collect() == []
+        assert "k" in load(spark, root).columns
+    with winkfs.open(root) as files:
+        assert files.columns == {"k": "int64"} and len(files) == 0
+    save(spark.createDataFrame([("a", b"1", 2)], "path string, content binary, k int"), root)
+    assert [row.k for row in load(spark, root, where="k > 1").collect()] == [2]
+    assert winkfs.verify(root).problems == []
 
 
 def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: Path) -> None:

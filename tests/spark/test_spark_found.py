@@ -189,3 +189,42 @@ def test_every_package_is_in_the_distribution() -> None:
         for init in (folder / name).rglob("__init__.py")
     }
     assert found == set(listed)
+
+
+SCRIPT = """
+import sys
+import winkfs.spark
+from pyspark.sql import SparkSession, functions as F
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+if "conf" in sys.argv:
+    builder = builder.config(map=winkfs.spark.session_conf())
+spark = builder.getOrCreate()
+winkfs.spark.register(spark)
+spark.sparkContext.setLogLevel("OFF")
+frame = spark.read.format("winkfs").load(sys.argv[1])
+where = F.udf(lambda path: __import__("sys").prefix)
+print("found", *{row[0] for row in frame.select(where("path")).limit(1).collect()}, frame.count())
+"""
+
+
+def test_a_script_started_by_the_path_of_its_python_runs_spark_with_it(
+    base: Path, tmp_path: Path
+) -> None:
+    """Its folder is not on the PATH: no virtual environment is active."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    other = tmp_path / "bin"
+    other.mkdir()
+    (other / "python3").write_text("#!/bin/sh\necho not this one >&2\nexit 1\n")
+    (other / "python3").chmod(0o755)
+    system = [
+        path for path in os.environ["PATH"].split(":") if path != str(Path(sys.executable).parent)
+    ]
+    variables = environment(PATH=":".join([str(other), *system]))
+    del variables["PYSPARK_PYTHON"]
+    done = subprocess.run(
+        [sys.executable, script, base, "conf"], env=variables, capture_output=True, text=True
+    )
+    with winkfs.open(base) as container:
+        assert f"found {sys.prefix} {len(container)}" in done.stdout, done.stderr[-2000:]

@@ -45,11 +45,26 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark_winkfs import DefaultSource
 
+    _run_this_python(spark)
     with compiled(spark):
         if not _put(spark, DefaultSource):
             with _unwarned(spark):
                 spark.dataSource.register(DefaultSource)
     _registered.add(spark)
+
+
+def _run_this_python(spark: SparkSession) -> None:
+    """Have a local session run this Python, where nothing else was asked for: Spark takes the first
+    python3 of the PATH, which is another one where a script was started as `.venv/bin/python`."""
+    context = getattr(spark, "sparkContext", None)
+    if context is None or "PYSPARK_PYTHON" in os.environ or not _is_local(context.master):
+        return
+    if context.getConf().get("spark.pyspark.python") is None:
+        context.pythonExec = sys.executable
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
 
 
 def _put(spark: SparkSession, source: type[DataSource]) -> bool:
@@ -60,9 +75,11 @@ def _put(spark: SparkSession, source: type[DataSource]) -> bool:
 
     ->      False where this is another Spark, or Spark Connect: nothing has changed
     """
-    from py4j.protocol import Py4JError
-    from pyspark.sql.udf import _wrap_function
-
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.sql.udf import _wrap_function
+    except ImportError:
+        return False
     try:
         manager = spark._jsparkSession.sessionState().dataSourceManager()
         field = manager.getClass().getDeclaredField(FORMATS)
@@ -79,15 +96,16 @@ def _put(spark: SparkSession, source: type[DataSource]) -> bool:
 def _unwarned(spark: SparkSession) -> Iterator[None]:
     """Without the warning that a format is replaced: the one that Spark found by its name is this.
 
-    Spark Connect, whose server logs it, has no JVM to talk to.
+    Spark Connect, whose server logs it, has no JVM to talk to, and a vendor's Spark may have
+    another logger: then the warning stays.
     """
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None:
+    try:
+        log4j = spark._jvm.org.apache.logging.log4j
+        before = log4j.LogManager.getLogger(MANAGER).getLevel()
+        log4j.core.config.Configurator.setLevel(MANAGER, log4j.Level.ERROR)
+    except Exception:
         yield
         return
-    log4j = jvm.org.apache.logging.log4j
-    before = log4j.LogManager.getLogger(MANAGER).getLevel()
-    log4j.core.config.Configurator.setLevel(MANAGER, log4j.Level.ERROR)
     try:
         yield
     finally:
@@ -252,10 +270,14 @@ def _text(name: str, value: Any) -> str:
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[None]:
     """What Spark is given to run in Python in the block runs in such a Python, where the session is
-    a local one and its Python is this one; else nothing changes."""
+    a local one and its Python is this one; else nothing changes.
+
+    What other threads give it meanwhile does so, too: the script starts this Python, for as long as
+    the context lives.
+    """
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     script = None if context is None else _script_of(context)
-    if context is None or script is None:
+    if context is None or script in (None, context.pythonExec):
         yield
         return
     before, context.pythonExec = context.pythonExec, script
@@ -267,14 +289,10 @@ def compiled(spark: SparkSession) -> Iterator[None]:
 
 def _script_of(context: Any) -> str | None:
     if context not in _scripts:
-        _scripts[context] = _made(context) if _is_local(context) else None
+        found = shutil.which(context.pythonExec)
+        same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+        _scripts[context] = _made(context) if same and _is_local(context.master) else None
     return _scripts[context]
-
-
-def _is_local(context: Any) -> bool:
-    found = shutil.which(context.pythonExec)
-    same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
-    return same and (context.master == "local" or context.master.startswith("local["))
 
 
 def _made(context: Any) -> str | None:
@@ -299,7 +317,13 @@ def session_conf() -> dict[str, str]:
 
     ->      name -> value, for `SparkSession.builder.config(map=session_conf())` or `--conf`. The
             first cannot be changed once the session runs.
+
+    Where PYSPARK_PYTHON is not set, the folder of this Python becomes the first of the PATH of this
+    process: a session that it starts then runs this Python, as in an active virtual environment.
     """
+    here, path = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
+    if "PYSPARK_PYTHON" not in os.environ and path.split(os.pathsep)[0] != here:
+        os.environ["PATH"] = here + os.pathsep + path
     return dict(_SESSION)
 
 

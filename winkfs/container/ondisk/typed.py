@@ -269,6 +269,8 @@ def _list_text(value: Any) -> bytes:
     if isinstance(value, str | bytes | Mapping):
         raise TypeError
     items = list(value)
+    if None in items:
+        raise TypeError("a list with a null in it (array_compact drops nulls)")
     if not all(isinstance(item, str) for item in items):
         raise TypeError
     return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()

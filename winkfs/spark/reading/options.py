@@ -84,7 +84,8 @@ MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
 IN_TABLES: Final = (
     "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
-    "in the query, or .option('path', DIR) before .table('t') or behind .writeTo('t')"
+    "in the query, or .option('path', DIR) before .table('t') or .saveAsTable('t'), or behind "
+    ".writeTo('t')"
 )
 SELECTION: Final = frozenset(f.name for f in fields(Selection))
 FIELDS: Final = {

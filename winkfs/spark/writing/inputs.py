@@ -17,7 +17,8 @@ afterGeneration          the job fails where a later commit has put or deleted o
     mtime (modificationTime)    timestamp, bigint bigint: nanoseconds; null: now
     mtime_ns                    bigint            the same; it goes before mtime
     mode                        int, bigint       permission bits; null: the default
-    ftype                       int, bigint       winkfs.FileType; null: an ordinary file
+    ftype                       int, bigint       winkfs.FileType, or a label, another number up to
+                                                  255; null: an ordinary file
 
 In any order. `size` and `length`, which follow from the content, may be there too. Any other column
 becomes one of the files: string, binary, boolean, integers and floats of any size, timestamp,
@@ -216,7 +217,7 @@ class Inputs:
         name_at, name_bytes = layout(names)
         at, content = layout(contents)
         texts = [
-            texts_of_arrow(column, kind, batch.column(place))
+            self._texts(column, kind, batch.column(place), names)
             for (column, kind), place in zip(self.schema.items(), self.typed, strict=True)
         ]
         for start, stop in batch_ranges(np.diff(at), BYTES, ROWS):
@@ -228,6 +229,20 @@ class Inputs:
             ftypes, modes = self._kinds(batch, some, data, start, stop)
             values = [column[start:stop] for column in texts]
             yield Files(some, data, ns[start:stop], ftypes, modes, values)
+
+    def _texts(self, column: str, kind: str, values: pa.Array, names: pa.Array) -> Texts:
+        """The texts of a column of the user. Raises ValueError that names the file."""
+        try:
+            return texts_of_arrow(column, kind, values)
+        except ValueError:
+            for row in range(len(values)):
+                try:
+                    texts_of_arrow(column, kind, values[row : row + 1])
+                except ValueError as error:
+                    name = names[row].as_py()
+                    path = to_path(name) if self.raw else name.decode("utf-8", "surrogateescape")
+                    raise ValueError(f"{shown(path)}: {error}") from None
+            raise
 
     def _check_nulls(self, names: pa.Array, contents: pa.Array) -> None:
         if names.null_count:

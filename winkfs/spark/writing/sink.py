@@ -94,7 +94,21 @@ class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
 
     @one_line
     def commit(self, messages: Sequence[Any]) -> None:
+        if not any(message and message.records for message in messages) and self._new_columns():
+            messages = [Written([self._empty()])]
         publish(self._transaction, messages, self._options)
+
+    def _new_columns(self) -> bool:
+        """Return whether what is published without a shard lacks columns of the frame."""
+        fresh = self._transaction.operation == "overwrite" or not is_dataset(self._options.path)
+        known = {} if fresh else snapshot(self._options.path).columns
+        return bool(self._inputs.schema.keys() - known.keys())
+
+    def _empty(self) -> ShardRecord:
+        """Write a shard without files: the data set has the columns of an empty frame, too."""
+        from winkfs.spark.writing.shard import NewShard
+
+        return NewShard(self._transaction, "empty", self._options, self._inputs.schema).finish()
 
     def abort(self, messages: Sequence[Any]) -> None:
         self._transaction.abort()
