@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from constants import shrink
 from message_lives import Life
-from seam import disk_calls, once, refusing
+from seam import Call, Watch, disk_calls, once, refusing
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -509,12 +509,13 @@ def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
 
 def test_a_torn_end_is_cut_kept_and_told(path: str) -> None:
     fill(path, range(20))
-    os.unlink(f"{path}/index")
+    for name in ("index", *(n for n in os.listdir(path) if n.startswith("refs."))):
+        os.unlink(f"{path}/{name}")
     with Path(path, "0.sqs").open("ab") as file:
         file.write(b"\xffgarbage behind it")
     with MessageStore(path) as store:  # a reader changes nothing
         assert content(store) == set(range(20)) and "unrecognised record type" in store.problems[0]
-    with MessageStore(path, "a") as store:
+    with MessageStore(path, "a", force=True) as store:
         assert content(store) == set(range(20)) and any(".cut" in p for p in store.problems)
     assert Path(path, "0.sqs.cut").read_bytes() == b"\xffgarbage behind it"
     with MessageStore(path, "a") as store:
@@ -569,3 +570,125 @@ def test_it_is_a_store_like_others(path: str) -> None:
                 reader.read(wrong)
     report = winkfs.verify(path)
     assert report.files == 30 and report.problems == []
+
+
+def killed_behind(verb: str, end: str) -> Watch:
+    """Nothing is done any more behind a call."""
+    seen: list[Call] = []
+
+    def watch(call: Call) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        if call.verb == verb and call.path.endswith(end):
+            seen.append(call)
+
+    return watch
+
+
+@pytest.mark.usefixtures("segments")
+@pytest.mark.parametrize("when", ["before its end", "when the index is replaced"])
+def test_a_reader_goes_on_after_a_writer_that_was_killed(path: str, when: str) -> None:
+    """Another writer has a journal of its own: the reader has to hear of that, too."""
+    fill(path, range(300))
+    first = MessageStore(path, "a")
+    first.remove_many(map(id_of, range(0, 300, 7)))
+    first.sync()
+    with MessageStore(path) as reader:
+        before = {i for i in range(300) if id_of(i) in reader}
+        if when == "before its end":
+            first.abort()
+        else:
+            with disk_calls(killed_behind("rename", "/index")), pytest.raises(KeyboardInterrupt):
+                first.close()
+        with MessageStore(path, "a") as second:
+            second.remove_many(id_of(i) for i in before if i % 3)
+            assert second.compact().moved > 10
+            kept = {i for i in before if not i % 3}
+            for i in kept:
+                assert reader.read(id_of(i)) == body_of(i)
+            reader.refresh()
+            assert content(reader, 300) == kept and reader.problems == []
+
+
+@pytest.mark.usefixtures("segments")
+@pytest.mark.parametrize("end", ["closed", "killed", "killed and compacted"])
+def test_a_segment_that_is_gone_is_reported(path: str, end: str) -> None:
+    """Also one of which only the journal, or the number of a later one, says that it was there."""
+    fill(path, range(100))
+    store = MessageStore(path, "a")
+    store.write_many((id_of(i), body_of(i)) for i in range(100, 200))
+    if end == "killed and compacted":
+        store.remove_many(id_of(i) for i in range(200) if i % 5)
+        assert store.compact().files > 5
+    store.sync()
+    store.close() if end == "closed" else store.abort()
+    with MessageStore(path) as reader:
+        assert reader.problems == [] and verify(path).problems == []
+    files = segment_files(path)
+    last = max(files, key=lambda name: int(name.partition(".")[0]))
+    for name in files:
+        raw = Path(path, name).read_bytes()
+        os.unlink(f"{path}/{name}")
+        number = name.partition(".")[0]
+        if name != last or end != "killed":
+            with MessageStore(path) as reader:
+                assert f"segment {number} is missing" in reader.problems[0], name
+            assert f"segment {number} is missing" in verify(path).problems[0]
+        Path(path, name).write_bytes(raw)
+
+
+def test_an_index_that_is_gone_is_reported_where_its_journal_is_left(path: str) -> None:
+    fill(path, range(100))
+    with MessageStore(path, "a") as store:
+        store.remove(id_of(3))
+        store.sync()
+        store.abort()
+    os.unlink(f"{path}/index")
+    for problems in (MessageStore(path).problems, verify(path).problems):
+        assert len(problems) == 1 and "index is missing: made again" in problems[0]
+    with MessageStore(path, "a") as store:
+        assert content(store) == set(range(100)) and store.problems
+    assert verify(path).problems == []
+
+
+def test_a_number_that_a_full_disk_took_is_not_missing(path: str) -> None:
+    fill(path, range(10))
+    with MessageStore(path, "a") as store:
+        with disk_calls(refusing("write", "1.sqs", errno.ENOSPC)), pytest.raises(OSError):
+            store._roll()
+        store._roll()
+        store.write(id_of(11), body_of(11))
+        store.sync()
+        store.abort()
+    with MessageStore(path) as reader:
+        assert id_of(11) in reader and reader.problems == []
+
+
+@pytest.mark.usefixtures("segments")
+@pytest.mark.parametrize("known", [False, True])
+def test_a_reader_that_meets_a_compaction_takes_nothing_dead_for_a_message(
+    path: str, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It scans segments that it does not know yet, whose messages are about to move."""
+    monkeypatch.setattr("winkfs.stores.messagestore.store.JOURNAL_ROOM", 1 << 20)  # no snapshot
+    fill(path, range(3))
+    with MessageStore(path, "a") as store, MessageStore(path) as reader:
+        for i in range(3, 200):
+            store.write(id_of(i), body_of(i))
+            if known and i % 20 == 0:
+                store.sync()
+                reader.refresh()
+        store.remove_many(id_of(i) for i in range(200) if i % 4)
+        store._roll()
+        refreshed = 0
+
+        def look(call: Call) -> None:
+            nonlocal refreshed
+            if call.path.endswith(".sqs") and call.verb in ("write", "truncate"):
+                refreshed += reader.refresh()  # not before: what will stay is in the journal
+
+        with disk_calls(look):
+            assert store.compact().moved > 10
+        reader.refresh()
+        assert refreshed > 1 and content(reader, 200) == set(range(0, 200, 4))
+        assert reader.problems == []

@@ -31,10 +31,12 @@ from winkformats.messagestore.journal import (
     JOURNAL,
     KEPT,
     MAGIC,
+    NO_ID,
     REFS,
     RESET,
     SEALED,
     Entry,
+    Journal,
     Snapshot,
     entries,
     read_snapshot,
@@ -203,6 +205,9 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
     if snapshot is not None:
         known = _still_there(known, segments, changes.resets, say, directory.path)
         state.index.add_many(changes.applied(known))  # each id once
+        _missing(head, past, changes, segments, say, directory.path)
+    else:
+        _without_index(directory, segments, say)
     parts = [_kept(kept) for number, kept in changes.resets.items() if number in segments]
     state.clean = ends and not past and covered.keys() == segments.keys()
     for number, segment in segments.items():
@@ -338,6 +343,41 @@ def _still_there(
     return rows.take(good) if not good.all() else rows
 
 
+def _missing(
+    head: Snapshot, past: list[Entry], changes: Changes, segments: dict[int, Segment], say: Say,
+    path: str,
+) -> None:  # fmt: skip
+    """Report segments that are gone of which the snapshot does not say what was in them."""
+    spoken_of = {entry.file for entry in past if entry.kind != END}
+    made_since = range(head.next_file, max(segments, default=-1))
+    for number in sorted(spoken_of.union(made_since) - segments.keys()):
+        if rows := changes.resets.get(number):
+            say(f"{path}: segment {number} is missing: {len(rows)} messages are lost")
+        elif rows is None and number not in head.covered:
+            say(f"{path}: segment {number} is missing, or was never synced: it is in no index yet")
+
+
+def _without_index(directory: Directory, segments: dict[int, Segment], say: Say) -> None:
+    """Report that an index is gone, where its journal shows that there was one."""
+    for name in directory.list() if segments else ():
+        number = name.removeprefix(JOURNAL)
+        if name == number or not number.isdecimal():
+            continue
+        with directory.open(name, follow=False) as storage:
+            past, _ = entries(storage, int(number))
+        if not past and int(number) == 1:
+            continue  # it was not made yet
+        say(
+            f"{directory.path}/{INDEX} is missing: made again from the segments, messages that were "
+            "removed may be back, and a segment that is gone is not noticed"
+        )
+        gone = {entry.file for entry in past if entry.kind in (REFS, KEPT) and entry.refs}
+        gone -= segments.keys()
+        gone.difference_update(n for n, rows in Changes(past).resets.items() if not rows)
+        if gone:
+            say(f"{directory.path}: segments are missing: {', '.join(map(str, sorted(gone)))}")
+
+
 class Changes:
     """What a journal says: of each segment the rows since its last RESET or INTENT.
 
@@ -421,7 +461,7 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
         if entry.kind in (RESET, INTENT) and entry.file in state.segments:
             state.segments[entry.file].moved += 1
     _apply(state, past)
-    resets = {entry.file for entry in past if entry.kind == RESET}
+    _void(state, changes)
     try:
         there = listed(directory)
         for number in [n for n in state.segments if n not in there]:
@@ -433,8 +473,8 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
             if segment is None:
                 segment = state.segments[number] = found
                 segment.size = segment.version.START
-                if number in resets:
-                    segment.size, segment.sealed, segment.beside = length, True, -1
+            if number in changes.resets:  # these are all its messages; what moves is no message
+                segment.size, segment.sealed, segment.beside = length, True, -1
             if length > segment.size and not segment.sealed:
                 rows = _rows(number, _tail(directory, segment, segment.size, say))
                 count += len(rows.file)
@@ -459,6 +499,21 @@ def _apply(state: State, past: list[Entry]) -> None:
                     index.remove(msg_id)
                     for other in state.later.pop(msg_id, [])[:1]:
                         index.put(msg_id, other)
+
+
+def _void(state: State, changes: Changes) -> None:
+    """Forget what is not among the messages that a compaction kept: a scan that met it may have
+    taken what was about to be overwritten, or had moved already, for a message."""
+    numbers = list(changes.resets)
+    for msg_id, places in list(state.later.items()):
+        state.later[msg_id] = [place for place in places if place.file not in changes.resets]
+    kept = {(entry.file, entry.offset) for some in changes.resets.values() for entry in some}
+    for rows in state.index.rows() if numbers else ():
+        mine = rows.take(np.isin(rows.file, numbers))
+        places = zip(mine.file.tolist(), mine.offset.tolist(), strict=True)
+        for msg_id, place in zip(ids_of(mine), places, strict=True):
+            if place not in kept:
+                state.index.remove(msg_id)
 
 
 # --- what a writer mends ---
@@ -490,6 +545,23 @@ def mend(directory: Directory, state: State, say: Say) -> None:
             storage.sync()
         state.index.swap_many(kept, kept._replace(offset=plan.offsets(kept.offset)))
         state.cuts[number] = segment.size = plan.size
+
+
+def end_journals(directory: Directory, generation: int) -> None:
+    """End the journals beside that of a generation, and remove them: their writer was killed before
+    it did, and readers that have one open wait for what follows. Raises OSError."""
+    for name in directory.list():
+        number = name.removeprefix(JOURNAL)
+        if name == number or not number.isdecimal() or int(number) == generation:
+            continue
+        with directory.open(name, "w", follow=False) as storage:
+            _, end = entries(storage, int(number))
+            if end:
+                journal = Journal(storage, int(number), begun=True)
+                journal.size = end
+                journal.add(END, 0, 0, 0, 0, NO_ID)
+                journal.flush()
+        directory.unlink(name)
 
 
 def cut(directory: Directory, state: State) -> None:

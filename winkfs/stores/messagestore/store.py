@@ -50,6 +50,7 @@ from winkfs.stores.messagestore.recovery import (
     Segment,
     State,
     cut,
+    end_journals,
     follow,
     load,
     mend,
@@ -165,6 +166,7 @@ class MessageStore(Keeping):
             self._listen(state)
             return
         broker.take_over(self.directory)
+        end_journals(self.directory, state.generation)
         if not state.clean:
             mend(self.directory, state, self._say)
         self._take(state)
@@ -364,12 +366,14 @@ class MessageStore(Keeping):
             storage.close()
             with suppress(OSError):
                 self.directory.unlink(segment.name)
+            self._journal.add(RESET, number, 0, 0, 0, NO_ID)  # it is not missing
             raise
         self._out[number], self.segments[number] = storage, segment
         return segment
 
     def _discard(self, segment: Segment) -> None:
         del self.segments[segment.number]
+        self._journal.add(RESET, segment.number, 0, 0, 0, NO_ID)  # it is not missing
         with suppress(OSError):
             self._unlink(segment)
 
@@ -574,9 +578,11 @@ class MessageStore(Keeping):
             with suppress(OSError):
                 self._journal.flush()
             self._journal.storage.close()
+            self.directory.unlink(f"{JOURNAL}{before}")
+        else:  # that of a writer that was killed
+            end_journals(self.directory, number)
         self._journal = journal
         self._since = self._done
-        self.directory.unlink(f"{JOURNAL}{before}")
 
     # --- reading ---
 
