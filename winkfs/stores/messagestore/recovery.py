@@ -368,8 +368,8 @@ def _without_index(directory: Directory, segments: dict[int, Segment], say: Say)
         if not past and int(number) == 1:
             continue  # it was not made yet
         say(
-            f"{directory.path}/{INDEX} is missing: made again from the segments, messages that were "
-            "removed may be back, and a segment that is gone is not noticed"
+            f"{directory.path}/{INDEX} is missing: made again from the segments, messages "
+            "that were removed may be back, and a segment that is gone is not noticed"
         )
         gone = {entry.file for entry in past if entry.kind in (REFS, KEPT) and entry.refs}
         gone -= segments.keys()
