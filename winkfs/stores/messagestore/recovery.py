@@ -510,9 +510,9 @@ def _void(state: State, changes: Changes) -> None:
     kept = {(entry.file, entry.offset) for some in changes.resets.values() for entry in some}
     for rows in state.index.rows() if numbers else ():
         mine = rows.take(np.isin(rows.file, numbers))
-        places = zip(mine.file.tolist(), mine.offset.tolist(), strict=True)
-        for msg_id, place in zip(ids_of(mine), places, strict=True):
-            if place not in kept:
+        where = zip(mine.file.tolist(), mine.offset.tolist(), strict=True)
+        for msg_id, at in zip(ids_of(mine), where, strict=True):
+            if at not in kept:
                 state.index.remove(msg_id)
 
 
