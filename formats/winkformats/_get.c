@@ -51,7 +51,8 @@ static bool plain_inode(const File *f, int64_t pos, Bytes key, int64_t key_len, 
 static PyObject *content(const File *f, int64_t pos, int64_t size)
 {
     uint8_t small[SMALL], *copy = small;
-    if (pos <= 0 || size < 0 || f->limit - pos < 11 || f->limit - pos - 11 < size)
+    if (pos <= 0 || size < 0 || f->limit - pos < 11 || f->limit - pos - 11 < size
+        || f->data[pos]) /* marked deleted: the ordinary way decides */
         return NULL;
     int64_t key_len = once16(f->data + pos + 1), body = 6 + key_len + size;
     if (f->limit - pos - 5 < body)

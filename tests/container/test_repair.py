@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from oracle_read import check
 from seam import Call, disk_calls
 
 import winkfs
+from winkformats import native
 from winkformats.errors import CorruptError, FormatError
 from winkfs import Refusal
 from winkfs.container.repair import repair, rollback
@@ -293,6 +295,179 @@ def test_repair_that_is_killed_can_be_run_again(tmp_path: Path) -> None:
         assert files_of(base).keys() >= files.keys() - {"d/10"}
         assert winkfs.verify(base).problems == []
     assert at > 5
+
+
+BROKEN: dict[str, tuple[str, ...]] = {
+    "a content": ("content",),
+    "a content, no index": ("content",),
+    "the end": ("cut", "content"),
+    "superblocks": ("both superblocks", "content"),
+    "attributes": ("attributes",),
+}
+
+
+@pytest.mark.in_memory
+@pytest.mark.parametrize("what", BROKEN)
+def test_no_zeros_are_content_after_a_repair_that_was_killed(
+    what: str, tmp_path: Path, every: Callable[[str], slice]
+) -> None:
+    """Stopped before any change of any file; and after the second repair all is well."""
+    files = {f"f{i}": b"%d" % i * 100 for i in range(9)}
+    base = tmp_path / "whole" / "c"
+    base.parent.mkdir()
+    with winkfs.create(base) as c:
+        c.put_many(files.items())
+        c.setxattrs("f5", {b"user.x": b"xx5" * 9})
+        c.put("large", b"large" * 100)
+    files["large"] = b"large" * 100
+    lost = {"f4"} if "attributes" not in BROKEN[what] else set()
+    for kind in BROKEN[what]:
+        data = path_of(base, ".data").read_bytes()
+        if kind == "content":
+            change(base, data.index(files["f4"]) + 7, b"!")
+        elif kind == "attributes":
+            change(base, data.index(b"xx5") + 7, b"!")
+        else:
+            lost |= damage(base, kind) | ({"f5"} if kind == "cut" else set())
+    if "no index" in what:
+        drop_derived(base)
+    for at in range(1, 200)[every("stops")]:
+        folder = tmp_path / f"{at}"
+        shutil.copytree(base.parent, folder)
+        stopped = stopped_at(lambda folder=folder: repair(folder / "c", apply=True), at)
+        for again in (False, True):
+            if again:
+                repair(folder / "c", apply=True)
+            try:
+                found = right_of(folder / "c", files)
+            except FormatError:  # no superblock yet
+                assert not again and what == "superblocks"
+                continue
+            assert files.keys() - found <= lost, (at, again)
+        assert winkfs.verify(folder / "c").problems == []
+        assert repair(folder / "c").steps == []
+        shutil.rmtree(folder)
+        if not stopped:
+            break
+    assert 50 < at < 190
+
+
+def stopped_at(call: Callable[[], object], at: int) -> bool:
+    """Run something that is stopped before its change of the disk number `at`."""
+    seen: list[Call] = []
+
+    def stop(call: Call) -> None:
+        if call.verb not in ("read", "map", "open", "info", "list", "lock"):
+            seen.append(call)
+            if len(seen) == at:
+                raise KeyboardInterrupt
+
+    with disk_calls(stop, reads=False):
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def right_of(base: Path, files: Files) -> set[str]:
+    """The names whose content is there; a wrong one fails the test."""
+    found = set()
+    with winkfs.open(base) as c:
+        for name, content in files.items():
+            try:
+                assert c.read(name) == content, name
+                found.add(name)
+            except (CorruptError, NoSuchFile):
+                pass
+    return found
+
+
+def with_filler(base: Path, name: str, **options: Any) -> Files:
+    """A container as a repair of an older version left it, if it was killed at that moment."""
+    files = {f"f{i}": b"%d" % i * 100 for i in range(9)}
+    files["two"] = b"1" * 100 + b"2" * 100
+    with winkfs.create(base, **options) as c:
+        c.put_many([(name, content) for name, content in files.items() if name != "two"])
+        c.put("two", b"1" * 100)
+        if not c.ao:
+            c.append("two", b"2" * 100)
+        else:
+            c.put("two", files["two"])
+    with winkfs.open(base) as c:
+        kv = c.engine.store.kv
+        entry = kv.get(c.extents(name)[-1].pointer)
+    filler = kv.layout.encode(entry.pos, entry.key, bytes(len(entry.value)), deleted=True)
+    change(base, entry.pos, filler)
+    drop_derived(base)
+    del files[name]
+    return files
+
+
+@pytest.mark.parametrize("native_path", [True, False])
+@pytest.mark.parametrize("name", ["f4", "two"])
+@pytest.mark.parametrize("variant", ["plain", "ao"])
+def test_zeros_that_an_older_repair_left_in_place_of_content_are_reported(
+    variant: str, name: str, native_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native_path:
+        monkeypatch.setattr(native, "code", None)
+    base = tmp_path / "c"
+    files = with_filler(base, name, **VARIANTS[variant])
+    for mode in ("r", "a"):
+        with winkfs.open(base, mode) as c:
+            for _ in range(3):  # the fast ways come with use
+                with pytest.raises(CorruptError, match="winkfs repair"):
+                    c.read(name)
+                with pytest.raises(CorruptError):
+                    list(c.get_many([*files, name]))
+            with pytest.raises(CorruptError):
+                c.read(name, 190 if name == "two" else 90, 5)
+            errors = []
+            for entry in c.scan():
+                try:
+                    assert entry.read() == files[entry.name]
+                except CorruptError:
+                    errors.append(entry.name)
+            assert errors == [name]
+    assert any("marked deleted" in line for line in winkfs.verify(base).problems)
+    assert repair(base).lost == [name]
+    done = repair(base, apply=True)
+    assert done.lost == [name]
+    assert files_of(base) == files
+    assert winkfs.verify(base).problems == []
+    assert repair(base).steps == []
+
+
+def test_zeros_of_a_file_that_is_gone_can_be_read_by_who_has_it_open(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("zeros", bytes(100))
+        c.sync()
+        with winkfs.open(tmp_path / "c") as other:
+            entries = {entry.name: entry for entry in other.scan()}
+            stream, reading = c.open_file("zeros"), c.engine.files.reader(b"zeros/I0")
+            c.delete("zeros")
+            c.sync()
+            assert reading(0, 100) == entries["zeros"].read() == bytes(100)
+        stream.close()
+    assert repair(tmp_path / "c").steps == []
+
+
+def test_a_file_whose_attributes_are_damaged_keeps_its_content(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base, columns={"lang": "string"}) as c:
+        c.put_many([(f"f{i}", b"%d" % i * 900, None, {"lang": f"xx{i}"}) for i in range(9)])
+    change(base, path_of(base, ".data").read_bytes().index(b"xx5"), b"!")
+    done = repair(base, apply=True)
+    assert (done.lost, done.bare) == ([], ["f5"])
+    with winkfs.open(base) as c:
+        assert {name: c.read(name) for name in c.names()} == {
+            f"f{i}": b"%d" % i * 900 for i in range(9)
+        }
+        assert c.getcolumns("f5") == {"lang": None}
+        assert c.getcolumns("f4") == {"lang": "xx4"}
+    assert winkfs.verify(base).problems == []
+    assert repair(base).steps == []
 
 
 def test_what_can_only_be_salvaged_is_said(tmp_path: Path) -> None:

@@ -50,12 +50,15 @@ class DataFile:
              cut may do that: nothing is missing for that
     """
 
-    def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
+    def __init__(
+        self, base: str, *, writable: bool, mapped: bool = True, lock: WriterLock | None = None
+    ) -> None:
         """Raises NoSuchFile, Locked, FormatError, OSError.
 
         mapped  False: nothing is mapped, all is read by pread, a system call more a file. A file
                 that is cut short, or a disk that fails, is then an error and does not kill the
                 process: for servers
+        lock    that a writer has already; None: it takes one
         """
         self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
@@ -65,12 +68,12 @@ class DataFile:
         self._kept: dict[int, tuple[bytes, Inode]] = {}  # position -> key, inode of many extents
         self.chains = self._want_chains = False
         self._syncing = 0  # bytes up to which the file is being synced
-        self.lock: WriterLock | None = None
+        self.lock = lock
         self.directory, self.name = locate(base)
         if self.directory.info(self.name + ".data", follow=True) is None:
             raise NoSuchFile("no such container (there is no BASE.data)", base)
         try:
-            if writable:
+            if writable and lock is None:
                 self.lock = WriterLock(base, (self.directory, self.name))
             self._open_data()
         except BaseException:
@@ -110,13 +113,7 @@ class DataFile:
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
         self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
         self._frames: Frames | None = None
-        size = self.kv.storage.size()
-        if block.forgot:
-            # Its sync came after that of the entries: they are there even if it is not.
-            self._roll_forward(size)
-        elif size > self.kv.end and any(self.kv.storage.read(size - 8, 8)):
-            # Only a close leaves no reserve behind the last entry, and it has synced that.
-            self._roll_forward(size, exactly=True)
+        self._roll_forward()
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
@@ -208,15 +205,10 @@ class DataFile:
                 what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
                 raise NotAllowed(what, self.base)
 
-    def _roll_forward(self, stop: int, *, exactly: bool = False) -> None:
-        """Take in entries behind FILESIZE, of a sync that the superblock has lost.
-
-        stop      where they end at most
-        exactly   only if all up to there are good
-        """
-        kv = self.kv
-        end = kv.whole_until(kv.end, stop) if kv.layout.checksum else kv.end
-        if end > kv.end and (end == stop or not exactly):
+    def _roll_forward(self, covered: int = 0) -> None:
+        """Take in entries behind FILESIZE, of a sync that the superblock has lost: see `end_of`."""
+        kv, end = self.kv, end_of(self.kv, covered)
+        if end > kv.end:
             self.remarks.append(
                 f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
                 "entries behind its end were found"
@@ -415,6 +407,25 @@ class DataFile:
             self.kv.drop_view()
         if self.lock:
             self.lock.release()
+
+
+def end_of(kv: KVSeq, covered: int = 0) -> int:
+    """Where the entries of a data file end: behind FILESIZE, where its superblock has lost a sync.
+
+    covered  where an index says that they end
+    """
+    size = kv.storage.size()
+    if size <= kv.end or not kv.layout.checksum:
+        return kv.end
+    if kv.superblock.forgot:
+        # Its sync came after that of the entries: they are there even if it is not.
+        return kv.whole_until(kv.end, size)
+    if kv.end < covered <= size and kv.whole_until(kv.end, covered) == covered:
+        return covered
+    if any(kv.storage.read(size - 8, 8)) and kv.whole_until(kv.end, size) == size:
+        # Only a close leaves no reserve behind the last entry, and it has synced that.
+        return size
+    return kv.end
 
 
 def create_files(base: str, block: Superblock, like: Storage | None = None) -> None:

@@ -286,7 +286,8 @@ class Engine:
                 continue
             try:
                 entry = layout.read(read, pointer, end, name, size + BESIDE)
-                yield entry.value if len(entry.value) == size else None
+                plain = len(entry.value) == size and not entry.deleted
+                yield entry.value if plain else None
             except CorruptError as error:
                 yield error
 

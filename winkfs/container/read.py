@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -48,6 +49,7 @@ from winkfs.container.ondisk.inode import (
     assemble,
     assemble_into,
     attributes,
+    check_lives,
     check_size,
     cut,
     default_mode,
@@ -110,27 +112,34 @@ class Content:
         """The attributes of a file, the defaults where it has none."""
         return attributes(inode, self.owner, self._store.entry_at, self._store.kv.storage.name)
 
-    def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
+    def read(self, extents: Sequence[Extent], start: int, stop: int, *, holder: int = 0) -> bytes:
         """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
-        Refusal EFBIG for a hole that is out of all proportion."""
+        Refusal EFBIG for a hole that is out of all proportion. `holder`: see `check_lives`."""
         kv = self._store.kv
         check_size(stop - start, kv.end, kv.storage.name)
-        return assemble(cut(extents, start, stop), self._value, self._store.kv.storage.name)
+        value = partial(self._value, holder=holder)
+        return assemble(cut(extents, start, stop), value, kv.storage.name)
 
-    def read_into(self, into: memoryview, extents: Sequence[Extent], start: int) -> int:
+    def read_into(
+        self, into: memoryview, extents: Sequence[Extent], start: int, *, holder: int = 0
+    ) -> int:
         """The bytes from `start` on, as many as `into` has room for -> how many."""
         part = cut(extents, start, start + len(into))
-        return assemble_into(into, part, self._value, self._store.kv.storage.name)
+        value = partial(self._value, holder=holder)
+        return assemble_into(into, part, value, self._store.kv.storage.name)
 
     def read_all(self, extents: Sequence[Extent]) -> bytes:
         """All bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
-    def _value(self, pos: int, least: int, framed: bool) -> bytes:
+    def _value(self, pos: int, least: int, framed: bool, *, holder: int) -> bytes:
         kept = self._kept.get(pos)
         if kept is not None:
             return kept
-        value = self._store.value_at(pos, framed)
+        store = self._store
+        entry = store.entry_at(pos)
+        check_lives(entry, holder, store.kv.storage.read, store.kv.storage.name)
+        value = store.frames.content(entry.value, pos) if framed else entry.value
         if len(value) >= LARGE:
             if len(self._kept) >= KEEP:
                 del self._kept[next(iter(self._kept))]
@@ -140,7 +149,9 @@ class Content:
     def read_whole(self, key: bytes) -> bytes | None:
         """The whole content of a file, None where there is none of that name."""
         found = self.inode(key)
-        return None if found is None else self.read(found[1].extents, 0, found[1].lsize)
+        if found is None:
+            return None
+        return self.read(found[1].extents, 0, found[1].lsize, holder=found[0])
 
 
 class Files:
@@ -243,14 +254,14 @@ class Files:
         """`size` bytes from `offset`, -1: to the end."""
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
-        extents, body, tail = self._stands(key)
-        return self._read(extents, body, tail, offset, offset + size if size >= 0 else sys.maxsize)
+        stop = offset + size if size >= 0 else sys.maxsize
+        return self._read(*self._stands(key), offset, stop)
 
     def read_into(self, key: bytes, offset: int, into: memoryview) -> int:
         """Fill a buffer from `offset` -> bytes, fewer only at the end of the file."""
-        extents, body, tail = self._stands(key)
+        holder, extents, body, tail = self._stands(key)
         room = min(len(into), max(body - offset, 0))
-        done = self._content.read_into(into[:room], extents, offset)
+        done = self._content.read_into(into[:room], extents, offset, holder=holder)
         rest = tail[max(offset - body, 0) :][: len(into) - done]
         into[done : done + len(rest)] = rest
         return done + len(rest)
@@ -261,23 +272,30 @@ class Files:
         For as long as the handle is open, except for entries that a failed write took along: see
         `Engine.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
-        extents, body, tail = self._stands(key)
+        holder, extents, body, tail = self._stands(key)
         tail = bytes(tail)
-        return lambda offset, size: self._read(extents, body, tail, offset, offset + size)
+        return lambda offset, size: self._read(holder, extents, body, tail, offset, offset + size)
 
-    def _stands(self, key: bytes) -> tuple[Sequence[Extent], int, bytes | bytearray]:
-        """-> the extents of the first bytes of a file, how many these are, what follows them."""
+    def _stands(self, key: bytes) -> tuple[int, Sequence[Extent], int, bytes | bytearray]:
+        """-> where its inode is, 0: a draft; the extents of the first bytes of a file, how many
+        these are, what follows them."""
         draft = self.drafts.get(key)
         if draft is not None:
-            return draft.extents, draft.body, draft.tail
-        inode = self.inode(key)[1]
-        return inode.extents, inode.lsize, b""
+            return 0, draft.extents, draft.body, draft.tail
+        pos, inode = self.inode(key)
+        return pos, inode.extents, inode.lsize, b""
 
     def _read(
-        self, extents: Sequence[Extent], body: int, tail: bytes | bytearray, start: int, stop: int
+        self,
+        holder: int,
+        extents: Sequence[Extent],
+        body: int,
+        tail: bytes | bytearray,
+        start: int,
+        stop: int,
     ) -> bytes:
         rest = tail[max(start - body, 0) : max(stop - body, 0)]
-        return self._content.read(extents, start, min(stop, body)) + rest
+        return self._content.read(extents, start, min(stop, body), holder=holder) + rest
 
 
 class Read(Protocol):
@@ -388,6 +406,8 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
             return None
         if pointer <= 0 or pointer + lsize + 11 > limit or skip:
             return framed(pointer, lsize) if skip == FRAME else None
+        if view[pointer]:  # marked deleted meanwhile, or a filler
+            return None
         start = view[pointer + 2] + 6
         body = view[pointer + 1 : pointer + 1 + start + lsize]
         try:
@@ -474,6 +494,8 @@ def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
             if not low <= pointer < pos:
                 low, data = pointer, read_data(pointer, min(lsize + SPARE, limit - pointer))
             at = pointer - low + 1
+            if data[at - 1]:  # marked deleted meanwhile, or a filler
+                return None
             start = data[at + 1] + 6
             body = data[at : at + start + lsize]
             sum32 = u32(data, at + start + lsize)[0]
@@ -644,6 +666,7 @@ class BulkGet:
         kv.fetch(pos, ends + 4)
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
         good = kv.layout.sums(pos, bodies) == column(rows_at(view, ends, 4), ">u4", 0)
+        good &= rows_at(view, pos, 1)[:, 0] == 0  # else marked deleted meanwhile, or a filler
         values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))
         if len(rows) == len(found) and good.all():
             found[:] = values

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from winkfs.container.catalog import RowCollector, new_sorter
+from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.recovery import rebuild
 from winkfs.container.store import Store
 from winkfs.names import base_of
@@ -16,17 +17,19 @@ def reindex(
     progress: Callable[[int], None] | None = None,
     *,
     problem: Callable[[str], None] = lambda line: None,
+    lock: WriterLock | None = None,
 ) -> int:
     """Rebuild the derived files (index, catalog, time index, counters) from the data file.
 
     progress  called with the number of bytes read since the last call
     problem   called with a line for each damaged place, whose files are left out
+    lock      of the container, for who has it; it is released. None: it is taken
     ->        number of files
     raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
               are no checksums to find the next good entry by
     cost      one pass over the data file; memory: see `rebuild`
     """
-    store = Store(base_of(base), writable=True, load=False)
+    store = Store(base_of(base), writable=True, load=False, lock=lock)
     sorter = None if store.settings.classic else new_sorter(store)
     rows = None if sorter is None else RowCollector(store, sorter)
     try:

@@ -13,29 +13,33 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import numpy as np
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
 from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
+from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create
+from winkfs.container.datafile import end_of
 from winkfs.container.frames import entries_of
 from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, LEFT_OUT, Settings, make_room
-from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key
+from winkfs.container.ondisk.idx import covered_by
+from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
-from winkfs.container.store import Store
-from winkfs.errors import NoSuchFile, Refusal
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
 
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
@@ -49,11 +53,13 @@ class Repair:
 
     steps    a line each; none: nothing is wrong
     lost     names of files whose content is damaged, and which go
+    bare     names of files whose attributes are damaged, and which get the default ones
     removed  BASE of the container that has what was taken out, "": none was needed
     """
 
     steps: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
     removed: str = ""
 
 
@@ -66,7 +72,8 @@ def repair(
     contid  CONTID, where both superblocks are lost and nothing else has it
     raises  NoSuchFile; Locked; FormatError, Refusal (it can only be salvaged); OSError
     cost    two passes over BASE.data
-    A run that is killed can be run again.
+    A run that is killed can be run again: files go, by tombstones that are durable, before what
+    they point to is filled.
     """
     path = base_of(base)
     directory, name = locate(path)
@@ -79,8 +86,7 @@ def repair(
         if lock is not None and done.steps:
             work.keep(done)
             work.mend()
-            lock.release()
-            work.finish(done)
+            reindex(path, lock=lock)
         return done
     finally:
         if lock is not None:
@@ -98,14 +104,20 @@ class _Repair:
         self._layout = Layout.of(self._block, base + ".data")
         self._ranges: list[DamagedRange] = []
         self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
+        self._fillers: set[int] = set()  # positions of entries that may fill a range of before
         self._ends: dict[bytes, tuple[int, bool]] = {}  # name -> last inode, whether just flagged
         self._lost: dict[int, bytes] = {}  # position of an inode -> its key
+        self._bare: dict[int, tuple[bytes, Inode]] = {}  # the same of those without attributes
+        self._latest = 0  # mtime of the last inode, as stored
         # where intact entries of these are
         self._named: dict[str, list[int]] = {COLUMNS: [], COMPRESS: []}
         self._changed: list[str] = []  # steps: what content is compressed with from now on
         with directory.open(name + ".data") as storage:
             self._size = storage.size()
-            self._end = self._size if self._guessed else min(self._filesize, self._size)
+            self._end = self._size
+            if not self._guessed:
+                covered = covered_by(base + ".idx", Settings.of(self._block, base))
+                self._end = end_of(KVSeq(storage, self._block, writable=False), covered)
             self._scan(storage)
 
     @property
@@ -123,6 +135,7 @@ class _Repair:
             for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
                     self._named[name] += batch.pos[entries_of(batch, key)].tolist()
+                self._fillers.update(_fillers(batch))
                 if self._guessed:
                     chains = chains or bool(chained(batch).any())
         except CorruptError as error:
@@ -134,7 +147,7 @@ class _Repair:
             make_room(self._block, ())
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
-        if self._ranges or self._end < self._filesize:
+        if self._ranges or self._fillers or self._end < self._filesize:
             self._read_inodes(storage, start)
 
     def _set_named(self) -> None:
@@ -166,6 +179,7 @@ class _Repair:
             for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
                 tomb = not rows.size[row]
                 self._ends[name] = pos, bool(rows.deleted[row]) and not tomb
+                self._latest = max(self._latest, int(rows.mtime[row]))
                 if tomb:
                     continue
                 inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
@@ -180,6 +194,9 @@ class _Repair:
         at = bisect.bisect_right(self._ranges, pointer, key=lambda d: d.offset) - 1
         return at >= 0 and pointer < self._ranges[at].stop
 
+    def _is_lost(self, pointer: int) -> bool:
+        return pointer in self._fillers or self._is_damaged(pointer)
+
     def _can_fill(self, damage: DamagedRange) -> bool:
         layout = self._layout
         fixed = layout.key.room >= 0 or layout.value.room >= 0 or layout.align > 1
@@ -193,6 +210,9 @@ class _Repair:
             found.steps.append(f"write both superblocks anew, from {self._guessed}")
         elif self._block.damage is not None:
             found.steps.append(f"write the other superblock anew: {self._block.damage}")
+        if self._end > self._filesize:
+            more = self._end - self._filesize
+            found.steps.append(f"end it {more} bytes later: the superblock has lost a sync")
         if self._filesize > self._size and not self._guessed:
             gone = self._filesize - self._size
             found.steps.append(f"end it where the file ends: its last {gone} bytes are missing")
@@ -201,28 +221,41 @@ class _Repair:
             what = "cut off" if damage.last else "take out"
             found.steps.append(f"{what} {size} damaged bytes from byte {damage.offset} on")
         found.steps += self._changed
-        if found.steps:
+        if not self._guessed and self._block.get("SYNCSIZE") == self._block["SBSIZE"] < self._end:
+            found.steps.append("count everything anew: a repair or rollback was not finished")
+        if self._ranges or self._changed or self._fillers:
             self._find_lost(found)
         return found
 
     def _find_lost(self, found: Repair) -> None:
-        """Files whose inode is good and of whose content a part is damaged."""
-        with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
+        """Files whose inode is good and of whose content or attributes a part is damaged."""
+        with self._served() as source:
             store = source.engine.store
-            for pos in store.index.positions().tolist() if self._ranges or self._changed else []:
+            for pos in store.index.positions().tolist():
                 try:
                     key, inode, _ = store.inode_at(pos)
-                    lost = any(map(self._is_damaged, inode.pointers))
+                    attrs = {inode.attrs[0]} if inode.attrs else set[int]()
+                    lost = any(map(self._is_lost, inode.owned - attrs))
                     if self._changed and not lost:  # a dictionary may be gone
                         for pointer in _frames_of(inode):
                             store.value_at(pointer, True)
                 except CorruptError:  # one that it builds on is damaged, or what it is made with
-                    key, lost = store.key_at(pos), True
+                    key, lost, attrs = store.key_at(pos), True, set()
                 if lost:
                     self._lost[pos] = key
+                elif any(map(self._is_lost, attrs)):
+                    self._bare[pos] = key, replace(inode, attrs=None)
         for key in self._lost.values():
             found.lost.append(to_str(name_of(key)))
             found.steps.append(f"remove {found.lost[-1]}, whose content is damaged")
+        for key, _ in self._bare.values():
+            found.bare.append(to_str(name_of(key)))
+            found.steps.append(f"give {found.bare[-1]} the default attributes: its are damaged")
+
+    def _served(self) -> Container:
+        """What is looked at; without what lies behind its end, as of a writer that was killed."""
+        base = served(self._base + ".data", self._block, self._end)
+        return Container(base, "r", mapped=False)
 
     # --- the changes ---
 
@@ -236,7 +269,7 @@ class _Repair:
                 for at in range(damage.offset, damage.stop, PIECE):
                     size = min(PIECE, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
-            with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
+            with self._served() as source:
                 for key in self._lost.values():
                     name = name_of(key)
                     kept.put(b"files/" + name, left_of(source, name)[0])
@@ -265,16 +298,42 @@ class _Repair:
                     kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))
 
     def mend(self) -> None:
-        """Fill the ranges, end the file where it ends, write the superblocks."""
-        for suffix in DERIVED:
-            self._directory.unlink(self._name + suffix)
+        """Take out files, end the file behind that, write the superblocks; then fill the ranges."""
+        additions = list(self._additions())
+        if additions and not self._layout.delflag:
+            raise NotAllowed("removing a file needs KVDELFL 1: salvage it", self._base)
         with self._directory.open(self._name + ".data", "w") as storage:
+            if self._guessed:  # before the only file goes that may have the CONTID
+                write_superblocks(storage, self._block, self._size)
+            for suffix in DERIVED:
+                self._directory.unlink(self._name + suffix)
+            self._directory.sync()
+            storage.truncate(self._end)
+            at = self._end
+            for key, value in additions:
+                data = self._layout.encode(at, key, value, deleted=not value)
+                storage.write(at, [data])
+                at += len(data)
+            storage.sync()
+            write_superblocks(storage, self._block, at)
             for damage in self._ranges:
                 if not damage.last:
                     self._fill_range(storage, damage.offset, damage.stop)
-            storage.truncate(self._end)
             storage.sync()
-            write_superblocks(storage, self._block, self._end)
+
+    def _additions(self) -> Iterator[tuple[bytes, bytes]]:
+        """Tombstones of files that have lost content, or of which only a mark says that they are
+        gone, for what removed or replaced them is lost; and inodes without the lost attributes."""
+        for key in self._lost.values():
+            yield key, b""
+        for name, (_, flagged) in self._ends.items():
+            if flagged:
+                yield inode_key(name), b""
+        settings = Settings.of(self._block, self._base)
+        for key, inode in self._bare.values():
+            if settings.ao:  # mtimes ascend
+                inode = replace(inode, mtime=max(self._latest, inode.mtime))
+            yield key, inode.encode(settings.form, inode.size)
 
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
         """Dead entries in the place of a range: they verify, and where an inode points to, there
@@ -303,33 +362,19 @@ class _Repair:
             storage.write(start, [data])
             start += len(data)
 
-    def finish(self, done: Repair) -> None:
-        """Take out files that have lost content, and count everything anew."""
-        gone = [name for name, (_, flagged) in self._ends.items() if flagged]
-        if self._lost or gone:
-            store = Store(self._base, writable=True)
-            try:
-                store.need_delflag("removing a file")
-                for pos, key in self._lost.items():
-                    inode = store.inode_left(pos)
-                    store.itotsz -= inode.size
-                    store.dtotsz -= inode.lsize
-                    store.kv.append(key, b"", deleted=True)
-                    store.doomed.append(pos)
-                    store.index.assign(key, 0)
-                for name in gone:  # their tombstones or successors are lost
-                    store.kv.append(inode_key(name), b"", deleted=True)
-                store.sync_data()
-                store.close()
-            except BaseException:
-                store.abandon()
-                raise
-        reindex(self._base)
-
 
 def _frames_of(inode: Inode) -> list[int]:
     """Positions of the frames of a file, each once."""
     return list(dict.fromkeys(e.pointer for e in inode.extents if e.skip >= FRAME))
+
+
+def _fillers(batch: Batch) -> Iterator[int]:
+    """Positions of the entries of a batch that are marked deleted and hold nothing but zeros: a
+    repair of an older version filled a range so before it removed the files with content there."""
+    chosen = np.flatnonzero((batch.flags == 1) & (batch.value_len > 0))
+    for row in chosen[batch.raw[batch.value[chosen]] == 0].tolist():
+        if not batch.whole or is_filler(batch.entry(row)):
+            yield int(batch.pos[row])
 
 
 def _removed(base: str) -> str:

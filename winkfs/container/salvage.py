@@ -191,10 +191,13 @@ def _reads(storage: Storage, block: Superblock) -> int:
 # --- the file as a container ---
 
 
-def served(path: str, block: Superblock) -> str:
-    """BASE of a container that is the file behind another superblock, and nothing else."""
+def served(path: str, block: Superblock, end: int | None = None) -> str:
+    """BASE of a container that is the file behind another superblock, and nothing else.
+
+    end   where its entries end; None: with the file
+    """
     with open_file(path) as storage:
-        size = storage.size()
+        size = storage.size() if end is None else end
     head = Superblock(block)
     for name in ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID"):
         head.pop(name, None)  # nothing that could vouch for anything

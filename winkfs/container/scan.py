@@ -36,6 +36,7 @@ from winkfs.container.ondisk.inode import (
     Inode,
     assemble,
     attributes,
+    check_lives,
     check_size,
     cut,
     default_mode,
@@ -115,8 +116,9 @@ class Window:
         """Files of the batch that have one value and, maybe, attributes: see `InodeScan`."""
         return self._inodes.ordinary(positions, self._data, self._base)
 
-    def read_plain(self, pointer: int, size: int) -> bytes:
-        """The first `size` bytes of the value at `pointer`: the content of a plain file.
+    def read_plain(self, pointer: int, size: int, pos: int) -> bytes:
+        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
+        inode is at `pos`.
 
         raises  CorruptError
         cost    one copy and one checksum, from the window, for an entry as `put` writes it
@@ -126,17 +128,17 @@ class Window:
         if size <= SMALL and 0 <= at < len(data) - 7:
             start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
             end = at + 1 + start + size
-            if end <= len(data) - 4 and data[at] <= 1:
+            if end <= len(data) - 4 and not data[at]:
                 # Copied before it is checked: another thread may move the window on meanwhile.
                 body = bytes(data[at + 1 : end])
                 found = xxh3(body, (self._contid + pointer) & MASK64)
                 if found & 0xFFFFFFFF == UINT32(data, end)[0]:
                     return body[start:]
-        return self._read((Extent(pointer, 0, size),), size)
+        return self._read((Extent(pointer, 0, size),), size, pos)
 
     def read(self, inode: Inode, pos: int) -> bytes:
         """The whole content of the file with the inode at `pos`. Raises CorruptError."""
-        return self._read(self._whole(inode, pos).extents, inode.lsize)
+        return self._read(self._whole(inode, pos).extents, inode.lsize, pos)
 
     def _whole(self, inode: Inode, pos: int) -> Inode:
         return whole(inode, pos, self._entry, self._form, self._storage.name)
@@ -146,7 +148,7 @@ class Window:
         self._contents = True
         inode = self._whole(inode, pos)
         name, at, size = self._storage.name, 0, 0
-        value = lru_cache(1)(self._value)  # an entry may have many extents
+        value = lru_cache(1)(partial(self._value, pos))  # an entry may have many extents
         run: list[Extent] = []
         for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
             if run and (extent.pointer == 0 or size + extent.size > PIECE):
@@ -158,14 +160,16 @@ class Window:
             else:
                 at += extent.size
 
-    def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
+    def _read(self, extents: Sequence[Extent], lsize: int, holder: int) -> bytes:
         self._contents = True
         check_size(lsize, self._end, self._storage.name)
-        return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
+        value = partial(self._value, holder)
+        return assemble(cut(extents, 0, lsize), value, self._storage.name)
 
-    def _value(self, pos: int, least: int, framed: bool) -> bytes:
-        value = self._entry(pos).value
-        return self._frames.content(value, pos) if framed else value
+    def _value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
+        entry = self._entry(pos)
+        check_lives(entry, holder, self._storage.read, self._storage.name)
+        return self._frames.content(entry.value, pos) if framed else entry.value
 
     def _entry(self, pos: int) -> KVEntry:
         """The checked entry at a position, from the window where it holds it."""
@@ -305,7 +309,7 @@ def _batch(
         kept = list(map(chosen.has, plain.names, times))
         plain = plain.take(np.array(kept, bool))
         times = list(compress(times, kept))
-    made = _plain_entries(window, owner, plain, times)
+    made = _plain_entries(window, owner, plain, times, positions[plain.which].tolist())
     if not odd.any():
         return made
     plains, at = list(made), 0
@@ -334,7 +338,8 @@ def _attributed(window: Window, chosen: _Chosen, positions: Int64) -> list[Entry
         mode, uid, gid = ATTRS.unpack_from(word)
         right = 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID
         if right and chosen.has(name, ns):
-            read = partial(window.read_plain, pointer, size) if size else bytes
+            at = int(positions[i])
+            read = partial(window.read_plain, pointer, size, at) if size else bytes
             found[i] = attributed(
                 to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word, chosen.shown
             )
@@ -342,11 +347,15 @@ def _attributed(window: Window, chosen: _Chosen, positions: Int64) -> list[Entry
 
 
 def _plain_entries(
-    window: Window, owner: tuple[int, int], plain: PlainInodes, times: list[int]
+    window: Window,
+    owner: tuple[int, int],
+    plain: PlainInodes,
+    times: list[int],
+    positions: list[int],
 ) -> Iterator[Entry]:
     sizes, ftypes = plain.lsize.tolist(), plain.ftype.tolist()
     modes = {ftype: default_mode(ftype) for ftype in set(ftypes)}
-    reads = map(partial, repeat(window.read_plain), plain.pointer.tolist(), sizes)
+    reads = map(partial, repeat(window.read_plain), plain.pointer.tolist(), sizes, positions)
     return entries(
         to_strs(plain.names), plain.fileid.tolist(), sizes, times, ftypes,
         map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), times, reads,

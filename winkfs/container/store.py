@@ -25,6 +25,7 @@ from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
@@ -47,13 +48,19 @@ class Store(DataFile):
     """An open container, without names and bytes of files."""
 
     def __init__(
-        self, base: str, *, writable: bool, load: bool = True, mapped: bool = True
+        self,
+        base: str,
+        *,
+        writable: bool,
+        load: bool = True,
+        mapped: bool = True,
+        lock: WriterLock | None = None,
     ) -> None:
-        """`load`: find or make the index; `mapped`: see `DataFile`.
+        """`load`: find or make the index; `mapped`, `lock`: see `DataFile`.
 
         raises  NoSuchFile, Locked, FormatError, OSError
         """
-        super().__init__(base, writable=writable, mapped=mapped)
+        super().__init__(base, writable=writable, mapped=mapped, lock=lock)
         self.frozen = False  # a reader that stays at the moment it has reached: see Engine.freeze
         self.generation = 0  # how often everything was opened anew
         self._replaying = False
@@ -152,7 +159,7 @@ class Store(DataFile):
             if kv.end < covered <= size:
                 block = read_superblock(kv.storage)
                 if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
-                    self._roll_forward(covered, exactly=True)
+                    self._roll_forward(covered)
         return kv.end
 
     def _plausible(self, base: Base) -> bool:

@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +25,16 @@ from winkformats.kv.entry import MASK64
 from winkformats.kv.scan import lengths_at
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
-from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, FileType, Inode, assemble, cut
+from winkfs.container.ondisk.inode import (
+    FRAME,
+    Attrs,
+    Extent,
+    FileType,
+    Inode,
+    assemble,
+    check_lives,
+    cut,
+)
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
@@ -275,12 +285,13 @@ class Lookup:
         if offset >= stop:
             return b""
         if found.pointer > 0:
-            value = self.content(found.pointer, found.size)
+            value = self.content(found.pointer, found.size, found.pos)
             return value[offset:stop] if stop - offset < len(value) else value
         extents = cut(self.inode(found.pos).extents, offset, stop)
-        return assemble(extents, self.value, self._store.kv.storage.name)
+        value_at = partial(self.value, holder=found.pos)
+        return assemble(extents, value_at, self._store.kv.storage.name)
 
-    def content(self, pos: int, size: int) -> bytes:
+    def content(self, pos: int, size: int, holder: int) -> bytes:
         """The first bytes of the entry at `pos`, `size` of them; mostly it has no more.
 
         Fast for what `put` writes for a file of one extent. Raises CorruptError, also for a
@@ -297,7 +308,7 @@ class Lookup:
                 if size >= LARGE:
                     self._keep(pos, value)
                 return value
-        value = self.value(pos, size, False)  # written in another way, or damaged
+        value = self.value(pos, size, False, holder=holder)  # written in another way, or damaged
         if len(value) < size:
             raise CorruptError(
                 "size", file=kv.storage.name, offset=pos, expected=size, found=len(value)
@@ -357,7 +368,7 @@ class Lookup:
         end = at + size
         sum32 = xxhash.xxh3_64_intdigest(data[1:end], (self._store.kv.layout.contid + pos) & MASK64)
         right = (sum32 & 0xFFFFFFFF).to_bytes(4, "big") == data[end : end + 4]
-        if right and data[0] <= 1 and int.from_bytes(data[at - 4 : at], "big") == size:
+        if right and not data[0] and int.from_bytes(data[at - 4 : at], "big") == size:
             return data[at:end]
         return None
 
@@ -375,26 +386,27 @@ class Lookup:
         good &= at + sizes <= len(data) - 4
         ends = np.where(good, at + sizes, len(data) - 4)
         good &= lengths_at(data, np.where(good, at, 4) - 4, layout.value) == sizes
-        good &= np.frombuffer(data, np.uint8)[starts] <= 1
+        good &= np.frombuffer(data, np.uint8)[starts] == 0
         sums = layout.sums_at(places, data, starts + 1, ends)
         return good & (sums == column(rows_at(data, ends, 4), ">u4", 0)), at
 
-    def value(self, pos: int, least: int, framed: bool) -> bytes:
+    def value(self, pos: int, least: int, framed: bool, *, holder: int = 0) -> bytes:
         """The checked value of the entry at `pos`; what is in it, where it is a frame.
 
         least   bytes that it has, most likely
+        holder  see `check_lives`
         """
         known = self._values.get(pos)
         if known is not None:
             return known
-        value = self._value(pos, least)
+        value = self._value(pos, least, holder)
         if framed:
             value = self._store.frames.content(value, pos)
         if len(value) >= LARGE:
             self._keep(pos, value)
         return value
 
-    def _value(self, pos: int, least: int) -> bytes:
+    def _value(self, pos: int, least: int, holder: int) -> bytes:
         store, kv = self._store, self._store.kv
         if not 0 < pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
@@ -403,8 +415,11 @@ class Lookup:
         data = self._fetch(pos, want)
         span = kv.layout.locate(data, 0)
         if span is None or span.end > len(data):
-            return store.entry_at(pos).value  # a long key, or an entry of which a part is used
-        return kv.layout.decode(data, 0, pos, kv.storage.name).value
+            entry = store.entry_at(pos)  # a long key, or an entry of which a part is used
+        else:
+            entry = kv.layout.decode(data, 0, pos, kv.storage.name)
+        check_lives(entry, holder, kv.storage.read, kv.storage.name)
+        return entry.value
 
     def _keep(self, pos: int, value: bytes) -> None:
         if len(self._values) >= KEEP:

@@ -389,7 +389,7 @@ class ShardFiles:
         self._touch(stop - offset)
         if pointer <= 0:
             return self._lookup.read(self._lookup.at(position(row)), offset, size)
-        value = self._lookup.content(pointer, whole)
+        value = self._lookup.content(pointer, whole, position(row))
         return value[offset:stop] if stop - offset < whole else value
 
     def contents(self, rows: Int64) -> list[memoryview | None]:

@@ -185,6 +185,24 @@ def check_size(size: int, container: int, file: str) -> None:
         )  # fmt: skip
 
 
+def is_filler(entry: KVEntry) -> bool:
+    """Whether an entry can be what a repair of an older version put in the place of damage: zeros,
+    marked deleted. An inode that is not marked deleted points to none but where such a repair was
+    killed half-way: whoever replaces content marks the inode before it."""
+    return entry.deleted and 0 < len(entry.value) == entry.value.count(0)
+
+
+def check_lives(entry: KVEntry, holder: int, read: Callable[[int, int], bytes], file: str) -> None:
+    """Raise CorruptError for a filler in the place of content: see `is_filler`.
+
+    holder  position of the inode that points to the entry; 0: of a file that may be gone
+    read    see `Storage.read`
+    """
+    if entry.deleted and holder and is_filler(entry) and read(holder, 1) == b"\0":
+        what = "its content is lost, zeros fill its place (winkfs repair removes the file)"
+        raise CorruptError(what, file=file, offset=entry.pos)
+
+
 def assemble(extents: Sequence[Extent], value_at: ValueAt, file: str) -> bytes:
     """The bytes of extents, one behind the other.
 

@@ -25,7 +25,14 @@ from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.catalogquery import Query, plain_rows, rows_now, values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
 from winkfs.container.ondisk.chain import whole
-from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
+from winkfs.container.ondisk.inode import (
+    Attrs,
+    Inode,
+    assemble,
+    attributes,
+    check_lives,
+    cut,
+)
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.recovery import rebuild
 from winkfs.container.rows import Plain, Rows
@@ -130,7 +137,7 @@ class Contents:
         value = at + 7 + np.where(good, key_len, 0)
         stops = value + size
         good &= column(rows_at(view, value - 4, 4), ">u4", 0) == size
-        good &= np.frombuffer(view, np.uint8)[at] <= 1
+        good &= np.frombuffer(view, np.uint8)[at] == 0
         good &= pointer - at + stops + self._layout.checksum <= self._end
         if self._verify:
             seeds = pointer.astype(np.uint64) + np.uint64(self._layout.contid)
@@ -191,8 +198,9 @@ class Contents:
         if pointer == BY_INODE:
             inode = whole(self._inode(pos), pos, self._entry, self._form, self._name)
             self._check_size(inode.lsize, size, pos)
-            return assemble(cut(inode.extents, 0, size), self._value, self._name)
-        value = self._value(pointer, size, False)
+            value_at = partial(self._value, pos)
+            return assemble(cut(inode.extents, 0, size), value_at, self._name)
+        value = self._value(pos, pointer, size, False)
         self._check_size(len(value), size, pointer)
         return value
 
@@ -214,9 +222,10 @@ class Contents:
         value = self._entry(pos).value
         return Inode.decode(value, self._form, file=self._name, offset=pos)
 
-    def _value(self, pos: int, least: int, framed: bool) -> bytes:
-        value = self._entry(pos, HEAD if framed else least).value
-        return self.store.frames.content(value, pos) if framed else value
+    def _value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
+        entry = self._entry(pos, HEAD if framed else least)
+        check_lives(entry, holder, self._storage.read, self._name)
+        return self.store.frames.content(entry.value, pos) if framed else entry.value
 
     def _entry(self, pos: int, least: int = HEAD) -> KVEntry:
         """Any entry, checked; `least`: bytes of its value, about."""
