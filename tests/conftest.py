@@ -60,6 +60,7 @@ EVERY = {
     "failing calls": (4, 1, "calls to the disk in a life, of which each fails in turn"),
     "selections": (3, 1, "selections compared with a loop, in each state of a container"),
     "both paths": (17, 1, "bytes of a small container, flipped, read on both paths"),
+    "name bits": (7, 1, "bits of the key of an inode, flipped"),
     "stops": (7, 1, "calls to the disk of a verb, before which it is stopped"),
     "superblock bits": (797, 1, "bits of two superblocks, flipped"),
 }

@@ -251,6 +251,17 @@ class DataFile:
             return b""
         return data[span.key : span.key + span.key_len]
 
+    def is_bad(self, pos: int) -> bool:
+        """Whether the entry at a position is damaged; a cell that points nowhere names none."""
+        if not self.kv.superblock["SBSIZE"] <= pos < self.kv.end:
+            return False
+        self.kv.show(pos)
+        try:
+            self.entry_at(pos)
+        except CorruptError:
+            return True
+        return False
+
     def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
         """-> (key, inode with all its extents, whether it is marked deleted). Raises CorruptError.
 

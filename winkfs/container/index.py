@@ -5,9 +5,10 @@
     bulk      (S, position) columns of files put in bulk, not yet looked at for duplicate names
 
 A position that a later one replaces is superseded: its delflags are set once that is durable. A key
-that is found is compared with the entry. That a key is not there, and what is said of all files,
-comes from pages of the base whose checksums are right; where one is wrong, the base is made anew
-from the data file, and asked again.
+that is found is compared with the entry; where that is damaged, and nothing else has the key, it is
+taken for it, and who reads it learns of the damage. That a key is not there, and what is said of all
+files, comes from pages of the base whose checksums are right; where one is wrong, the base is made
+anew from the data file, and asked again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Index:
     """Base, overlay and bulk rows as one map from keys to positions.
 
     key_at    gives the key of the inode entry at a position; raises CorruptError
+    is_bad    whether the entry there is damaged
     distrust  is told that the base is damaged, and has another one adopted, or raises
     """
 
@@ -46,9 +48,10 @@ class Index:
         settings: Settings,
         base: Base | None,
         key_at: Callable[[int], bytes],
+        is_bad: Callable[[int], bool],
         distrust: Callable[[DerivedDamage], None] | None = None,
     ) -> None:
-        self.settings, self.base, self._key_at = settings, base, key_at
+        self.settings, self.base, self._key_at, self._is_bad = settings, base, key_at, is_bad
         self._distrust = distrust
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
@@ -103,7 +106,7 @@ class Index:
         s, bits = hashing.hash_key(self.settings.htalgo, key)
         while (base := self.base) is not None:
             try:
-                return base.find(key, s, bits, self._key_at, self.hidden)
+                return base.find(key, s, bits, self._key_at, self.hidden, self._is_bad)
             except DerivedDamage as error:
                 self._doubt(error)
         return 0

@@ -176,7 +176,11 @@ class Files:
         if not index.bulk:
             return
         for pos in index.settle():
-            _, inode, _ = self._store.inode_at(pos)
+            try:
+                _, inode, _ = self._store.inode_at(pos)
+            except CorruptError as error:  # what it owned is not known; what replaces it is good
+                self._store.note(error)
+                continue
             self.doom(pos, inode.size, inode.lsize, inode.owned)
         if index.must_merge or len(index.overlay) > MERGE_OVERLAY:
             self._store.sync_data()

@@ -65,7 +65,7 @@ class Store(DataFile):
         self.generation = 0  # how often everything was opened anew
         self._replaying = False
         try:
-            self.index = Index(self.settings, None, self.key_at, self.distrust_index)
+            self.index = Index(self.settings, None, self.key_at, self.is_bad, self.distrust_index)
             self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
             self.catalog = DerivedCatalog(self)
             self.derived: tuple[DerivedFile, ...] = (self.catalog, self.idx, self.time)
@@ -195,7 +195,7 @@ class Store(DataFile):
 
     def _replay(self, start: int, covered: int, times_from: int) -> None:
         if start < covered:  # only the time index is behind
-            behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at),
+            behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at, self.is_bad),
                             self.times)  # fmt: skip
             behind.run(start, covered, times_from, self._left_out)
             start = covered

@@ -289,7 +289,7 @@ class _Check:
         store, kv = self._store, self._store.kv
         if base.covered == kv.end:
             return np.empty(0, np.int64)
-        index = Index(store.settings, base, store.key_at)
+        index = Index(store.settings, base, store.key_at, store.is_bad)
         replay = Replay(kv, store.settings, index)
         replay.run(base.covered, kv.end, kv.end, store.note)
         return index.replaced() if replay.known else None

@@ -32,6 +32,7 @@ from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
 ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
+BAD: Final = b""  # in the place of the key of an entry that is damaged
 MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
@@ -212,12 +213,19 @@ class Base:
         self._check_cells(home, end)
 
     def find(
-        self, key: bytes, s: int, bits: int, key_at: Callable[[int], bytes], hidden: Container[int]
+        self,
+        key: bytes,
+        s: int,
+        bits: int,
+        key_at: Callable[[int], bytes],
+        hidden: Container[int],
+        is_bad: Callable[[int], bool] = lambda pos: False,
     ) -> int:
         """The position of a key; 0: none has it.
 
         key_at  gives the key at a position
         hidden  positions that do not count
+        is_bad  whether the entry there is damaged: where none has the key, it may be that of one
         cost    of the first of many names with one hash: the keys of all of them. They can be made
                 so; who looks for each would else read the keys of all others.
         """
@@ -225,36 +233,61 @@ class Base:
         shape = self.shape
         if known is None and shape.cellsz == 2:  # the first cells mostly say it
             home = bits % shape.htsize
-            near = min(table.PROBED, shape.htsize - home)
+            near, others = min(table.PROBED, shape.htsize - home), list[int]()
             for pos, stored in PAIRS(self.read(self.offset + 16 * home, 16 * near)):
                 if pos == shape.htfree:
                     if self.sums is not None:
                         self.vouch(bits)
-                    return 0
-                if stored == s and pos != shape.htdel and pos not in hidden and key_at(pos) == key:
-                    return int(pos)
+                    return next(filter(is_bad, others), 0)
+                if stored == s and pos != shape.htdel and pos not in hidden:
+                    if key_at(pos) == key:
+                        return int(pos)
+                    others.append(pos)
+        return self._find_all(key, s, bits, key_at, hidden, is_bad)
+
+    def _find_all(
+        self,
+        key: bytes,
+        s: int,
+        bits: int,
+        key_at: Callable[[int], bytes],
+        hidden: Container[int],
+        is_bad: Callable[[int], bool],
+    ) -> int:
+        """`find` in all cells."""
+        known = self._alike.get((s, bits))
         if known is None:
+            others: list[int] = []
             for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
                 if n == ALIKE:
-                    known = self._know_alike(s, bits, key_at)
+                    known = self._know_alike(s, bits, key_at, is_bad)
                     break
                 pos = int.from_bytes(cell[:8], "big", signed=True)
-                if pos not in hidden and key_at(pos) == key:
+                if pos in hidden:
+                    continue
+                if key_at(pos) == key:
                     return pos
+                others.append(pos)
             else:
                 self.vouch(bits)
-                return 0
-        pos = known.get(key, 0)
+                return next(filter(is_bad, others), 0)
+        pos = known.get(key) or known.get(BAD, 0)
         return 0 if pos in hidden else pos
 
-    def _know_alike(self, s: int, bits: int, key_at: Callable[[int], bytes]) -> dict[bytes, int]:
+    def _know_alike(
+        self,
+        s: int,
+        bits: int,
+        key_at: Callable[[int], bytes],
+        is_bad: Callable[[int], bool],
+    ) -> dict[bytes, int]:
         self.check()
         if sum(map(len, self._alike.values())) > MOST:
             self._alike.clear()
         known = self._alike[s, bits] = {}
         for _, cell in self.probe(bits, s.to_bytes(8, "big")):
             pos = int.from_bytes(cell[:8], "big", signed=True)
-            known.setdefault(key_at(pos), pos)
+            known.setdefault(BAD if is_bad(pos) else key_at(pos), pos)
         return known
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
