@@ -113,7 +113,8 @@ class DataFile:
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
         self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
         self._frames: Frames | None = None
-        self._roll_forward()
+        if self.kv.storage.size() > self.kv.end:
+            self._roll_forward()
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
