@@ -195,8 +195,8 @@ class Store(DataFile):
 
     def _replay(self, start: int, covered: int, times_from: int) -> None:
         if start < covered:  # only the time index is behind
-            behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at, self.is_bad),
-                            self.times)  # fmt: skip
+            index = Index(self.settings, None, self.key_at, self.is_bad)
+            behind = Replay(self.kv, self.settings, index, self.times)
             behind.run(start, covered, times_from, self._left_out)
             start = covered
         replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.idx.damaged
