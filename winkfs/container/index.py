@@ -6,7 +6,7 @@
 
 A position that a later one replaces is superseded: its delflags are set once that is durable. A key
 that is found is compared with the entry; where that is damaged, and nothing else has the key, it is
-taken for it: a read of it reports the damage. That a key is not there, and what the index has of all
+taken for it: a read of it reports the damage. That a key is not there, and what it has of all
 files, comes from pages of the base whose checksums are right; where one is wrong, the base is made
 anew from the data file, and asked again.
 """
