@@ -15,7 +15,6 @@ from sparking import spark as spark  # the fixture
 from warcs import response
 
 import winkfs
-from winkfs.archive.warc import missing
 from winkfs.dataset.manifest import Log
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.spark.jobs import ingest
@@ -158,7 +157,6 @@ def test_fail_fast_commits_nothing_of_the_round(spark: SparkSession, tmp_path: P
     assert list((tmp_path / "d" / "_pending").iterdir()) == []
 
 
-@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_pages_of_warc_files_found_by_their_first_bytes(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -30,12 +30,14 @@ class Note(NamedTuple):
     what    the reason, without the name
     failed  False: nothing a container could hold (a device, a socket), as expected
     often   what many files may have in common: reported once, with a count and so many names
+    kept    the file is stored, though not as it was meant to be
     """
 
     name: bytes
     what: str
     failed: bool
     often: int = 0
+    kept: bool = False
 
 
 Notes = Callable[[Note], None]
@@ -43,7 +45,7 @@ Notes = Callable[[Note], None]
 
 def clamped(name: bytes) -> Note:
     """Return the note about a file whose time was clamped."""
-    return Note(name, CLAMPED, False, often=NAMED)
+    return Note(name, CLAMPED, False, often=NAMED, kept=True)
 
 
 class Ratio(NamedTuple):

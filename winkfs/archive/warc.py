@@ -1,8 +1,8 @@
-"""A WARC file (plain or compressed by record) as a stream of items: what a crawl fetched.
+"""A WARC or ARC file (plain, or packed by gzip) as a stream of items: what a crawl fetched.
 
-Of each `response` record with an HTTP status of 200 to 299: name: the URL, content: the body as a
-browser would see it (chunks joined, gzip undone), mtime: WARC-Date; and the columns of SCHEMA.
-Reading goes on at the next record after a damaged one.
+Of each `response` with an HTTP status of 200 to 299, and each `resource` and `conversion` record
+(as in WET files): name: the URL, content: the body as a browser would see it (chunks joined, gzip
+undone), mtime: WARC-Date; and the columns of SCHEMA. Other records are counted by their types.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import pickle
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
-from winkfs.archive.items import Item, Note, Notes
+from winkfs.archive.http import Response, Undecodable, parse
+from winkfs.archive.items import Item, Note, Notes, clamped
+from winkfs.archive.webrecords import ABOUT, GZIP, Record, is_archive, records
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.ondisk.typed import to_attributes
+from winkfs.container.ondisk.typed import EPOCH, in_utc, to_attributes
 from winkfs.container.writemany import Row
-from winkfs.errors import Refusal
 from winkfs.names import MAX_NAME, to_bytes
 from winkfs.units import nearest_ns
 
@@ -34,105 +36,143 @@ SCHEMA: Final = {
     "url": "string", "status": "int64", "content_type": "string", "date": "timestamp",
     "digest": "string",
 }  # fmt: skip
-GZIP: Final = b"\x1f\x8b\x08"
-_STARTS: Final = {True: re.compile(rb"\x1f\x8b\x08[\x00-\x1f]"), False: re.compile(rb"WARC/[01]\.")}
-
-
-def missing() -> str | None:
-    """Why WARC files cannot be read here."""
-    try:
-        import fastwarc.warc  # noqa: F401
-    except ImportError:
-        return "reading WARC files needs FastWARC: pip install 'winkfs[pipeline]'"
-    return None
+TAKEN: Final = range(200, 300)  # status of HTTP
+WHOLE: Final = ("resource", "conversion")  # records whose block is the document
+UNDATED: Final = "WARC-Date is missing or no date: the mtime is that of the HTTP header, or 1970"
+CUT: Final = "cut short by the crawler (WARC-Truncated)"
+SHORT: Final = "the body is shorter than its Content-Length"
+_DIGITS: Final = re.compile(r"(\d{4})-?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?\d{0,3}")
+_LEAP: Final = re.compile(r":60(?=[.Z+-]|$)")
 
 
 class Warc:
-    """The responses in a WARC file.
+    """The documents in a WARC or ARC file.
 
     path     the file
     note     hears of each record that cannot be read, by its URL if that is known
-    raises   Refusal where FastWARC is missing; FormatError where there is no record; OSError
+    raises   FormatError if there is no record; OSError
     """
 
     def __init__(self, path: str, note: Notes) -> None:
-        if problem := missing():
-            raise Refusal(problem, path)
-        self._path, self._note = path, note
+        self._path, self._note, self._failed = path, note, False
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         rows = self._rows()
         if not by_mtime:
             yield from rows
             return
-        with SortedRecords(tempfile.gettempdir()) as records:
+        with SortedRecords(tempfile.gettempdir()) as found:
             for number, row in enumerate(rows):
-                records.add(_record(row, number))
-            yield from map(_row, records)
+                found.add(_record(row, number))
+            yield from map(_row, found)
 
     def _rows(self) -> Iterator[Row]:
+        kinds: dict[str, int] = {}
         with Path(self._path).open("rb") as file:
             if file.seek(0, io.SEEK_END) == 0:
                 raise FormatError(f"{self._path}: empty: not a WARC file")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                packed = data[:3] == GZIP
-                if not packed and not _STARTS[False].match(data):
+                if data[:3] != GZIP and not is_archive(data[:64]):
                     raise FormatError(f"{self._path}: not a WARC file")
-                yield from self._all(file, data, _STARTS[packed].search)
-
-    def _all(self, file: Any, data: Any, search: Callable[..., Any]) -> Iterator[Row]:
-        from fastwarc.warc import ArchiveIterator, WarcRecordType
-
-        start: int | None = 0
-        while start is not None:
-            file.seek(start)
-            at, known = start, start == 0  # of the last record; whether there really is one
-            try:
-                for record in ArchiveIterator(
-                    file, record_types=WarcRecordType.response, parse_http=False
-                ):
-                    at, known = record.stream_pos, True
-                    if row := self._row(record, record.reader.read()):
+                for record in records(file, data, self._bad):
+                    kinds[record.kind] = kinds.get(record.kind, 0) + 1
+                    if row := self._row(record):
                         yield row
-                return
-            except OSError as error:
-                if known:  # else it was a place that only looked like a record
-                    self._bad(b"byte %d" % at, f"damaged, this record or the next: {error}")
-            found = search(data, at + 1)
-            start = found.start() if found else None
+        if not self._failed and not kinds.keys() & {"response", *WHOLE}:
+            there = ", ".join(f"{n} {kind or 'without a type'}" for kind, n in kinds.items())
+            what = f"no response in it: its records are {there or 'none'}"
+            self._note(Note(to_bytes(self._path), what, False))
 
-    def _row(self, record: Any, raw: bytes) -> Row | None:
-        """raw: all bytes of the record, header of HTTP included."""
-        url = record.headers.get_bytes(b"WARC-Target-URI")
-        if not url or len(raw) != record.content_length:
-            what = f"the record is cut short after {len(raw)} of {record.content_length} bytes"
-            self._bad(url or b"byte %d" % record.stream_pos, what if url else "it has no URL")
+    def _row(self, record: Record) -> Row | None:
+        kind, name = record.kind, record.url
+        if kind in ABOUT:
             return None
-        name = url.strip(b"<> ")
-        if not record.is_http:
-            self._note(Note(name, "not fetched by HTTP", False))
+        if kind not in WHOLE and kind != "response":
+            what = f"a record of type {kind}" if kind else "a record without a type"
+            self._note(Note(name or b"byte %d" % record.place, what, False, True))
             return None
-        try:
-            status, kind, body = _body(raw)
-        except OSError as error:
-            self._bad(name, f"the body cannot be decoded: {error}")
-            return None
-        if not 200 <= status < 300:
-            self._note(Note(name, f"HTTP status {status}" if status else "no HTTP status", False))
+        if not name:
+            self._bad(b"byte %d" % record.place, "it has no URL")
             return None
         if len(name) > MAX_NAME or b"\0" in name:
             self._bad(name[:200], f"a name has at most {MAX_NAME:,} bytes, and no NUL")
             return None
-        digest = record.headers.get_bytes(b"WARC-Payload-Digest")
+        if b"warc-segment-number" in record.headers:
+            self._bad(name, "it is in several records (WARC-Segment-Number)")
+            return None
+        if kind in WHOLE:
+            found = _plain(record)
+        elif not _is_http(record):
+            self._note(Note(name, "not fetched by HTTP", False))
+            return None
+        else:
+            try:
+                found = parse(record.block, ok=TAKEN)
+            except Undecodable as error:
+                self._bad(name, f"the body cannot be decoded: {error}")
+                return None
+            if found.status not in TAKEN:
+                self._note(Note(name, f"HTTP status {found.status}", False, True))
+                return None
+        return self._made(record, name, found)
+
+    def _made(self, record: Record, name: bytes, found: Response) -> Row:
+        if b"warc-truncated" in record.headers:
+            self._note(Note(name, CUT, False, True, kept=True))
+        elif found.short:
+            self._note(Note(name, SHORT, False, True, kept=True))
+        written = record.headers.get(b"warc-date", b"")
+        date = date_of(written) or _http_date(written)
+        moment = date or _http_date(found.headers.get(b"date", b"")) or EPOCH
+        if date is None:
+            self._note(Note(name, UNDATED, False, True, kept=True))
+        digest = record.headers.get(b"warc-payload-digest")
         known = {
-            "url": _text(name), "status": status, "content_type": kind or None,
-            "date": record.record_date, "digest": _text(digest) if digest else None,
+            "url": _text(name), "status": found.status or None,
+            "content_type": found.kind or None, "date": date,
+            "digest": _text(digest) if digest else None,
         }  # fmt: skip
         xattrs = to_attributes(SCHEMA, known)
-        return Row(name, body, _mtime(record.record_date), FileType.FILE, xattrs=xattrs)
+        exact = (moment - EPOCH) // timedelta(microseconds=1) * 1000
+        if exact != (mtime := nearest_ns(exact)):
+            self._note(clamped(name))
+        return Row(name, found.body, mtime, FileType.FILE, xattrs=xattrs)
 
     def _bad(self, name: bytes, what: str) -> None:
+        self._failed = True
         self._note(Note(name, what, True))
+
+
+def _is_http(record: Record) -> bool:
+    if record.url[:4].lower() != b"http":
+        return False
+    kind = record.headers.get(b"content-type", b"application/http").lower()
+    return kind.startswith(b"application/http")
+
+
+def _plain(record: Record) -> Response:
+    """The block of a record as it is."""
+    headers = {b"content-type": record.headers.get(b"content-type", b"")}
+    return Response(0, headers, record.block, False)
+
+
+def date_of(text: bytes) -> datetime | None:
+    """The time in WARC-Date: ISO 8601, or digits as ARC files have them. None: it is no time."""
+    words = _LEAP.sub(":59", text.decode("latin-1").strip())
+    try:
+        if found := _DIGITS.fullmatch(words):
+            year, month, day, hour, minute, second = (int(part or 0) for part in found.groups())
+            return datetime(year, month or 1, day or 1, hour, minute, second, tzinfo=UTC)
+        return in_utc(datetime.fromisoformat(words))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _http_date(text: bytes) -> datetime | None:
+    try:
+        return in_utc(parsedate_to_datetime(text.decode("latin-1")))
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _record(row: Row, number: int) -> bytes:
@@ -153,28 +193,3 @@ def _row(record: bytes) -> Row:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def _body(raw: bytes) -> tuple[int, str, bytes]:
-    """A response of HTTP -> its status (0: none), type, and its body decoded. Raises OSError.
-
-    A record of its own: one that is read from a file cannot be gone on from after an error.
-    """
-    from fastwarc.warc import WarcRecord, WarcRecordType
-
-    record = WarcRecord()
-    record.init_headers(WarcRecordType.response)
-    record.is_http = True
-    record.set_bytes_content(raw)
-    record.parse_http(auto_decode="all")
-    headers = record.http_headers
-    kind = _text(headers.get_bytes(b"Content-Type") or b"").strip()
-    return headers.status_code or 0, kind, record.reader.read()
-
-
-def _mtime(date: datetime | None) -> int | None:
-    """Nanoseconds, exact. None: now."""
-    if date is None:
-        return None
-    delta = date - datetime(1970, 1, 1, tzinfo=UTC)
-    return nearest_ns((delta // timedelta(microseconds=1)) * 1000)

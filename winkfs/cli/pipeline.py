@@ -77,7 +77,8 @@ def run(
     bad_list: str | None = None,
     show: Callable[[dict[str, Any]], None] = emit,
 ) -> int:
-    """Run a job in the session of this process, or one of its own, and print its summary."""
+    """Run a job in the session of this process, or one of its own, and print its summary -> the
+    exit status: 1 if there were bad records."""
     from winkfs.spark.jobs.session import cpu_seconds, session
 
     start = time.monotonic()
@@ -89,10 +90,12 @@ def run(
         if local:
             summary["cpu_seconds"] = round(cpu_seconds() - cpu, 2)
         summary["start_seconds"] = round(began - start, 3)
+    for line in summary.pop("lines", ()):
+        say(f"{name}: {line}")
     if summary.get("bad") and not bad_list:
         say(f"{name}: {summary['bad']} bad records: --bad-list FILE lists them")
     show(summary)
-    return 0
+    return 1 if summary.get("bad") else 0
 
 
 @contextlib.contextmanager

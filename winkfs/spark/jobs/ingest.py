@@ -27,6 +27,7 @@ from winkfs.archive.pack import Packer, PackReport
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Warc
+from winkfs.archive.webrecords import is_archive
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import (
     RECORD,
@@ -49,7 +50,7 @@ from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
-from winkfs.units import nearest_ns
+from winkfs.units import NAMED, nearest_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,15 +59,20 @@ if TYPE_CHECKING:
 KINDS: Final = ("tree", "tar", "warc", "parquet", "records")
 SUFFIXES: Final = {
     "tar": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
-    "warc": (".warc", ".warc.gz"),
+    "warc": (".warc", ".warc.gz", ".wet", ".wet.gz", ".arc", ".arc.gz"),
     "parquet": (".parquet",),
 }
+HIDDEN: Final = (".", "_")
 UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
 FILES: Final = 20_000  # of a directory in one unit
 BATCH: Final = 1024  # rows of a Parquet file read at a time
 KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
 """Columns of files as a read of them gives, which say nothing that is kept."""
 DOCUMENT: Final = {"title": "string", "lang": "string"}
+COUNTS: Final = ("files", "bytes", "bad", "left_out", "changed")
+REASONS: Final = 100  # different ones that are listed
+OTHER: Final = "another reason"
+SHOWN: Final = 100  # characters of such a name
 ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
@@ -132,25 +138,33 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
 
 
 def kind_of(path: str) -> str:
-    """Of a file, by its first bytes."""
+    """Of a file, by its first bytes, or where these are none that are known, by its name."""
     with Path(path).open("rb") as file:
-        start = file.read(8)
+        start = file.read(16)
         if start.startswith(b"\x1f\x8b"):
             file.seek(0)
             with contextlib.suppress(OSError, EOFError, zlib.error):
-                start = gzip.GzipFile(fileobj=file).read(8)
+                start = gzip.GzipFile(fileobj=file).read(16)
     if start.startswith(b"PAR1"):
         return "parquet"
-    return "warc" if start.startswith(b"WARC/") else "tar"
+    if is_archive(start):
+        return "warc"
+    named = (kind for kind, suffixes in SUFFIXES.items() if path.lower().endswith(suffixes))
+    return next(named, "tar")
 
 
 def _files_of(root: str, kind: str) -> list[str]:
-    return sorted(
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(root)
-        for name in names
-        if name.lower().endswith(SUFFIXES[kind]) and not name.startswith((".", "_"))
-    )
+    """The files of a kind below a directory, without hidden ones: names that begin with . or _, as
+    Spark and Hive have it, for what was not committed."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
+        found += [
+            os.path.join(folder, name)
+            for name in names
+            if name.lower().endswith(SUFFIXES[kind]) and not name.startswith(HIDDEN)
+        ]
+    return sorted(found)
 
 
 def _file_unit(path: str, kind: str) -> Unit:
@@ -439,15 +453,26 @@ def _described(data: bytes, known: Mapping[bytes, bytes] | None) -> Mapping[byte
     return found | dict(known) | {RECORD: schema_text(schema | new)}
 
 
+class Reason(NamedTuple):
+    """Why files were left out, or are not stored as they were meant to be: how many, and the names
+    of the first."""
+
+    number: int
+    first: list[str]
+    kept: bool
+
+
 class Done(NamedTuple):
     """What a task made of a unit. record: None where no file came out of it."""
 
     record: ShardRecord | None
     files: int
-    size: int
+    bytes: int
     left_out: int
+    changed: int
     bad: int
     listed: list[Bad]
+    reasons: dict[str, Reason]
 
 
 def run(
@@ -472,15 +497,17 @@ def run(
     again        read also what the data set remembers
     fail_fast    the first bad record is an error, and its round is not committed
     bad          called with each bad record
-    ->           files, bytes, bad, left_out (devices, HTTP errors ..), skipped (inputs that were
-                 there), units, generation, seconds
+    ->           files, bytes, bad, left_out (devices, HTTP errors ..), changed (not stored as they
+                 were: times, values), reasons (of these two: {"what": count}), lines (for people),
+                 skipped (inputs that were there), units, generation, seconds
     raises       Refusal, OSError; what Spark raises. Rounds that were committed stay
     """
     start, target = time.monotonic(), os.path.abspath(target)
     work = units(inputs, kind, leave_out=target)
     todo = work if again else _missing(work, target)
     total: dict[str, Any] = {"job": "ingest", "output": target}
-    total |= dict.fromkeys(("files", "bytes", "bad", "left_out", "units"), 0)
+    total |= dict.fromkeys((*COUNTS, "units"), 0)
+    reasons: dict[str, Reason] = {}
     total["skipped"] = len(work) - len(todo)
     for part in _rounds(todo, round_bytes):
         with begun(target) as transaction:
@@ -491,12 +518,48 @@ def run(
         for done in found:
             for record in done.listed:
                 bad(record)
-            for name, count in (("files", done.files), ("bytes", done.size), ("bad", done.bad),
-                                ("left_out", done.left_out)):  # fmt: skip
-                total[name] += count
+            for name in COUNTS:
+                total[name] += getattr(done, name)
+            _add_reasons(reasons, done.reasons)
         total["units"] += len(part)
+    total["reasons"] = {what: reason.number for what, reason in reasons.items()}
+    total["lines"] = [*_hints(todo), *_lines(reasons)]
     total["generation"] = Log(target).newest() if is_dataset(target) else 0
     return total | {"seconds": round(time.monotonic() - start, 3)}
+
+
+def _add_reasons(total: dict[str, Reason], more: dict[str, Reason]) -> None:
+    for what, reason in more.items():
+        key = what if what in total or len(total) < REASONS else OTHER
+        number, first, kept = total.get(key, Reason(0, [], reason.kept))
+        total[key] = Reason(number + reason.number, (first + reason.first)[:NAMED], kept)
+
+
+def _lines(reasons: dict[str, Reason]) -> Iterator[str]:
+    """A line for each reason, the most frequent first."""
+    for what, reason in sorted(reasons.items(), key=lambda item: -item[1].number):
+        names = ", ".join(
+            name if len(name) <= SHOWN else f"{name[:SHOWN]}..." for name in reason.first
+        )
+        more = ", .." if reason.number > len(reason.first) else ""
+        verb = "stored, but" if reason.kept else "left out:"
+        yield f"{reason.number:,} {verb} {what} ({names}{more})"
+
+
+def _hints(work: list[Unit]) -> Iterator[str]:
+    """A line for each directory that is taken as a tree, with files in it that have rows."""
+    for kind in ("parquet", "warc"):
+        counts: dict[str, int] = {}
+        for unit in work:
+            if unit.kind == "tree":
+                ends = tuple(map(str.encode, SUFFIXES[kind]))
+                there = sum(name.lower().endswith(ends) for name in unit.names)
+                counts[unit.path] = counts.get(unit.path, 0) + there
+        for path, count in counts.items():
+            if count:
+                what = {"parquet": "Parquet", "warc": "WARC"}[kind]
+                yield (f"{path}: {what} files in it, {count:,}, are stored as they are: "
+                       f"--kind {kind} reads what is in them")  # fmt: skip
 
 
 def _missing(work: list[Unit], target: str) -> list[Unit]:
@@ -551,7 +614,10 @@ class Task:
             writer.abandon()
             raise
         taken = report.files + report.directories + report.links
-        return Done(record, taken, report.bytes, notes.left_out, notes.bad, notes.listed)
+        return Done(
+            record, taken, report.bytes, notes.left_out, notes.changed, notes.bad,
+            notes.listed, notes.reasons,
+        )  # fmt: skip
 
 
 class _Heard:
@@ -559,14 +625,17 @@ class _Heard:
 
     def __init__(self, where: str, fail_fast: bool) -> None:
         self._where, self._fail_fast = where, fail_fast
-        self.left_out = self.bad = 0
+        self.left_out = self.changed = self.bad = 0
         self.listed: list[Bad] = []
+        self.reasons: dict[str, Reason] = {}
 
     def __call__(self, note: Note) -> None:
-        if not note.failed:
-            self.left_out += 1
-            return
         name = to_str(note.name)
+        if not note.failed:
+            self.changed += note.kept
+            self.left_out += not note.kept
+            _add_reasons(self.reasons, {note.what: Reason(1, [name], note.kept)})
+            return
         if self._fail_fast:
             raise Refusal(note.what if name == self._where else f"{name}: {note.what}", self._where)
         self.bad += 1

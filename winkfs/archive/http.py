@@ -1,0 +1,204 @@
+"""What a server answered over HTTP, as an archive of the web keeps it: its status and its body.
+
+The body is decoded as browsers decode it, who meet the same servers: line ends are LF or CRLF, and
+an encoding that is named but not there leaves the body as it is. A body that begins as its header
+states and then breaks off is an error, never a short document.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+QUOTED: Final = 40  # bytes of a wrong line that a message quotes
+UNPACKED: Final = 1 << 30  # bytes that any body may unpack to
+RATIO: Final = 1000  # and of a larger one this many times its packed bytes
+_STATUS: Final = re.compile(rb"[A-Z]+[/\d.]*[ \t]+(\d{3})(?!\d)")
+_BLANK: Final = re.compile(rb"\n\r?\n")
+_HEADER: Final = re.compile(rb"\n([^\n:]+):[ \t]*([^\r\n]*)")
+_FOLD: Final = re.compile(rb"\r?\n[ \t]+")
+_CHUNK: Final = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*?)?(\r?\n)")
+_END: Final = re.compile(rb"\r?\n")
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+
+
+class Undecodable(Exception):
+    """A response whose body cannot be had. Its text is the reason."""
+
+
+class Response(NamedTuple):
+    """headers: their names in lower case; body: decoded; short: whether it is shorter than its
+    header states."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+    short: bool
+
+    @property
+    def kind(self) -> str:
+        """The Content-Type."""
+        return self.headers.get(b"content-type", b"").decode("utf-8", "replace")
+
+
+def parse(raw: bytes, *, ok: range) -> Response:
+    """Parse a response; only a body with a status in `ok` is decoded, any other is left empty.
+
+    raises  Undecodable
+    """
+    raw = raw.lstrip(b"\r\n") if raw[:1] in (b"\r", b"\n") else raw
+    found = _STATUS.match(raw)
+    if found is None:
+        raise Undecodable(f"no status line of HTTP: {quoted(raw)}")
+    status, end = int(found[1]), _BLANK.search(raw)
+    headers = headers_of(raw[: end.start() if end else len(raw)])
+    if status not in ok:
+        return Response(status, headers, b"", False)
+    if end is None:
+        raise Undecodable("its HTTP header does not end")
+    body = raw[end.end() :]
+    size = headers.get(b"content-length", b"")
+    codings = _words(headers, b"transfer-encoding")
+    short = size.isdigit() and len(size) < 19 and len(body) < int(size) and not codings
+    for header, name in ((b"transfer-encoding", "Transfer"), (b"content-encoding", "Content")):
+        for word in reversed(_words(headers, header)):
+            body = _decoded(body, word, f"{name}-Encoding")
+    return Response(status, headers, body, short)
+
+
+def headers_of(head: bytes) -> dict[bytes, bytes]:
+    """Header lines below a first line: names in lower case; of a name that comes twice, the values
+    with a comma between them."""
+    if b"\n " in head or b"\n\t" in head:  # lines that go on
+        head = _FOLD.sub(b" ", head)
+    lines = _HEADER.findall(head)
+    found = {name.lower(): value for name, value in lines}
+    if len(found) == len(lines) and b" :" not in head and b" \r\n" not in head:
+        return found
+    found = {}
+    for name, value in lines:
+        key, value = name.strip().lower(), value.strip()
+        found[key] = found[key] + b", " + value if key in found else value
+    return found
+
+
+def quoted(raw: bytes) -> str:
+    """The start of a wrong line, for a message."""
+    line = raw[: QUOTED + 1].partition(b"\n")[0].rstrip(b"\r")
+    return repr(line[:QUOTED])[1:] + ("..." if len(line) > QUOTED else "")
+
+
+def _words(headers: dict[bytes, bytes], name: bytes) -> list[str]:
+    if name not in headers:
+        return []
+    words = headers[name].decode("latin-1").lower().split(",")
+    return [word for part in words if (word := part.partition(";")[0].strip(' \t"'))]
+
+
+def _decoded(body: bytes, word: str, header: str) -> bytes:
+    decode = _DECODERS.get(word.removeprefix("x-"))
+    if decode is None or not body:  # identity, none, utf-8 and other names are no encodings
+        return body
+    try:
+        return decode(body)
+    except Undecodable as error:
+        what = str(error)
+    except (zlib.error, OSError) as error:
+        if _is_text(body[:QUOTED]):  # which nothing packed is
+            return body
+        what = str(error).rpartition(": ")[2]
+    raise Undecodable(f"{header} {word}: {what}")
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            return False
+        text = start[: error.start].decode()
+    return all(char.isprintable() or char in "\t\r\n" for char in text)
+
+
+# --- encodings ---
+
+
+def _dechunked(body: bytes) -> bytes:
+    """Join chunks. A body that does not begin with one was joined already."""
+    parts: list[bytes] = []
+    at = 0
+    while True:
+        head = _CHUNK.match(body, at)
+        if head is None:
+            if not at:
+                return body
+            what = (
+                f"no chunk: {quoted(body[at:])}" if at < len(body) else "the last chunk is missing"
+            )
+            raise Undecodable(f"{what} (byte {at} of the body)")
+        size, start = int(head[1], 16), head.end()
+        if not size:
+            return b"".join(parts)  # what follows are trailers
+        end = _END.match(body, start + size)
+        if end is None and not at and head[2] == b"\n":
+            return body  # a text whose first line is a number
+        if start + size > len(body):
+            raise Undecodable(f"cut short: a chunk has {len(body) - start} of {size} bytes")
+        if end is None and start + size < len(body):
+            raise Undecodable(f"a chunk of {size} bytes does not end at byte {start + size}")
+        parts.append(body[start : start + size])
+        at = end.end() if end else len(body)
+
+
+def _gunzipped(body: bytes) -> bytes:
+    parts: list[bytes] = []
+    rest = body
+    while rest.startswith(_GZIP):
+        unpacker = zlib.decompressobj(31)
+        parts.append(_unpacked(unpacker, rest))
+        rest = unpacker.unused_data
+    return b"".join(parts) if parts else body
+
+
+def _inflated(body: bytes) -> bytes:
+    """Unpack deflate, which comes with the header of zlib or without it."""
+    zlib_header = body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0
+    return _unpacked(zlib.decompressobj(15 if zlib_header else -15), body)
+
+
+def _unpacked(unpacker: Any, packed: bytes) -> bytes:
+    limit = max(UNPACKED, RATIO * len(packed))
+    data: bytes = unpacker.decompress(packed, limit)
+    if unpacker.eof:
+        return data
+    if len(data) >= limit:
+        raise Undecodable(f"it unpacks to more than {limit:,} bytes")
+    raise Undecodable(f"cut short after {len(packed):,} bytes")
+
+
+def _by_fastwarc(name: str, body: bytes) -> bytes:
+    """Unpack with a reader of FastWARC. Raises OSError; Undecodable where it is missing."""
+    try:
+        from fastwarc import stream_io
+    except ImportError:
+        raise Undecodable("it needs FastWARC: pip install 'winkfs[pipeline]'") from None
+    limit = max(UNPACKED, RATIO * len(body))
+    data: bytes = getattr(stream_io, name)(io.BytesIO(body)).read(limit)
+    if len(data) >= limit:
+        raise Undecodable(f"it unpacks to more than {limit:,} bytes")
+    return data
+
+
+def _unzstd(body: bytes) -> bytes:
+    return _by_fastwarc("ZstdReader", body) if body.startswith(_ZSTD) else body
+
+
+_DECODERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "chunked": _dechunked, "gzip": _gunzipped, "deflate": _inflated, "zstd": _unzstd,
+    "br": partial(_by_fastwarc, "BrotliReader"),
+}  # fmt: skip

@@ -1,0 +1,424 @@
+"""Records of a WARC or ARC file, plain or packed by gzip, one after the other.
+
+A record that is damaged, cut short, or has a wrong length is reported and costs itself: reading
+goes on at the next place where a record begins. A record is whole where its block is followed by
+the next record or the end; else its Content-Length is wrong, and it is not taken.
+
+FastWARC, if it is there, reads a file up to the first thing that is odd. From there on, and for ARC
+files, `Stream` does, which knows where things are and what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from winkfs.archive.http import headers_of, quoted
+
+GZIP: Final = b"\x1f\x8b\x08"
+PIECE: Final = 64 << 10  # packed bytes that are unpacked at a time
+HEAD: Final = 1 << 20  # bytes of the header of a record, at most
+DONE: Final = 1 << 20  # bytes behind us that are kept, at most
+START: Final = 8 << 10  # bytes of a line with which a record begins, at most
+ABOUT: Final = ("warcinfo", "request")  # records that are there for others
+_MEMBER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
+_WARC: Final = re.compile(rb"WARC/[01]\.\d{1,3}[ \t]*\r?\n(?=[A-Za-z][\w-]*[ \t]*:)")
+_ARC: Final = re.compile(rb"[A-Za-z][\w+.-]*:[^\s]* [\w.:-]+ \d{8,17} [^\n]*?(?<= )\d+[ \t]*\r?\n")
+_URL: Final = re.compile(rb"[A-Za-z][A-Za-z\d+.-]*:[\x21-\x7e\x80-\xff]+\Z|byte \d+\Z")
+_BLANK: Final = re.compile(rb"\n\r?\n")
+_SPACE: Final = re.compile(rb"[\r\n]*")
+Bad = Callable[[bytes, str], None]
+"""Called with the name of a record, or where it is, and what is wrong with it."""
+
+
+class Record(NamedTuple):
+    """kind: as WARC-Type has it, in lower case; headers: names in lower case; block: all behind
+    the header; place: the byte of the file where it, or its gzip member, begins."""
+
+    kind: str
+    headers: dict[bytes, bytes]
+    block: bytes
+    place: int
+
+    @property
+    def url(self) -> bytes:
+        return self.headers.get(b"warc-target-uri", b"").strip(b"<> ")
+
+
+def is_archive(start: bytes) -> bool:
+    """Whether a file that begins so, unpacked, is a WARC or ARC file."""
+    return start.lstrip(b"\r\n").startswith((b"WARC/", b"filedesc://"))
+
+
+class Stream:
+    """The bytes of a file, unpacked as far as they were needed.
+
+    buffer  those that are there; of a plain file all
+    at      index in it of the next that are to be read
+    damage  what keeps it from being read on, and where; None: nothing
+    """
+
+    def __init__(self, data: Any, place: int = 0) -> None:
+        """`place`: the byte at which to begin."""
+        self._data, self.packed = data, data[:3] == GZIP
+        self.buffer: Any = b"" if self.packed else data
+        self.at = 0 if self.packed else place
+        self.damage: tuple[int, str] | None = None
+        self._unpacker: Any = None
+        self._next = place  # byte of the file that is unpacked next
+        self._members: list[tuple[int, int]] = []  # index in the buffer, byte of the file of each
+
+    def place(self, index: int) -> int:
+        """Return the byte of the file for an index in the buffer: of a packed one, where the member
+        begins."""
+        if not self.packed:
+            return index
+        number = self._number(index)
+        return self._members[number][1] if number >= 0 else 0
+
+    def _number(self, index: int) -> int:
+        """Return the number of the member that has an index, -1: of none that is known."""
+        return bisect.bisect_right(self._members, index, key=itemgetter(0)) - 1
+
+    @property
+    def within_member(self) -> bool:
+        """Whether a member was begun and not yet found whole."""
+        return self._unpacker is not None and self.damage is None
+
+    def more(self) -> bool:
+        """Unpack on -> whether there was anything."""
+        if not self.packed or self.damage is not None:
+            return False
+        if self._unpacker is None and not self._begin_member():
+            return False
+        piece = self._data[self._next : self._next + PIECE]
+        if not piece:
+            self.damage = self._next, "the file ends within a gzip member"
+            return False
+        try:
+            self._add(self._unpacker.decompress(piece))
+        except zlib.error:
+            self._add(self._up_to_damage(piece))
+            return True
+        self._next += len(piece) - len(self._unpacker.unused_data)
+        if self._unpacker.eof:
+            self._unpacker = None
+        return True
+
+    def _add(self, data: bytes) -> None:
+        if not self.buffer:
+            self.buffer = data
+            return
+        if isinstance(self.buffer, bytes):
+            self.buffer = bytearray(self.buffer)
+        self.buffer += data
+
+    def _begin_member(self) -> bool:
+        start = self._data[self._next : self._next + 3]
+        if start != GZIP:
+            if self._data[self._next : self._next + PIECE].strip(b"\0"):
+                self.damage = self._next, "no gzip member begins there"
+            return False
+        self._unpacker = zlib.decompressobj(31)
+        self._members.append((len(self.buffer), self._next))
+        return True
+
+    def _up_to_damage(self, piece: bytes) -> bytes:
+        """Return what comes out of a damaged piece, and note where the damage shows."""
+        unpacker, at = zlib.decompressobj(31), self._members[-1][1]
+        while at < self._next:
+            step = min(PIECE, self._next - at)
+            unpacker.decompress(self._data[at : at + step])
+            at += step
+        found = bytearray()
+        for i in range(len(piece)):
+            try:
+                found += unpacker.decompress(piece[i : i + 1])
+            except zlib.error as error:
+                self.damage = self._next + i, "gzip: " + str(error).rpartition(": ")[2]
+                break
+        return bytes(found)
+
+    def drop(self) -> None:
+        """Forget what is behind us: where that is all, or much."""
+        if self.packed and (self.at == len(self.buffer) or self.at > DONE):
+            at, self.at = self.at, 0
+            self.buffer = self.buffer[at:]
+            last = max(self._number(at), 0)
+            self._members = [(start - at, place) for start, place in self._members[last:]]
+
+    def resume(self, start: re.Pattern[bytes]) -> bool:
+        """Go on at the next member in which a record begins, behind damage -> whether there is
+        one."""
+        place = self._members[-1][1] if self._members else -1
+        self.damage = self._unpacker = None
+        self.buffer, self.at = b"", 0
+        for found in _MEMBER.finditer(self._data, place + 1):
+            unpacker = zlib.decompressobj(31)
+            try:
+                first = unpacker.decompress(self._data[found.start() : found.start() + PIECE])
+            except zlib.error:
+                continue
+            if start.search(first):
+                self._next = found.start()
+                self._members = []
+                return True
+        return False
+
+    def find(
+        self, pattern: re.Pattern[bytes], start: int, stop: int = sys.maxsize
+    ) -> re.Match[bytes] | None:
+        """Search from an index on, to index `stop`, the end or damage."""
+        found = pattern.search(self.buffer, start, stop)
+        while found is None and len(self.buffer) < stop:
+            start = max(start, len(self.buffer) - START)
+            if not self.more():
+                return None
+            found = pattern.search(self.buffer, start, stop)
+        return found
+
+    def reach(self, start: int, stop: int) -> int:
+        """Unpack up to index `stop` of a block that begins at `start` -> how far it reaches: less
+        at the end, and where a new member begins with a record."""
+        while len(self.buffer) <= stop + 4 and self._edge(start, stop) == stop:
+            if len(self.buffer) >= stop and not self.within_member:
+                break
+            if not self.more():
+                break
+        return min(self._edge(start, stop), len(self.buffer))
+
+    def _edge(self, start: int, stop: int) -> int:
+        for index, _ in reversed(self._members):
+            if index <= start:
+                break
+            if index < stop and is_archive(bytes(self.buffer[index : index + 16])):
+                return index
+        return stop
+
+
+def records(file: BinaryIO, data: Any, bad: Bad) -> Iterator[Record]:
+    """The records of a file; the block of one in ABOUT may be left empty.
+
+    data    its bytes: an mmap
+    bad     called with each that cannot be taken
+    memory  that of a record, and a few MiB
+    """
+    quick = _Quick(data)
+    yield from quick.run(file)
+    last, start, known = quick.last, 0, quick.yielded
+    if last is not None:
+        # Where members and records do not go together, FastWARC knows no places.
+        heard: list[bytes] = []
+        again = next(_slowly(data, last.place, lambda name, _: heard.append(name)), None)
+        if again is not None and again.headers == last.headers and not heard:
+            start, known = last.place, 1
+    yield from islice(_slowly(data, start, bad), known, None)
+
+
+class _Quick:
+    """Reads records by FastWARC.
+
+    last     the last record that was yielded, from which to read on
+    yielded  how many were
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data, self._packed = data, data[:3] == GZIP
+        self.last: Record | None = None
+        self.yielded = 0
+
+    def run(self, file: BinaryIO) -> Iterator[Record]:
+        """Yield each record once the next one was found behind it. The last one is not yielded."""
+        try:
+            from fastwarc.warc import ArchiveIterator
+        except ImportError:
+            return
+        file.seek(0)
+        held: Record | None = None
+        try:
+            for record in ArchiveIterator(file, parse_http=False):
+                if held is not None and record.stream_pos <= held.place:
+                    return  # several records in a gzip member: it does not know where they begin
+                if held is not None:
+                    self.last, self.yielded = held, self.yielded + 1
+                    yield held
+                held = self._taken(record)
+                if held is None:
+                    return
+        except OSError:
+            return
+
+    def _taken(self, record: Any) -> Record | None:
+        """A record in which nothing is odd."""
+        place = record.stream_pos
+        headers = {name.lower(): value for name, value in record.headers.items_bytes()}
+        kind = headers.get(b"warc-type", b"").decode("latin-1").lower()
+        if self._packed and self._data[place : place + 3] != GZIP:
+            return None
+        if headers.get(b"content-length") != b"%d" % record.content_length:
+            return None
+        if kind in ABOUT:
+            return Record(kind, headers, b"", place)
+        block = record.reader.read()
+        return Record(kind, headers, block, place) if len(block) == record.content_length else None
+
+
+def _slowly(data: Any, place: int, bad: Bad) -> Iterator[Record]:
+    """Yield the records from a byte on at which one begins."""
+    stream = Stream(data, place)
+    while len(stream.buffer) < 16 and stream.more():
+        pass
+    arc = bytes(stream.buffer[:64]).lstrip(b"\r\n").startswith(b"filedesc:")
+    reader = _Arc(stream, bad) if arc else _Reader(stream, bad)
+    while True:
+        yield from reader.run()
+        if stream.damage is None or not stream.resume(reader.start):
+            return
+
+
+class _Reader:
+    """Reads the records of a WARC stream, up to its end or damage."""
+
+    start = _WARC
+
+    def __init__(self, stream: Stream, bad: Bad) -> None:
+        self._stream, self._bad = stream, bad
+        self._reported = False  # the damage of the stream
+
+    def run(self) -> Iterator[Record]:
+        stream, self._reported = self._stream, False
+        while self._skip_space():
+            begin = stream.at
+            found = self._head()
+            if found is not None:
+                record = self._record(begin, *found)
+                if record is not None:
+                    yield record
+
+    def _skip_space(self) -> bool:
+        """Skip what is between records -> whether there is another."""
+        stream = self._stream
+        while True:
+            found = _SPACE.match(stream.buffer, stream.at)
+            stream.at = found.end() if found else stream.at
+            stream.drop()
+            if stream.at < len(stream.buffer):
+                return True
+            if not stream.more():
+                if stream.damage is not None and not self._reported:
+                    self._report(b"byte %d" % stream.place(stream.at), "")
+                return False
+
+    def _head(self) -> tuple[dict[bytes, bytes], int] | None:
+        """Read a header -> it, and where the block begins. None: there is none, and we stand at
+        the next."""
+        stream = self._stream
+        begin = stream.at
+        while len(stream.buffer) - begin < 64 and stream.more():
+            pass
+        if self.start.match(stream.buffer, begin) is None:
+            name = b"byte %d" % stream.place(begin)
+            line = quoted(bytes(stream.buffer[begin : begin + 64]))
+            self._go_on(name, begin, f"no record begins there: {line}")
+            return None
+        end = self._end_of_head(begin)
+        if end is None:
+            self._go_on(b"byte %d" % stream.place(begin), begin + 5, "its header does not end")
+            return None
+        return self._headers(bytes(stream.buffer[begin:end])), end
+
+    def _end_of_head(self, begin: int) -> int | None:
+        found = self._stream.find(_BLANK, begin, begin + HEAD)
+        return found.end() if found else None
+
+    def _headers(self, head: bytes) -> dict[bytes, bytes]:
+        return headers_of(head)
+
+    def _record(self, begin: int, headers: dict[bytes, bytes], start: int) -> Record | None:
+        stream = self._stream
+        kind = headers.get(b"warc-type", b"").decode("latin-1").lower()
+        record = Record(kind, headers, b"", stream.place(begin))
+        name = record.url or b"byte %d" % record.place
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or len(length) > 18:
+            what = f"its Content-Length is no number: {quoted(length)}" if length else None
+            self._go_on(name, start, what or "it has no Content-Length")
+            return None
+        stop = start + int(length)
+        reached = stream.reach(start, stop)
+        if reached < stop or not self._ends(stop):
+            self._wrong_length(name, start, stop, reached)
+            return None
+        stream.at = stop
+        return record._replace(block=bytes(stream.buffer[start:stop]))
+
+    def _ends(self, stop: int) -> bool:
+        """Whether a block that ends there is followed by a record, or the end."""
+        stream = self._stream
+        found = _SPACE.match(stream.buffer, stop)
+        end = found.end() if found else stop
+        if end == len(stream.buffer):
+            return stream.damage is None or stream.place(stop) != stream.place(end)
+        if stream.buffer[stop:end].count(b"\n") >= 2:
+            return True
+        return self.start.match(stream.buffer, end) is not None
+
+    def _wrong_length(self, name: bytes, start: int, stop: int, reached: int) -> None:
+        stream = self._stream
+        if stream.damage is not None and reached >= len(stream.buffer) - 4:
+            self._report(name, "")
+            stream.at = len(stream.buffer)
+            return
+        found = stream.find(self.start, start)
+        if found is None:
+            what = f"it is cut short after {reached - start} of {stop - start} bytes"
+            if reached == stop:
+                what = f"its Content-Length is {stop - start}, but its block goes on"
+            self._go_on(name, len(stream.buffer), what)
+            return
+        size = len(bytes(stream.buffer[start : found.start()]).rstrip(b"\r\n"))
+        what = (
+            f"its Content-Length is {stop - start}, but the next record begins after {size} bytes"
+        )
+        self._report(name, what)
+        stream.at = found.start()
+
+    def _go_on(self, name: bytes, start: int, what: str) -> None:
+        """Report a record, and go to the next one from an index on."""
+        stream = self._stream
+        found = stream.find(self.start, start)
+        self._report(name, what)
+        stream.at = found.start() if found else len(stream.buffer)
+
+    def _report(self, name: bytes, what: str) -> None:
+        damage = self._stream.damage
+        if damage is not None and not _URL.match(name):  # it may be damaged, too
+            name = b"byte %d" % self._stream.place(self._stream.at)
+        if damage is not None:
+            what, self._reported = f"damaged at byte {damage[0]}: {damage[1]}", True
+        self._bad(name, what)
+
+
+class _Arc(_Reader):
+    """The same of an ARC stream, whose header is a line: URL, address, date, type, .., length."""
+
+    start = _ARC
+
+    def _end_of_head(self, begin: int) -> int | None:
+        found = self.start.match(self._stream.buffer, begin)
+        return found.end() if found else None
+
+    def _headers(self, head: bytes) -> dict[bytes, bytes]:
+        url, _, date, kind, *_, length = head.split()
+        of_file = url.lower().startswith(b"filedesc:")
+        return {
+            b"warc-type": b"warcinfo" if of_file else b"response", b"warc-target-uri": url,
+            b"warc-date": date, b"content-length": length,
+            b"content-type": b"application/http" if url[:4].lower() == b"http" else kind,
+        }  # fmt: skip
