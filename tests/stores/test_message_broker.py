@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 from commands import Run, run
 
 from winkformats.messagestore import rdq
+from winkformats.messagestore.index import ids_of
 from winkfs.errors import Refusal
+from winkfs.stores.messagestore.check import verify
 from winkfs.stores.messagestore.records import migrate
 from winkfs.stores.messagestore.store import MessageStore
 
@@ -142,3 +147,83 @@ def test_damage_of_version_1_is_reported_kept_and_costs_itself(
     done = run("fct", "scan", torn)
     assert done.status == 0 and len(done.out.splitlines()) == 8
     assert "are no message" in done.err
+
+
+# --- after a clean shutdown: files that RabbitMQ 3.10.8 wrote ---
+
+CLEAN = Path(__file__).parents[1] / "golden" / "messagestore" / "broker-clean"
+WANTED = json.loads((CLEAN / "manifest.json").read_text())["refs"]
+ALL = {f"{number:03d}": 1 for number in range(13)}
+
+
+def held(path: Path) -> tuple[dict[str, int], list[str]]:
+    """-> references of the messages by what is in their bodies, and the problems."""
+    with MessageStore(str(path)) as store:
+        rows = store.rows()
+        found = {}
+        for msg_id, refs in zip(ids_of(rows), rows.refs.tolist(), strict=True):
+            body = store.read(msg_id)
+            at = body.index(b"number ") + 7
+            found[body[at : at + 3].decode()] = refs
+        return found, store.problems
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return shutil.copytree(CLEAN, tmp_path / "clean")
+
+
+def test_after_a_clean_shutdown_consumed_messages_are_not_back(
+    clean: Path, tmp_path: Path, run: Run
+) -> None:
+    assert held(clean) == (WANTED, [])
+    assert run("store", "verify", clean).status == 0
+    assert b"broker_index: read" in run("store", "stats", clean).out
+    assert run("store", "salvage", clean, tmp_path / "saved").status == 0
+    assert held(tmp_path / "saved") == (WANTED, [])
+    with MessageStore(str(clean), "a", force=True) as store:
+        gone = next(iter(ids_of(store.rows())))
+        store.remove(gone)
+    left, problems = held(clean)  # by an index of ours
+    assert len(left) == len(WANTED) - 1 and left.items() <= WANTED.items() and problems == []
+    os.rename(clean / "clean.dot.old", clean / "clean.dot")  # a broker was here since
+    assert held(clean) == (WANTED, [])
+    with MessageStore(str(clean), "a", force=True) as store:
+        assert set(store.rows().refs.tolist()) == {1, 3}
+    assert held(clean) == (WANTED, [])
+
+
+@pytest.mark.parametrize("name", ["msg_store_index.ets", "file_summary.ets", "clean.dot"])
+def test_a_broker_s_index_that_is_gone_is_not_believed(clean: Path, name: str) -> None:
+    os.unlink(clean / name)
+    assert held(clean) == (ALL, [])
+    with MessageStore(str(clean)) as store:
+        assert ("is not read" in store.stats().get("broker_index", "")) == (name != "clean.dot")
+
+
+def test_segments_that_are_not_as_the_broker_left_them_are_reported(clean: Path) -> None:
+    with (clean / "2.rdq").open("ab") as file:
+        file.write(record(200))
+    with MessageStore(str(clean)) as store:
+        assert "segment 2 is not as the broker left it" in store.stats()["broker_index"]
+        assert id_of(200) in store and store.problems == []
+    assert "segment 2 is not as" in verify(str(clean)).notes[0]
+    os.unlink(clean / "1.rdq")
+    with MessageStore(str(clean)) as store:
+        assert "segment 1 is missing: 5 messages are lost" in store.problems[0]
+
+
+def test_damage_in_a_broker_s_index_is_one_line_or_less(clean: Path) -> None:
+    """No crash; and no message that is held is away without a line."""
+    rng = random.Random(5)
+    for name in ("msg_store_index.ets", "file_summary.ets"):
+        raw = (clean / name).read_bytes()
+        for _ in range(150):
+            data = bytearray(raw)
+            at = rng.randrange(len(data))
+            data[at] = rng.choice((0, 1, 3, 97, 98, 104, 127, 255, data[at] ^ 1))
+            (clean / name).write_bytes(data[: rng.choice((len(data), len(data), at))])
+            with MessageStore(str(clean)) as store:
+                assert len(store) >= len(WANTED) or store.problems
+                assert len(store) == len(WANTED) or store.stats()["broker_index"] != "read"
+        (clean / name).write_bytes(raw)

@@ -3,21 +3,33 @@
 After a clean shutdown a broker keeps its index in files beside the segments, and believes it: when
 a segment was changed meanwhile, its queues crash at the first read. Without `clean.dot` it makes
 its index anew of the segments.
+
+    msg_store_index.ets  rows {msg_location, id, references, segment, offset, size}
+    file_summary.ets     rows {file_summary, segment, bytes held, left, right, bytes, ...}, in later
+                         versions without left and right
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from winkformats.disk.paths import absolute
 from winkformats.disk.storage import Directory
+from winkformats.errors import CorruptError
+from winkformats.messagestore import ets
+from winkformats.messagestore.index import LAST, Rows, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL
+from winkformats.messagestore.segment import ID
 from winkfs.errors import Refusal
 
 CLEAN: Final = "clean.dot"
 TABLE: Final = "msg_store_index.ets"
-FILES: Final = (CLEAN, TABLE, "file_summary.ets")
+SUMMARY: Final = "file_summary.ets"
+FILES: Final = (CLEAN, TABLE, SUMMARY)
 FOLDERS: Final = ("msg_store_persistent", "msg_store_transient")
 OLD: Final = ".old"  # behind the name of what it is not to believe any more
 
@@ -40,6 +52,85 @@ def evidence_beside(directory: Directory) -> str:
             return f"{name} is there"
     folder = PurePath(absolute(directory.path)).name
     return f"it is named {folder}" if folder in FOLDERS else ""
+
+
+class Recorded(NamedTuple):
+    """What a broker knew at its clean shutdown.
+
+    rows     its messages, in the segments of these numbers
+    numbers  the segments of which it says what is in them
+    notes    why others are not among them, a line each
+    """
+
+    rows: Rows
+    numbers: set[int]
+    notes: list[str]
+
+
+def recorded(
+    directory: Directory, sizes: dict[int, int], say: Callable[[str], object]
+) -> Recorded | None:
+    """Read its index, where it is to be believed; None: there was no clean shutdown. A segment that
+    is not as it was then is left out, with a note.
+
+    sizes  of the segments that are there
+    say    is told of segments that are gone
+    """
+    if not directory.exists(CLEAN):
+        return None
+    try:
+        messages, files = (
+            _table(directory, name, row)
+            for name, row in ((TABLE, "msg_location"), (SUMMARY, "file_summary"))
+        )
+        held = [row for row in messages if _integer(row[1])]
+        columns = np.array([[_integer(row[i]) for row in held] for i in (2, 3, 4, 1)], np.int64)
+        ids = b"".join(_id(row[0]) for row in held)
+        if (
+            (columns < 0).any()
+            or (columns > LAST).any()
+            or len({row[0] for row in held}) < len(held)
+        ):
+            raise ValueError("a number that can be none, or an id that comes twice")
+        known = {
+            _integer(row[0]): (_integer(row[1]), _integer(row[4 if len(row) > 6 else 2]))
+            for row in files
+        }
+    except (CorruptError, FileNotFoundError, ValueError, IndexError) as error:
+        note = (
+            f"the broker's index is not read, each message of the segments is there once: {error}"
+        )
+        return Recorded(Rows.joined([]), set(), [note])
+    rows = Rows(words_of(ids), *columns)
+    good, notes = set[int](), list[str]()
+    for number in sorted({*known, *rows.file.tolist()}):
+        here = rows.file == number
+        mine, end = rows.size[here], int((rows.offset + rows.size)[here].max(initial=0))
+        if known.get(number) == (int(mine.sum()), sizes.get(number)) and end <= sizes[number]:
+            good.add(number)
+        elif number in sizes:
+            what = "not as the broker left it, each message in it is there once"
+            notes.append(f"segment {number} is {what}")
+        elif len(mine):
+            say(f"{directory.path}: segment {number} is missing: {len(mine)} messages are lost")
+    return Recorded(rows.take(np.isin(rows.file, list(good))), good, notes)
+
+
+def _table(directory: Directory, name: str, row: str) -> list[tuple[ets.Field, ...]]:
+    with directory.open(name, follow=False) as storage:
+        return ets.rows(storage, row)
+
+
+def _integer(field: ets.Field) -> int:
+    if not isinstance(field, int):
+        raise ValueError(f"{field!r} is no number")
+    return field
+
+
+def _id(field: ets.Field) -> bytes:
+    if not isinstance(field, bytes) or len(field) != ID:
+        raise ValueError(f"{field!r} is no id")
+    return field
 
 
 def check(found: str, path: str, *, more: str = "") -> None:

@@ -27,6 +27,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     report = Report()
     directory = directory_of(path)
     state = load(directory, report.add, removed=True)
+    report.notes += [f"{path}: {note}" for note in (state.recorded.notes if state.recorded else ())]
     rows = [rows for rows in state.index.rows() if len(rows.file)]
     for number, segment in state.segments.items():
         mine = [some.take(some.file == number) for some in rows]
@@ -77,6 +78,7 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
     problems: list[str] = []
     directory = directory_of(path)
     state = load(directory, problems.append, removed=True)
+    recorded = state.recorded.numbers if state.recorded else set()
     create(target, checksums=state.checksums)
     saved = taken = lost = 0
     with MessageStore(target, "a") as into:
@@ -86,7 +88,8 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
                 lost += bad
                 for message in messages:
                     place = state.index.get(message.msg_id)
-                    if place is None and state.generation and not problems:
+                    known = state.generation or number in recorded
+                    if place is None and known and not problems:
                         continue  # it was removed
                     if place is not None and place[:2] != (number, message.offset):
                         continue

@@ -2,7 +2,7 @@
 
 The snapshot `index` says it up to a moment; behind that the segments say what was added, and the
 journal what was removed, held again, or moved. Without a snapshot, as of a directory that another
-program wrote, each message of the segments is there once.
+program wrote, each message of the segments is there once, unless a broker's own index is there.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from winkformats.messagestore.journal import (
 )
 from winkformats.messagestore.segment import Scan
 from winkfs.errors import Refusal
+from winkfs.stores.messagestore import broker
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
 NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
@@ -110,6 +111,7 @@ class State:
     torn        segments of which what is cut is not known to be dead
     redo        segments whose compaction began -> the messages that stay
     later       id -> where it is, too: what is said to be its message may have been removed
+    recorded    what a broker's own index says, None: there is none
     """
 
     index: Index = field(default_factory=Index)
@@ -123,6 +125,7 @@ class State:
     torn: set[int] = field(default_factory=set)
     redo: dict[int, Rows] = field(default_factory=dict)
     later: dict[bytes, list[Place]] = field(default_factory=dict)
+    recorded: broker.Recorded | None = None
 
 
 def is_store(path: str) -> bool:
@@ -191,7 +194,8 @@ def _moved_on(directory: Directory, state: State) -> bool:
 
 
 def _load(directory: Directory, say: Say, *, last: bool) -> State:
-    snapshot, state = _snapshot(directory, say), State()
+    clean = directory.exists(broker.CLEAN)  # an index of ours is older then
+    snapshot, state = None if clean else _snapshot(directory, say), State()
     past, ends, covered = list[Entry](), False, dict[int, tuple[int, int]]()
     if snapshot is not None:
         head, known = snapshot
@@ -206,8 +210,12 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
         known = _still_there(known, segments, changes.resets, say, directory.path)
         state.index.add_many(changes.applied(known))  # each id once
         _missing(head, past, changes, segments, say, directory.path)
-    else:
+    elif not clean:
         _without_index(directory, segments, say)
+    elif found := broker.recorded(directory, {n: s.size for n, s in segments.items()}, say):
+        state.index.add_many(found.rows)
+        covered = dict.fromkeys(found.numbers, (0, SEALED))
+        state.recorded = found
     parts = [_kept(kept) for number, kept in changes.resets.items() if number in segments]
     state.clean = ends and not past and covered.keys() == segments.keys()
     for number, segment in segments.items():

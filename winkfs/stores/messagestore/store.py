@@ -832,7 +832,8 @@ class MessageStore(Keeping):
         return self._access.picture(self)
 
     def stats(self) -> dict[str, Any]:
-        """Messages, their bytes, segments, bytes that are dead, and what the index takes."""
+        """Messages, their bytes, segments, bytes that are dead, and what the index takes; after a
+        clean shutdown of a broker, whether its index was read."""
         with self._lock:
             segments = list(self.segments.values())
             size = sum(segment.size for segment in segments)
@@ -844,7 +845,12 @@ class MessageStore(Keeping):
                 "dead_bytes": size - valid - sum(s.version.START for s in segments),
                 "index_memory": self.index.memory,
                 "to_compact": len(self.candidates()),
+                **self._of_broker(),
             }  # fmt: skip
+
+    def _of_broker(self) -> dict[str, str]:
+        recorded = self._state.recorded
+        return {} if recorded is None else {"broker_index": "; ".join(recorded.notes) or "read"}
 
 
 def _batches(messages: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
