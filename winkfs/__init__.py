@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from winkfs.errors import Refusal as Refusal
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
+    from winkfs.names import name_of_path as name_of_path
+    from winkfs.names import path_of as path_of
     from winkfs.reader import Reader as Reader
     from winkfs.registry import open as open
     from winkfs.registry import pack as pack
@@ -63,8 +65,10 @@ _HOMES = {
     "Stat": "container.entry",
     "WinkError": "errors",
     "create": "container.container",
+    "name_of_path": "names",
     "open": "registry",
     "pack": "registry",
+    "path_of": "names",
     "reindex": "registry",
     "verify": "registry",
 }

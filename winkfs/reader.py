@@ -17,7 +17,7 @@ from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NoSuchFile, NotDirectory, Refusal
-from winkfs.names import Name, to_bytes, to_str
+from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
 
@@ -173,17 +173,23 @@ class Reader(ABC):
             if match is None or match(entry.name):
                 yield entry.name
 
-    # --- names as paths ---
+    # --- names as paths, see `winkfs.path_of` ---
 
     def exists(self, path: Name) -> bool:
-        """Whether there is a file of this name, or a directory: a name that begins with it and "/".
+        """Whether there is a file of this name, or a file or directory with this path.
 
         cost  a file: one `stat`; else a scan up to the first name below it
         """
-        name = to_bytes(path).strip(b"/")
-        if not name or name in self:
+        given = to_bytes(path)
+        known, name = given.strip(b"/"), name_at(given.strip(b"/"))
+        if not known or given in self:
             return True
-        return any(True for _ in self.scan(prefix=name + b"/"))
+        if NO_NAME in name:
+            return False
+        if name in self and not known.endswith(OWN):
+            return True
+        below = any(True for _ in self.scan(prefix=name + b"/"))
+        return below and (not known.endswith(OWN) or self._is_file(name))
 
     def listdir(self, path: Name = "") -> list[str]:
         """The names directly below a directory, sorted, as os.listdir returns them.
@@ -200,32 +206,63 @@ class Reader(ABC):
         cost  one scan of all that is below; memory: the names
         """
         root = to_str(top).strip("/")
+        name = to_str(name_below(to_bytes(root)))
         tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
-        for path, is_directory in self._listed(f"{root}/" if root else ""):
-            parent, _, name = path.rpartition("/")
-            tree.setdefault(parent, (set(), set()))[not is_directory].add(name)
+        for below, is_directory in self._listed(f"{name}/" if root else ""):
+            rest = _path(below[len(name) + 1 :] if root else below)
+            path = f"{root}/{rest}" if root else rest
+            parent, _, name_here = path.rpartition("/")
+            tree.setdefault(parent, (set(), set()))[not is_directory].add(name_here)
             while parent != root:
-                parent, _, name = parent.rpartition("/")
-                tree.setdefault(parent, (set(), set()))[0].add(name)
+                parent, _, name_here = parent.rpartition("/")
+                tree.setdefault(parent, (set(), set()))[0].add(name_here)
+        if root and any(tree[root]) and self._is_file(name):
+            tree[root][1].add(to_str(SELF))
         left = [root]
         while left:
             here = left.pop()
-            directories, files = (sorted(names) for names in tree.get(here, (set(), set())))
-            yield here, directories, files
-            left += [f"{here}/{name}" if here else name for name in reversed(directories)]
+            directories, files = tree.get(here, (set(), set()))
+            for both in directories & files:
+                files.remove(both)
+                tree[f"{here}/{both}" if here else both][1].add(to_str(SELF))
+            yield here, sorted(directories), sorted(files)
+            below_here = sorted(directories, reverse=True)
+            left += [f"{here}/{each}" if here else each for each in below_here]
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
         """Names that begin so, and whether each is that of a directory."""
         return ((e.name, e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
 
+    def _is_file(self, name: Name) -> bool:
+        """Whether there is a file of this name, not a directory."""
+        return name in self and self.stat(name).ftype != FileType.DIR
+
+    def _stat_at(self, path: str) -> Stat:
+        """Raises FileNotFoundError."""
+        name = name_at(to_bytes(path))
+        if NO_NAME in name:
+            raise NoSuchFile("no such file", path)
+        return self.stat(name)
+
     def _below(self, path: str) -> tuple[set[str], set[str]]:
-        """Names of directories and of other files directly below a directory."""
-        prefix = f"{path}/" if path else ""
+        """What directories and other files directly below a directory are called."""
+        name = to_str(name_below(to_bytes(path)))
+        prefix = f"{name}/" if path else ""
         directories: set[str] = set()
         files: set[str] = set()
-        for path, is_directory in self._listed(prefix):
-            name, slash, _ = path[len(prefix) :].partition("/")
-            (directories if slash or is_directory else files).add(name)
-        if not directories and not files and path and self.stat(path).ftype != FileType.DIR:
+        for below, is_directory in self._listed(prefix):
+            part, slash, _ = below[len(prefix) :].partition("/")
+            (directories if slash or is_directory else files).add(part)
+        directories, files = set(map(_path, directories)), set(map(_path, files - directories))
+        if path and (directories or files):
+            if self._is_file(name):
+                files.add(to_str(SELF))
+        elif path and self._stat_at(path).ftype != FileType.DIR:
             raise NotDirectory("not a directory", path)
         return directories, files
+
+
+def _path(name: str) -> str:
+    """See `names.path_of`. Cost: nothing but a look at most."""
+    odd = name[:1] in "/." or name[-1:] == "/" or "@" in name or "//" in name or "/." in name
+    return path_of(name) if odd else name

@@ -6,6 +6,7 @@ import itertools
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -28,26 +29,96 @@ def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
     return tmp_path / "c"
 
 
-NO_PATHS = ["../up", "/abs", "a/../../up", "a//b", "./a", "a/.", "..", ".", "a/" + "n" * 256]
+NO_PATHS = {
+    "../up": "@../up", "/abs": "@/abs", "a/../../up": "a/@../@../up", "a//b": "a/@/b",
+    "./a": "@./a", "a/.": "a/@.", "..": "@..", ".": "@.", "a/": "a/@", "@": "@@", "@file": "@@file",
+    "http://a.org/": "http:/@/a.org/@",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [*itertools.product(NO_PATHS, [winkfs.FileType.FILE, LINK, DIR]), ("a/", LINK)],
-)
-def test_names_that_are_no_path_are_left_out_and_said(
+@pytest.mark.parametrize("kind", [winkfs.FileType.FILE, LINK, DIR])
+@pytest.mark.parametrize("name", NO_PATHS)
+def test_a_name_that_is_no_path_leads_out_of_no_directory(
     tmp_path: Path, name: str, kind: winkfs.FileType
 ) -> None:
+    if kind == DIR and name.endswith("/"):
+        pytest.skip("no directory has such a name")
     data = b"" if kind == DIR else b"target"
     base = container(tmp_path, (name, data, kind), ("good", b"1"))
     notes: list[Note] = []
     report = unpack(base, tmp_path / "in/out", note=notes.append)
-    assert [n.name for n in notes] == [name.encode()]
-    assert (report.files, report.failed) == (1, 1)
+    assert (notes, report.failed, report.files) == ([], 0, 2 if kind == winkfs.FileType.FILE else 1)
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == [
         "c.cat", "c.data", "c.idx", "in",
     ]  # fmt: skip
-    assert [p.name for p in (tmp_path / "in").rglob("*")] == ["out", "good"]
+    out = tmp_path / "in/out"
+    assert os.listdir(tmp_path / "in") == ["out"]
+    made = NO_PATHS[name]
+    assert {str(path.relative_to(out)) for path in out.rglob("*")} == (
+        {"good", made} | {str(parent) for parent in Path(made).parents} - {"."}
+    )
+    if kind == DIR:
+        assert (out / made).is_dir()
+    elif kind == LINK:
+        assert os.readlink(out / made) == "target"
+    else:
+        assert (out / made).read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["a/" + "n" * 256, "@" * 255])
+def test_names_that_are_too_long_for_a_path_are_left_out_and_named(
+    tmp_path: Path, name: str
+) -> None:
+    base = container(tmp_path, (name, b"1"), ("good", b"1"))
+    notes: list[Note] = []
+    report = unpack(base, tmp_path / "out", note=notes.append)
+    assert [n.name for n in notes] == [name.encode()] and "bytes, more than" in notes[0].what
+    assert (report.files, report.failed) == (1, 1)
+    assert os.listdir(tmp_path / "out") == ["good"]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(["a", "a/b", "a/b/c"])])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_goes_into_the_directory_of_its_name(
+    tmp_path: Path, order: tuple[str, ...], link: bool
+) -> None:
+    kind = LINK if link else winkfs.FileType.FILE
+    base = container(tmp_path, *((name, name.encode(), kind) for name in order))
+    for force in (False, True):
+        notes: list[Note] = []
+        report = unpack(base, tmp_path / "out", force=force, note=notes.append)
+        assert report.failed == len(notes) == 0
+        found = {
+            str(path.relative_to(tmp_path / "out")): os.readlink(path) if link else path.read_text()
+            for path in (tmp_path / "out").rglob("*")
+            if path.is_symlink() or not path.is_dir()
+        }
+        assert found == {"a/@file": "a", "a/b/@file": "a/b", "a/b/c": "a/b/c"}
+    assert unpack(base, tmp_path / "out", note=notes.append).failed == 3
+    assert {note.what for note in notes} == {THERE}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("order", ["a a/b", "a/b a"])
+def test_a_file_that_was_there_goes_into_no_directory(
+    tmp_path: Path, order: str, force: bool
+) -> None:
+    """Its size and time are those of the file in the container."""
+    base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_bytes(b"x")
+    with winkfs.open(base) as c:
+        at = c.stat("a").mtime_ns
+    os.utime(out / "a", ns=(at, at))
+    time.sleep(0.02)  # the clock of files is a coarse one
+    report = unpack(base, out, force=force, note=lambda note: None)
+    if force and order == "a a/b":
+        assert report.failed == 0 and (out / "a/@file").read_bytes() == b"1"
+    else:
+        assert report.failed == (1 if force else 2)
+        assert (out / "a").read_bytes() == (b"1" if force else b"x")
+    assert sorted(os.listdir(out)) == ["a", "first"]
 
 
 @pytest.mark.parametrize("swap", [False, True])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import escapes
 import pytest
 from constants import shrink
 from test_mount_names import at, listed, refused
@@ -33,8 +34,11 @@ from winkmount.source import UNREADABLE, Attr
 
 pytestmark = pytest.mark.in_memory
 
-PARTS = [b"a", b"b", b"b-", b"b.", b"b0", b"c", b"..", b"", b"\xff\xfe", b"x" * 256, b"y" * 200]
-CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1]
+PARTS = [
+    b"a", b"b", b"b-", b"b.", b"b0", b"c", b"..", b"", b"\xff\xfe", b"x" * 256, b"y" * 200, b"@",
+    b"@file",
+]  # fmt: skip
+CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1, 1, 1]
 KINDS = [FileType.FILE, FileType.FILE, FileType.EXEC, FileType.LINK, FileType.DIR]
 MODES = {FileType.FILE: 0o644, FileType.EXEC: 0o755, FileType.LINK: 0o777, FileType.DIR: 0o755}
 
@@ -82,19 +86,7 @@ def names_of(rng: random.Random, count: int) -> list[bytes]:
 
 def model(files: dict[bytes, File]) -> dict[bytes, File | None]:
     """Path -> what is shown there; None: a directory without an entry."""
-    paths = {
-        name: file
-        for name, file in files.items()
-        if len(name) < 4096
-        and all(0 < len(p) < 256 and p not in (b".", b"..") for p in name.split(b"/"))
-    }
-    shown: dict[bytes, File | None] = dict(paths)
-    for name in paths:
-        above = name
-        while above := above.rpartition(b"/")[0]:
-            file = shown.get(above)
-            shown[above] = file if file and file.ftype == FileType.DIR else None
-    return shown
+    return escapes.shown(files, [n for n, file in files.items() if file.ftype == FileType.DIR])
 
 
 def check(root: Path, files: dict[bytes, File]) -> None:
@@ -104,7 +96,10 @@ def check(root: Path, files: dict[bytes, File]) -> None:
     assert set(shown) == set(expected)
     for path, file in expected.items():
         check_file(source, path, file, shown[path])
-        for wrong in {path + b"!", path + b"0", path + b"/!", path[:-1]} - {b"", *shown, *files}:
+        for wrong in {path + b"!", path + b"0", path + b"/!", path[:-1].rstrip(b"/")} - {
+            b"",
+            *shown,
+        }:
             assert source.view.attr(wrong) is None
     numbers = numbered.numbered()
     assert numbers is not None

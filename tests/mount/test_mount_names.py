@@ -112,7 +112,7 @@ def test_prefixes_are_directories(base: str) -> None:
 
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("late", [False, True])
-def test_directory_wins_over_a_file_of_the_same_name(base: str, mode: str, late: bool) -> None:
+def test_a_file_is_in_the_directory_of_its_name(base: str, mode: str, late: bool) -> None:
     """late: the names below came after the order was made."""
     made(base, "a/b", "a/x", *(() if late else ("a/b/c", "a/b/d")))
     if late:
@@ -120,33 +120,122 @@ def test_directory_wins_over_a_file_of_the_same_name(base: str, mode: str, late:
         with winkfs.open(base, "a") as container:
             container.put_many([("a/b/c", b""), ("a/b/d", b"")])
     view = opened(base, mode)
-    assert walk(view) == {b"a/", b"a/b/", b"a/b/c", b"a/b/d", b"a/x"}
+    assert walk(view) == {b"a/", b"a/b/", b"a/b/@file", b"a/b/c", b"a/b/d", b"a/x"}
+    assert view.read(at(view, "a/b/@file"), 0, 9) == b"a/b"
     view.close()
 
 
-def test_hidden_file_comes_to_light_when_the_directory_goes(base: str) -> None:
+def test_a_directory_with_the_file_of_its_name_is_not_empty(base: str) -> None:
     view = opened(made(base, "a", "a/b"))
-    directory = at(view, "a")
-    view.unlink(directory, b"b")
-    assert walk(view) == {b"a/"}
+    view.unlink(at(view, "a"), b"b")
+    assert walk(view) == {b"a/", b"a/@file"}
+    with refused(errno.ENOTEMPTY):
+        view.rmdir(view.root, b"a")
+    view.rename(at(view, "a"), b"@file", view.root, b"c")
     view.rmdir(view.root, b"a")
-    assert walk(view) == {b"a"}
+    assert walk(view) == {b"c"}
     view.close()
+    assert contents(base) == {"c": b"a"}
 
 
-def test_hidden_files_move_with_the_directory_above_them(base: str) -> None:
-    view = opened(made(base, "top/a", "top/a/b", "x"))
+def contents(base: str) -> dict[str, bytes]:
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as container:
+        return {name: container.read(name) for name in container.names()}
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_files_move_with_the_directory_of_their_name(base: str, synced: bool) -> None:
+    view = opened(made(base, "top", "top/a", "top/a/b", "x"))
     view.rename(view.root, b"top", view.root, b"new")
-    assert walk(view) == {b"new/", b"new/a/", b"new/a/b", b"x"}
-    view.unlink(at(view, "new/a"), b"b")
-    view.rmdir(at(view, "new"), b"a")
-    assert walk(view) == {b"new/", b"new/a", b"x"}
+    assert walk(view) == {b"new/", b"new/@file", b"new/a/", b"new/a/@file", b"new/a/b", b"x"}
+    if synced:
+        view.sync()
+    view.rename(at(view, "new"), b"a", view.root, b"b")
+    view.unlink(at(view, "b"), b"b")
+    assert walk(view) == {b"new/", b"new/@file", b"b/", b"b/@file", b"x"}
     view.close()
-    assert set(walk(opened(base, "r"))) == {b"new/", b"new/a", b"x"}
+    assert contents(base) == {"new": b"top", "b": b"top/a", "x": b"x"}
+    assert walk(opened(base, "r")) == {b"new", b"b", b"x"}
 
 
-@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a/./b", "../a", "n" * 256, ".", "a/b//c"])
-def test_names_no_path_can_have_are_not_shown(base: str, name: str) -> None:
+@pytest.mark.parametrize("entry", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("empty", [False, True])
+def test_file_of_its_name_comes_into_a_directory(
+    base: str, entry: bool, moved: bool, empty: bool
+) -> None:
+    view = opened(made(base, *([("a", DIR)] if entry else []), "a/b", "x"))
+    if empty:
+        view.unlink(at(view, "a"), b"b")
+    new = (at(view, "a"), b"@file")
+    with refused(errno.EPERM):
+        view.mkdir(*new, 0o755, 0, 0)
+    with refused(errno.EPERM):
+        view.create(view.root, b"@file", 0o644, 0, 0)
+    with refused(errno.EPERM):
+        view.rename(view.root, b"x", view.root, b"@file")
+    if moved:
+        view.rename(view.root, b"x", *new)
+    else:
+        id = view.create(*new, 0o644, 0, 0).id
+        view.write(id, [(0, b"x")], 5)
+        with refused(errno.EEXIST):
+            view.create(*new, 0o644, 0, 0)
+    there = {b"a/", b"a/@file", *([] if empty else [b"a/b"]), *([] if moved else [b"x"])}
+    assert walk(view) == there
+    view.utime(at(view, "a"), 7, 8)
+    assert view.stat(at(view, "a")).mtime_ns == 7
+    with refused(errno.EPERM):
+        view.chmod(at(view, "a"), 0o700)
+    view.sync()
+    assert walk(view) == there
+    view.utime(at(view, "a/@file"), 7, 8)
+    view.close()
+    assert contents(base) == (
+        {"a": b"x"} | ({} if empty else {"a/b": b"a/b"}) | ({} if moved else {"x": b"x"})
+    )
+    view = opened(base)
+    if empty:
+        there = there - {b"a/", b"a/@file"} | {b"a"}
+    assert walk(view) == there
+
+
+def test_file_of_a_directory_is_removed_and_comes_again(base: str) -> None:
+    view = opened(made(base, "a", "a/b"))
+    for _ in range(2):
+        view.unlink(at(view, "a"), b"@file")
+        assert walk(view) == {b"a/", b"a/b"}
+        with refused(errno.ENOENT):
+            view.lookup(at(view, "a"), b"@file")
+        view.create(at(view, "a"), b"@file", 0o644, 0, 0)
+        assert walk(view) == {b"a/", b"a/b", b"a/@file"}
+    view.close()
+    assert contents(base) == {"a": b"", "a/b": b"a/b"}
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_followed_file_goes_into_a_directory_and_comes_out_again(base: str, order: bool) -> None:
+    made(base, "a", "x")
+    if order:
+        opened(base).close()
+    view = opened(base, "r")
+    with winkfs.open(base, "a") as container:
+        container.put("a/b", b"1")
+        container.sync()
+        view.refresh()
+        assert walk(view) == {b"a/", b"a/@file", b"a/b", b"x"}
+        assert view.read(at(view, "a/@file"), 0, 9) == b"a"
+        container.delete("a/b")
+        container.sync()
+        view.refresh()
+        assert walk(view) == {b"a", b"x"}
+
+
+@pytest.mark.parametrize(
+    "name", ["n" * 256, "a/" + "n" * 256 + "/b", "@" * 255, "a/" * 2047 + "bc"]
+)
+def test_names_that_are_too_long_for_a_path_are_not_shown(base: str, name: str) -> None:
     view = opened(made(base, name, "good"))
     assert walk(view) == {b"good"}
     with refused(errno.ENOENT):
@@ -158,7 +247,7 @@ def test_names_no_path_can_have_are_not_shown(base: str, name: str) -> None:
 def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(base: str) -> None:
     """Looking through them one by one would take seconds at each look-up."""
     with winkfs.create(base) as container:
-        container.put_many((f"a//{i}", b"") for i in range(20_000))
+        container.put_many((f"a/{'n' * 256}/{i}", b"") for i in range(20_000))
         container.put("a/good", b"")
     view = opened(base)
     with disk_calls() as calls:
@@ -170,9 +259,12 @@ def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(base: str) -> N
 
 def test_what_to_pass_over_with_a_bad_name() -> None:
     assert bad_prefix(b"a/b") is None
-    assert bad_prefix(b"a//b/c") == b"a//"
-    assert bad_prefix(b"../b") == b"../"
-    assert bad_prefix(b"a/..") == b"a/..\0"
+    long = b"n" * 256
+    assert bad_prefix(b"a//b/../c/") is None
+    assert bad_prefix(b"a/%b/b/c" % long) == b"a/%b/" % long
+    assert bad_prefix(b"a/%b" % long) == b"a/%b\0" % long
+    assert bad_prefix(b"@" * 255 + b"/a") == b"@" * 255 + b"/"
+    assert bad_prefix(b"@" * 254) is None
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -697,7 +789,7 @@ def test_directories_are_found_where_paths_are_asked_side_by_side(base: str, see
                 assert view.names.tree.implied(each) == (each in implied), each
 
 
-def test_a_name_that_begins_with_a_slash_stands_for_no_child_of_the_top(base: str) -> None:
+def test_a_name_that_begins_with_a_slash_is_in_a_directory_of_its_own(base: str) -> None:
     with winkfs.open(made(base, "a", "b", "/a", "c/d"), "a"):
         pass
     winkfs.reindex(base)
@@ -705,7 +797,8 @@ def test_a_name_that_begins_with_a_slash_stands_for_no_child_of_the_top(base: st
         container.delete("/a")
         container.put("/c", b"")
     view = opened(base, "r")
-    assert listed(view, view.root) == [b"a", b"b", b"c"]
+    assert listed(view, view.root) == [b"@", b"a", b"b", b"c"]
+    assert walk(view) == {b"@/", b"@/c", b"a", b"b", b"c/", b"c/d"}
 
 
 def test_a_directory_in_the_place_of_a_file_comes_once(base: str) -> None:

@@ -30,8 +30,8 @@ from winkmount.source import UNREADABLE, Attr
 
 pytestmark = pytest.mark.in_memory
 
-PARTS = ["a", "b", "b-", "b.", "b0", "c", "..", "", "é", "x" * 256]
-CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1]
+PARTS = ["a", "b", "b-", "b.", "b0", "c", "..", "", "é", "x" * 256, "@", "@file"]
+CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1, 1]
 KINDS = [FileType.FILE, FileType.FILE, FileType.EXEC, FileType.LINK, FileType.DIR]
 
 

@@ -1,18 +1,20 @@
 """Unpack: the files of a container back into a directory.
 
-Nothing is written outside the directory: names that are no plain path below it are left out, every
-directory on the way is opened from its parent's descriptor and a link among them is not followed,
-and every file is created, never opened.
+A name becomes a path as on a mount, see `names.shown`, so nothing is written outside the directory.
+What is too long for a path is left out. Every directory on the way is opened from its parent's
+descriptor and a link among them is not followed, and every file is created, never opened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
+import stat
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +25,17 @@ from winkfs.archive.items import MAX_RATIO, PERMISSIONS, USER, Note, Notes, Rati
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.errors import NoSuchFile, warn_of_damage
-from winkfs.names import literal_prefix, matcher, path_fault, to_bytes, to_str
+from winkfs.names import (
+    OWN,
+    SELF,
+    literal_prefix,
+    matcher,
+    name_at,
+    part_fault,
+    shown,
+    to_bytes,
+    to_str,
+)
 from winkfs.reader import Reader
 from winkfs.registry import open_silently
 
@@ -106,8 +118,8 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, Room(container, Ratio(max_ratio)), report, count, force=force,
-                same_permissions=same_permissions, same_owner=same_owner,
+                directories, container, Room(container, Ratio(max_ratio)), report, count,
+                force=force, same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
             if match is not None:
@@ -135,21 +147,23 @@ class Directories:
         self.path = root
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
-        self.made: Callable[[bytes], None] = lambda name: None  # told of each that is made
+        self.made: Callable[[bytes], None] = lambda path: None  # called for each that is made
+        # called where a file is, with the path and the directory above -> whether there is one now
+        self.makes_room: Callable[[bytes, int], bool] = lambda path, parent: False
 
     def close(self) -> None:
         for fd in (*self._open.values(), self._root):
             os.close(fd)
         self._open.clear()
 
-    def get(self, name: bytes, mode: int = 0o777) -> int:
+    def get(self, path: bytes, mode: int = 0o777) -> int:
         """The descriptor of a directory, valid until the next call.
 
         mode    for a new one; those above it are made with 0777, all less the umask
         raises  NotADirectoryError where a file or a link stands in the way
         """
         missing = []
-        at = name
+        at = path
         while at and at not in self._open:
             at, _, part = at.rpartition(b"/")
             missing.append(part)
@@ -158,17 +172,21 @@ class Directories:
             self._open.move_to_end(at)
         for part in reversed(missing):
             at = at + b"/" + part if at else part
-            fd = self._enter(at, part, fd, mode if at == name else 0o777)
+            fd = self._enter(at, part, fd, mode if at == path else 0o777)
             self._open[at] = fd
             if len(self._open) > OPEN_PARENTS:
                 os.close(self._open.popitem(last=False)[1])
         return fd
 
-    def _enter(self, name: bytes, part: bytes, parent: int, mode: int) -> int:
-        with contextlib.suppress(FileNotFoundError):
+    def _enter(self, path: bytes, part: bytes, parent: int, mode: int) -> int:
+        try:
             return self._open_at(part, parent)
-        os.mkdir(part, mode, dir_fd=parent)
-        self.made(name)
+        except FileNotFoundError:
+            os.mkdir(part, mode, dir_fd=parent)
+            self.made(path)
+        except NotADirectoryError:
+            if not self.makes_room(path, parent):
+                raise
         return self._open_at(part, parent)
 
     def _open_at(self, part: bytes, parent: int) -> int:
@@ -210,6 +228,7 @@ class Unpacker:
     def __init__(
         self,
         directories: Directories,
+        container: Reader,
         room: Room,
         report: UnpackReport,
         note: Notes,
@@ -219,7 +238,9 @@ class Unpacker:
         same_owner: bool,
     ) -> None:
         self._directories = directories
-        self._room = room
+        self._container, self._room = container, room
+        self._since = 0  # when the first file was made
+        directories.makes_room = self._move_down
         self._report = report
         self._note = note
         self._force = force
@@ -232,11 +253,17 @@ class Unpacker:
     def put(self, entry: Entry) -> None:
         """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
         name = to_bytes(entry.name)
-        if fault := path_fault(name):
+        path = shown(name)
+        if fault := part_fault(path):
             self._note(Note(name, fault, True))
             return
         try:
-            self._put(name, entry)
+            try:
+                self._put(path, entry)
+            except FileExistsError:
+                if not self._has_directory(name, path):
+                    raise
+                self._put(path + OWN, entry)
         except FileExistsError:
             what = THERE if not self._force else "a directory is in its place"
             self._note(Note(name, what, True, often=1))
@@ -247,44 +274,76 @@ class Unpacker:
                 raise
             self._note(Note(name, error.strerror or str(error), True))
 
-    def _put(self, name: bytes, entry: Entry) -> None:
+    def _has_directory(self, name: bytes, path: bytes) -> bool:
+        """Whether the directory of other names is where a file of this name should be."""
+        above, _, short = path.rpartition(b"/")
+        found = os.stat(short, dir_fd=self._directories.get(above), follow_symlinks=False)
+        return stat.S_ISDIR(found.st_mode) and any(self._container.scan(prefix=name + b"/"))
+
+    def _move_down(self, path: bytes, parent: int) -> bool:
+        """Where a directory should be is a file: if it was written here, make the directory, with
+        the file in it -> whether it was."""
+        short = path.rpartition(b"/")[2]
+        found = os.stat(short, dir_fd=parent, follow_symlinks=False)
+        try:
+            entry = self._container.stat(name_at(path))
+        except (NoSuchFile, FormatError):
+            return False
+        kind = stat.S_ISLNK if entry.ftype == FileType.LINK else stat.S_ISREG
+        alike = kind(found.st_mode) and found.st_size == entry.size
+        if not alike or entry.ftype == FileType.DIR or not 0 < self._since <= found.st_ctime_ns:
+            return False
+        made = next(iter(self._free_names(parent)))
+        os.rename(short, made + OWN, src_dir_fd=parent, dst_dir_fd=parent)
+        os.rename(made, short, src_dir_fd=parent, dst_dir_fd=parent)
+        return True
+
+    def _free_names(self, parent: int) -> Iterator[bytes]:
+        """Directories that have just been made, and are to get other names."""
+        for number in itertools.count():
+            made = b"%b-%d-%d" % (SELF, os.getpid(), number)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(made, dir_fd=parent)
+                yield made
+
+    def _put(self, path: bytes, entry: Entry) -> None:
         if entry.ftype == FileType.DIR:
-            self._directory(name, entry)
+            self._directory(path, entry)
             return
-        head, _, short = name.rpartition(b"/")
+        head, _, short = path.rpartition(b"/")
         if entry.ftype == FileType.LINK:
             target = entry.read()
-            if not (self._trusted or stays_below(name, target)):
-                self._note(Note(name, LEADS_OUT, True, often=1))
+            if not (self._trusted or stays_below(path, target)):
+                self._note(Note(path, LEADS_OUT, True, often=1))
                 return
-            self._link(name, entry, target, self._directories.get(head))
+            self._link(path, entry, target, self._directories.get(head))
         else:
-            self._file(entry, name, short, self._directories.get(head))
+            self._file(entry, path, short, self._directories.get(head))
 
-    def _directory(self, name: bytes, entry: Entry) -> None:
-        self._directories.get(name, 0o700)  # private until it gets its own mode at the end
-        self._note_directory(name, entry, entry.xattrs)
+    def _directory(self, path: bytes, entry: Entry) -> None:
+        self._directories.get(path, 0o700)  # private until it gets its own mode at the end
+        self._note_directory(path, entry, entry.xattrs)
         self._report.directories += 1
 
-    def _note_directory(self, name: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
+    def _note_directory(self, path: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
         """What `finish` is to give it."""
-        mode, kept = self._mode(name, stat), self._kept(name, xattrs)
+        mode, kept = self._mode(path, stat), self._kept(path, xattrs)
         attrs = Attrs(mode, stat.uid, stat.gid, kept).encode()
-        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
-        self._made.add(depth + name + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
+        depth = DEPTH.pack(0xFFFF - path.count(b"/"))
+        self._made.add(depth + path + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
 
-    def _link(self, name: bytes, entry: Entry, target: bytes, parent: int) -> None:
-        short = name.rpartition(b"/")[2]
+    def _link(self, path: bytes, entry: Entry, target: bytes, parent: int) -> None:
+        short = path.rpartition(b"/")[2]
         self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
         if self._gives_owners:
             os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
-        if xattrs := self._kept(name, entry.xattrs):
-            self._set_xattrs(name, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
+        if xattrs := self._kept(path, entry.xattrs):
+            self._set_xattrs(path, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
         times = (entry.mtime_ns, entry.mtime_ns)
         os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
         self._report.links += 1
 
-    def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
+    def _file(self, entry: Entry, path: bytes, short: bytes, parent: int) -> None:
         pieces, used = entry.pieces(), self._room.used
         piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
@@ -301,9 +360,9 @@ class Unpacker:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
                 self._room.used = used
                 raise
-            xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
-            mode = self._mode(name, entry)
-            self._give(name, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
+            xattrs = self._kept(path, entry.xattrs) if entry.xattrs else {}
+            mode = self._mode(path, entry)
+            self._give(path, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
         finally:
             os.close(fd)
         self._report.files += 1
@@ -312,7 +371,10 @@ class Unpacker:
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""
         try:
-            return make()
+            made = make()
+            if not self._since:
+                self._since = os.stat(short, dir_fd=parent, follow_symlinks=False).st_ctime_ns
+            return made
         except FileExistsError:
             if not self._force:
                 raise
@@ -329,16 +391,17 @@ class Unpacker:
     def complete(self, container: Reader) -> None:
         """Directories that were not chosen, and were made for what is, get modes and times too."""
         with self._above as names:
-            for name in names:
+            for path in names:
+                name = name_at(path)
                 try:
                     stat, xattrs = container.stat(name), container.getxattrs(name)
                 except NoSuchFile:
                     continue
                 except FormatError as error:
-                    self._note(Note(name, str(error), True))
+                    self._note(Note(path, str(error), True))
                     continue
                 if stat.ftype == FileType.DIR:
-                    self._note_directory(name, stat, xattrs)
+                    self._note_directory(path, stat, xattrs)
 
     def finish(self) -> None:
         """Give the directories their modes and times, the deepest first: what is done below one
@@ -347,38 +410,38 @@ class Unpacker:
             for record in records:
                 mtime_ns, size = DIRECTORY.unpack(record[-DIRECTORY.size :])
                 end = len(record) - DIRECTORY.size - size
-                name = record[DEPTH.size : end]
+                path = record[DEPTH.size : end]
                 attrs = Attrs.decode(record[end : -DIRECTORY.size], file="", offset=0)
                 try:
-                    fd = self._directories.get(name)
-                    self._give(name, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
+                    fd = self._directories.get(path)
+                    self._give(path, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
                 except OSError as error:
-                    self._note(Note(name, error.strerror or str(error), True))
+                    self._note(Note(path, error.strerror or str(error), True))
                 except OverflowError as error:
-                    self._note(Note(name, str(error), True))
+                    self._note(Note(path, str(error), True))
 
-    def _mode(self, name: bytes, entry: Stat) -> int:
+    def _mode(self, path: bytes, entry: Stat) -> int:
         """The permission bits to give it."""
         if self._trusted or not entry.mode & SPECIAL:
             return entry.mode & PERMISSIONS
-        self._note(Note(name, NO_SPECIAL, False, often=1))
+        self._note(Note(path, NO_SPECIAL, False, often=1))
         mode = entry.mode & ~SPECIAL
         if entry.ftype == FileType.DIR and entry.mode & STICKY:
             mode &= ~SHARED  # without that bit everybody could remove the files of others
         return mode & PERMISSIONS
 
-    def _kept(self, name: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    def _kept(self, path: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """The extended attributes to give it."""
         if self._trusted:
             return xattrs
         kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
         if len(kept) < len(xattrs):
-            self._note(Note(name, NOT_USER, False, often=1))
+            self._note(Note(path, NOT_USER, False, often=1))
         return kept
 
     def _give(
         self,
-        name: bytes,
+        path: bytes,
         fd: int,
         mtime_ns: int,
         mode: int,
@@ -390,21 +453,21 @@ class Unpacker:
             os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
             mode &= ~SET_ID  # they would lend the rights of somebody else
-        self._set_xattrs(name, fd, xattrs)
+        self._set_xattrs(path, fd, xattrs)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
 
-    def _set_xattrs(self, name: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
+    def _set_xattrs(self, path: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
         """file: open, or a path, which may be that of a link."""
         for key, value in xattrs.items():
             try:
                 os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
             except OSError as error:
-                shown = to_str(key[:SHOWN_KEY]) + "..." * (len(key) > SHOWN_KEY)
-                what = f"its extended attribute {shown}: {error.strerror}"
-                self._note(Note(name, what, True, often=1))
+                key_text = to_str(key[:SHOWN_KEY]) + "..." * (len(key) > SHOWN_KEY)
+                what = f"its extended attribute {key_text}: {error.strerror}"
+                self._note(Note(path, what, True, often=1))
             except ValueError as error:  # a NUL in its name
-                self._note(Note(name, f"an extended attribute: {error}", True, often=1))
+                self._note(Note(path, f"an extended attribute: {error}", True, often=1))
 
 
 def stays_below(name: bytes, target: bytes) -> bool:

@@ -20,7 +20,8 @@ import click
 from winkformats.errors import FormatError
 from winkfs import units
 from winkfs.errors import Refusal, WinkError
-from winkfs.names import is_glob, matcher, path_fault, to_bytes, to_str
+from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
+from winkfs.names import shown as path_of_name
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -361,20 +362,10 @@ def is_directory(container: Reader, name: bytes) -> bool:
     return name in container and container.stat(name).ftype == FileType.DIR
 
 
-def place_fault(container: Reader, name: bytes) -> str | None:
-    """Why no mount would show a file of this name, None where it would.
-
-    cost  a look-up for each directory on the way
-    """
-    if fault := path_fault(name):
-        return f"{fault}, which no mount shows: --force takes it all the same"
-    at = name.find(b"/")
-    while at > 0:
-        parent = name[:at]
-        if parent in container and not is_directory(container, parent):
-            return f"{to_str(parent)} is a file, and nothing is shown below it: see --force"
-        at = name.find(b"/", at + 1)
-    return None
+def place_fault(name: bytes) -> str | None:
+    """Why no mount would show a file of this name, None where it would."""
+    fault = part_fault(path_of_name(name))
+    return f"{fault}, which no mount shows: --force takes it all the same" if fault else None
 
 
 def missing(container: Reader) -> str:

@@ -197,7 +197,7 @@ def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]
 
 def check_place(container: Files, name: bytes) -> None:
     """Refuse a name that a mount would not show as a file."""
-    fault = place_fault(container, name)
+    fault = place_fault(name)
     if fault is None and is_directory(container, name):
         fault = "is a directory"
     if fault is not None:
@@ -393,7 +393,9 @@ class _Removal:
 @BASE
 @click.argument("old")
 @click.argument("new")
-@click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
+@click.option(
+    "--force", is_flag=True, help="Accept a name that a mount cannot show, and a / at its end."
+)
 def mv(base: str, old: str, new: str, force: bool) -> None:
     """Rename a file, or a directory with everything below it.
 
@@ -401,7 +403,8 @@ def mv(base: str, old: str, new: str, force: bool) -> None:
     changes nothing.
     """
     with opened(base, "a") as container:
-        source, target = _name(container, old), name_bytes(new).rstrip(b"/")
+        source, target = _name(container, old), name_bytes(new)
+        target = target if force else target.rstrip(b"/")
         below = _below(container, source)
         exists = source in container
         if not exists and not below:
@@ -420,8 +423,11 @@ def mv(base: str, old: str, new: str, force: bool) -> None:
 
 
 def _name(container: Files, argument: str) -> bytes:
-    name = name_bytes(argument).rstrip(b"/")
-    return name if name in container else as_path(argument) or name
+    given = name_bytes(argument)
+    name = given.rstrip(b"/")
+    if given in container or name in container:
+        return given if given in container else name
+    return as_path(argument) or name
 
 
 def _below(container: Files, name: bytes) -> list[bytes]:
@@ -433,7 +439,7 @@ def _below(container: Files, name: bytes) -> list[bytes]:
 
 def _fault(container: Files, target: bytes) -> str | None:
     """Why no mount would show what gets this name."""
-    fault = place_fault(container, target)
+    fault = place_fault(target)
     if fault is None and target not in container and _has_below(container, target):
         return TAKEN
     return fault

@@ -23,7 +23,7 @@ from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.timedir import Timed, TimeDirectory
-from winkfs.names import INODE, base_of, name_of, to_str
+from winkfs.names import INODE, base_of, key_at, name_at, name_of, to_str
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 
@@ -77,6 +77,9 @@ class AppendOnlySource(ContainerSource):
 
     # names
 
+    def _need_directory(self, path: bytes) -> None:
+        raise NotAllowed(f"{AO}: a directory cannot have a file of its name", to_str(path))
+
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         path = self._free(parent, name)
         self._need_room(0)
@@ -97,10 +100,10 @@ class AppendOnlySource(ContainerSource):
         mode, uid, gid = attrs
         if self._keeps_attrs:
             self._container.put(
-                path, data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
+                name_at(path), data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
             )
         else:
-            self._container.put(path, data, ftype=ftype, exclusive=True)
+            self._container.put(name_at(path), data, ftype=ftype, exclusive=True)
         self._newest_ns = self._newest()
         return None
 
@@ -112,12 +115,14 @@ class AppendOnlySource(ContainerSource):
     def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
         spool = self._spools.get(id)
         if spool is None or not spool.dirty:
-            self._container.rename(old, new)
+            self._container.rename(name_at(old), name_at(new))
             return
         if spool.stored:
-            self._container.delete(old)
+            self._container.delete(name_at(old))
             spool.fileid = self.names.store.new_fileid()  # the other one was a file, and is gone
-        spool.stored = new in self._container  # what stood there goes when this one is stored
+        spool.stored = (
+            name_at(new) in self._container
+        )  # what stood there goes when this one is stored
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
         if names:
@@ -195,14 +200,14 @@ class AppendOnlySource(ContainerSource):
         """Put what the spool has into the container, in the place of what it had."""
         if not spool.dirty:
             return
-        name = self.places[id]
+        path = self.places[id]
         self.names.changes.let_go(id)
-        self._changed_entry(name)  # before: where that fails, it may have changed all the same
+        self._changed_entry(path)  # before: where that fails, it may have changed all the same
         try:
-            self._put_in_time(name, spool)
+            self._put_in_time(name_at(path), spool)
         except BaseException:
             with suppress(OSError):
-                self._hold(id, name, spool.size)
+                self._hold(id, path, spool.size)
             raise
         spool.stored, spool.dirty = True, False
         self._newest_ns = self._newest()
@@ -233,9 +238,9 @@ class AppendOnlySource(ContainerSource):
             engine = self.names.engine
             engine.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
 
-    def _hold(self, id: int, name: bytes, size: int) -> None:
+    def _hold(self, id: int, path: bytes, size: int) -> None:
         """Keep room in the container for a spool of this size. Raises ENOSPC."""
-        self.names.changes.hold(id, self.names.changes.cost(name + INODE, size))
+        self.names.changes.hold(id, self.names.changes.cost(key_at(path), size))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         spool = self._spools.get(id)
@@ -251,7 +256,7 @@ class AppendOnlySource(ContainerSource):
             if offset != self.stat(id).size:
                 raise NotAllowed(f"{AO}: overwriting is not possible", to_str(self.places[id]))
             self._need_room(len(data))
-            self._container.append(self.places[id], data)
+            self._container.append(name_at(self.places[id]), data)
             self._changed_entry(self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
@@ -298,6 +303,9 @@ class ContainerTimes:
             return []
         spans = ((mark // unit, (mark + times.timemp - 1) // unit) for mark in times.marks)
         return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
+
+    def path(self, name: bytes) -> bytes:
+        return self._names.tree.file_path(name)
 
     def find(self, name: bytes) -> Timed | None:
         found = self._find(name + INODE)

@@ -28,7 +28,7 @@ from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
-from winkfs.names import INODE, MAX_PATH, to_str, within
+from winkfs.names import INODE, MAX_PATH, OWN, SELF, key_at, name_at, to_str, within
 from winkfs.units import nearest_ns
 from winkmount.source import Amendment, Attr, DirEntry, Page, Steps, amend_singly, run_steps
 
@@ -118,9 +118,22 @@ class ContainerSource:
         known = known or self.lacks(parent, name)
         if not known and self.view.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
+        if name == SELF:
+            self._need_directory(path)
         if len(path) > self._longest:
             raise _too_long(path)
         return path
+
+    def _need_directory(self, path: bytes) -> None:
+        """Before the file of a directory's name comes into it. Its entry takes the place of that of
+        the directory. Raises Refusal: the top directory has no name."""
+        if path == SELF:
+            raise _refuse(errno.EPERM, path)
+        directory = path[: -len(OWN)]
+        self.names.tree.stay(directory, exists=True)
+        if self.view.entry(directory) == FileType.DIR:
+            self._change((directory,), self._container.delete, name_at(directory))
+            self.names.tree.remove(directory)
 
     def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
         """-> path and attributes of what is there."""
@@ -194,7 +207,7 @@ class ContainerSource:
             return change(*args, **kwargs)
         except BaseException:
             self._changed()
-            self.names.look_again(paths)
+            self.names.look_again(map(name_at, paths))
             raise
 
     # names come
@@ -211,7 +224,11 @@ class ContainerSource:
     def _new(
         self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Attr:
+        if name == SELF and ftype == FileType.DIR:
+            raise _refuse(errno.EPERM, name)
         path = self._free(parent, name)
+        if ftype == FileType.DIR and not can_have_entry(path):
+            return self._new_implied(path)
         draft = self._made = self._change((path,), self._put, path, data, ftype, attrs)
         self.names.tree.add(path)
         self._touch(path)
@@ -221,6 +238,12 @@ class ContainerSource:
             return attr
         self.places.note(draft.fileid, path)
         return self.view.drafted(draft)
+
+    def _new_implied(self, path: bytes) -> Attr:
+        """A directory without an entry."""
+        self.names.tree.stay(path)
+        self._touch(path)
+        return self.view.directory_attr(path)
 
     def _put(
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
@@ -233,9 +256,10 @@ class ContainerSource:
             owner = self.names.changes.attrs_for(ftype, mode, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
-        draft = self.names.engine.begin(path + INODE, ftype, owner)
+        key = path + INODE if b"@" not in path else key_at(path)
+        draft = self.names.engine.begin(key, ftype, owner)
         if data:
-            self._container.write(path, 0, data)
+            self._container.write(name_at(path), 0, data)
         return draft
 
     # they go
@@ -257,14 +281,14 @@ class ContainerSource:
         self.names.changes.hold(-id, TOMBSTONE + len(path))
 
     def _delete(self, id: int, path: bytes) -> None:
-        self._container.delete(path)
+        self._container.delete(name_at(path))
 
     def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
         if attr is None or attr.id in self._spools or attr.id not in self.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self.names.files.reader(path + INODE), self.names.engine.troubles
+        read, troubles = self.names.files.reader(key_at(path)), self.names.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
             if self.names.engine.troubles != troubles:  # its entries may be lost
@@ -313,7 +337,7 @@ class ContainerSource:
             raise _refuse(errno.ENOTEMPTY, path)
         real = self.view.entry(path) == FileType.DIR
         if real:
-            self._change((path,), self._container.delete, path)
+            self._change((path,), self._container.delete, name_at(path))
         self.names.tree.remove_directory(path, entry=real)
         self._mtimes.pop(path, None)
         self.places.forget(attr.id)
@@ -336,6 +360,8 @@ class ContainerSource:
         else:
             if len(new) > MAX_PATH:
                 raise _too_long(new)
+            if new_name == SELF and target is None:
+                self._need_directory(new)
             spool = self._spool_if_open(new, target)
             self._change((old, new), self._rename_file, attr.id, old, new, now)
             if target is not None:
@@ -346,7 +372,7 @@ class ContainerSource:
         self._touch(new)
 
     def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
-        self._container.rename(old, new, ctime_ns=now)
+        self._container.rename(name_at(old), name_at(new), ctime_ns=now)
 
     def _moved(self, id: int, old: bytes, new: bytes) -> None:
         self.names.move(old, new)
@@ -360,8 +386,9 @@ class ContainerSource:
         if target is not None and not names.tree.is_empty(new):
             raise _refuse(errno.ENOTEMPTY, new)
         stored = list(names.tree.below(old))
-        real, replaced = view.entry(old) == FileType.DIR, view.entry(new) == FileType.DIR
-        if real:
+        itself, replaced = view.entry(old) != 0, view.entry(new) == FileType.DIR
+        loses = view.entry(old) == FileType.DIR and not can_have_entry(new)
+        if itself and not loses:  # the entry of the directory, or the file of its name
             stored.insert(0, old)
         waiting = [name for name in names.alias if within(name, old)]
         cut = len(old)
@@ -375,7 +402,10 @@ class ContainerSource:
         self._change((*stored, *moved), self._rename_all, stored, cut, new)
         for listing in listings:
             listing.move(new + listing.path[cut:])
-        if real:
+        if loses:
+            self._change((old,), self._container.delete, name_at(old))
+            names.tree.remove(old)
+        elif itself:
             del stored[0]
             names.tree.remove(old)
             if replaced:
@@ -406,11 +436,11 @@ class ContainerSource:
             for name in names:
                 itself = len(name) == cut  # what is below has not changed
                 now = time.time_ns() if itself else None
-                self._container.rename(name, prefix + name[cut:], ctime_ns=now)
+                self._container.rename(name_at(name), name_at(prefix + name[cut:]), ctime_ns=now)
                 done.append(name)
         except OSError:
             for name in reversed(done):
-                self._container.rename(prefix + name[cut:], name)
+                self._container.rename(name_at(prefix + name[cut:]), name_at(name))
             raise
 
     # attributes
@@ -428,13 +458,17 @@ class ContainerSource:
         return self.view.facts(id)
 
     def _entry_for(self, id: int) -> bytes:
-        """Name in the container of a file or directory; an implied directory gets its entry."""
+        """Path of a file or directory that has an entry; an implied directory gets one. Raises
+        Refusal where that is of a file."""
         path, view = self.places[id], self.view
         self._changed()
-        if view.is_directory(id) and view.entry(path) != FileType.DIR:
+        ftype = view.entry(path)
+        if view.is_directory(id) and ftype != FileType.DIR:
+            if ftype or not can_have_entry(path):
+                raise _refuse(errno.EPERM, path)
             self._change(
-                (path,), self._container.put, path, b"", ftype=FileType.DIR, exclusive=True,
-                mtime_ns=view.directory_attr(path).mtime_ns,
+                (path,), self._container.put, name_at(path), b"", exclusive=True,
+                ftype=FileType.DIR, mtime_ns=view.directory_attr(path).mtime_ns,
             )  # fmt: skip
             self.names.tree.add(path, was_there=True)
             self._mtimes.pop(path, None)
@@ -449,7 +483,7 @@ class ContainerSource:
         elif id == self.root:
             self.view.root_mode = mode
         elif not same:
-            self._container.chmod(self._entry_for(id), mode, ctime_ns=now)
+            self._container.chmod(name_at(self._entry_for(id)), mode, ctime_ns=now)
         self.view.note_change(id, now)
 
     def chown(self, id: int, uid: int, gid: int) -> None:
@@ -460,28 +494,34 @@ class ContainerSource:
         elif id == self.root:
             self.view.root_owner = uid, gid
         elif (attr.uid, attr.gid) != (uid, gid):
-            self._container.chown(self._entry_for(id), uid, gid, ctime_ns=now)
+            self._container.chown(name_at(self._entry_for(id)), uid, gid, ctime_ns=now)
         self.view.note_change(id, now)
 
     def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         mtime_ns = nearest_ns(mtime_ns)
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
-        elif id == self.root:
-            self._mtimes[b""] = mtime_ns
+        elif self.view.is_directory(id) and not self._may_have_entry(id):
+            self._mtimes[self.places[id]] = mtime_ns
         else:
             path = self._entry_for(id)
-            self._container.utime(path, mtime_ns=mtime_ns, ctime_ns=now_ns)
+            self._container.utime(name_at(path), mtime_ns=mtime_ns, ctime_ns=now_ns)
             self._mtimes.pop(path, None)
         self.view.note_change(id, now_ns)
+
+    def _may_have_entry(self, id: int) -> bool:
+        """Whether a directory has an entry, or can have one. Not the top one, nor with @file."""
+        path = self.places[id]
+        return can_have_entry(path) and self.view.entry(path) in (0, FileType.DIR)
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
         """See `Amending`. Programs that unpack archives do this to each file they have made."""
         names, draft = self.names, None
         if id not in self._spools and self._keeps_times and names.engine.troubles == names.troubles:
             path = self.places[id]
-            draft = names.drafts.get(path + INODE)
-        if draft is None or not (draft.fileid == id or self.view.is_directory(id)):
+            draft = names.drafts.get(key_at(path))
+        folder = draft is not None and draft.ftype == FileType.DIR and self.view.is_directory(id)
+        if draft is None or not (draft.fileid == id or folder):
             return amend_singly(self, id, change, now_ns)
         self._changed_entry(path)
         if draft.ftype != FileType.DIR:
@@ -533,7 +573,7 @@ class ContainerSource:
         if id == self.root:
             self.view.root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
         else:
-            self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
+            self._container.setxattrs(name_at(self._entry_for(id)), dict(xattrs), ctime_ns=now)
         self.view.note_change(id, now)
 
     # contents
@@ -563,7 +603,7 @@ class ContainerSource:
             return
         path = self.places[id]
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
-        self.names.engine.write_many(path + INODE, pieces, mtime_ns)
+        self.names.engine.write_many(key_at(path), pieces, mtime_ns)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)
@@ -571,7 +611,7 @@ class ContainerSource:
             spool.truncate(size)
             return
         self._changed_entry(self.places[id])
-        self._container.truncate(self.places[id], size)
+        self._container.truncate(name_at(self.places[id]), size)
 
     def punch(self, id: int, offset: int, size: int) -> None:
         spool = self._spools.get(id)
@@ -579,7 +619,7 @@ class ContainerSource:
             spool.punch(offset, size)
             return
         self._changed_entry(self.places[id])
-        self._container.punch(self.places[id], offset, size)
+        self._container.punch(name_at(self.places[id]), offset, size)
 
     # room on the disk
 
@@ -594,7 +634,7 @@ class ContainerSource:
         self._need_room(size)
         held = changes.held.get(id)
         if held is None:
-            held = changes.cost_of_change(self.places[id] + INODE)
+            held = changes.cost_of_change(key_at(self.places[id]))
         changes.hold(id, held + size + PIECE)
         return True
 
@@ -671,7 +711,7 @@ class ContainerSource:
                 self.names.tree.change(path)
                 try:
                     time_ns = self._mtimes[path]
-                    self._container.utime(path, mtime_ns=time_ns, ctime_ns=time_ns)
+                    self._container.utime(name_at(path), mtime_ns=time_ns, ctime_ns=time_ns)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
@@ -692,6 +732,11 @@ class ContainerSource:
 def kept(ftype: FileType, mode: int) -> FileType:
     """The ftype that says of a mode what a container without ATTRS can keep."""
     return FileType.EXEC if ftype == FileType.FILE and mode & 0o100 else ftype
+
+
+def can_have_entry(path: bytes) -> bool:
+    """Whether a directory with this path can: its name does not end with a /."""
+    return path not in (b"", b"@") and not path.endswith(b"/@")
 
 
 def _too_long(name: bytes) -> Refusal:

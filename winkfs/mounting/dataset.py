@@ -31,7 +31,7 @@ from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.shards import Footprint, Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_PATH
+from winkfs.names import MAX_PATH, OWN, name_at, shown
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry, ReadOnlySource
 
@@ -107,9 +107,6 @@ class DatasetView:
         self.shown, self._snapshot = shown, snapshot
         self._take(self._ordered(self.order.updated))
         self._sweep()
-        if self.order.clashes:
-            files_that = "files that have" if self.order.clashes > 1 else "file that has"
-            log.warning("not shown: %d %s names below it", self.order.clashes, files_that)
         if self._timed:
             self.times = TimeDirectory(ShardTimes(self), self.places.seed)
 
@@ -169,19 +166,19 @@ class DatasetView:
     # names
 
     def _index(self, path: bytes) -> int:
-        """Where a name is in the order, -1: nowhere. Those that follow each other are found fast:
-        programs go through a directory as it is listed."""
+        """Where the name with a path is in the order, -1: nowhere. Those that follow each other are
+        found fast: programs go through a directory as it is listed."""
         known, last = self._last
         if path == known:
             return last
-        at = self.order.find(path)
+        at = self.order.find(name_at(path))
         if at >= 0:
             self.order.near(at, at + 1, 2)
             self._last = path, at
         return at
 
     def find(self, path: bytes) -> Place | None:
-        """The entry of this name; None where there is none. Raises CorruptError."""
+        """The entry of the name with this path; None where there is none. Raises CorruptError."""
         index = self._index(path) if path else -1
         if index < 0:
             return None
@@ -192,7 +189,7 @@ class DatasetView:
         return files, row
 
     def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
+        """FTYPE of the entry of the name with this path, 0: there is none."""
         index = self._index(path) if path else -1
         return 0 if index < 0 else self.order.row(index)[KIND] & 255 or FileType.FILE
 
@@ -200,6 +197,8 @@ class DatasetView:
         """The attributes of what is shown under a name; None where nothing is."""
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
+        if b"@" in path and path.endswith(OWN) and not self.tree.shows_own(path):
+            return None
         found = self.find(path)
         if found is None:
             return self.directory_attr(path) if self.tree.implied(path) else None
@@ -284,9 +283,9 @@ class DatasetView:
         return found[1][POS]
 
     def path_at(self, id: int) -> bytes:
-        """The name of a file. Raises CorruptError."""
+        """The path of a file. Raises CorruptError."""
         files, pos = self._placed(id)
-        return files.name_at(pos)
+        return self.tree.file_path(files.name_at(pos))
 
     def read_at(self, id: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of a file. Raises CorruptError."""
@@ -499,8 +498,11 @@ class ShardTimes:
         files = sorted(self._view.shown.values(), key=lambda files: files.number)
         return [shard.seen for shard in files if shard.seen]
 
+    def path(self, name: bytes) -> bytes:
+        return self._view.tree.file_path(name)
+
     def find(self, name: bytes) -> Timed | None:
-        found = self._view.find(name)
+        found = self._view.find(shown(name))
         return None if found is None else _timed(name, found[1], 0)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:

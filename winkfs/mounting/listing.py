@@ -4,7 +4,8 @@ Batch     names of the order one after another as files that a directory shows
 Listing   an open directory, streamed from an order of names and what changed since
 Listings  the open directories of a mount, by handle
 
-Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n.
+Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n,
+behind the file of the directory's own name LAST.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import logging
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
@@ -26,10 +27,21 @@ from winkfs.container.rows import ASK, FILEID, KIND, MODE_AT, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, to_str
+from winkfs.names import (
+    MAX_COMPONENT,
+    MAX_PATH,
+    SELF,
+    any_odd,
+    length_fault,
+    name_below,
+    shown_all,
+    shown_part,
+    to_str,
+)
 from winkmount.source import UNREADABLE, Attr, DirEntry, Page
 
 LATE: Final = 1 << 61
+LAST: Final = 3 << 60
 FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
 NEAR: Final = 8  # names of the first batch behind a subdirectory
@@ -64,12 +76,14 @@ class Batch:
     """What is to say of some names.
 
     names, shorts   n names, and what of them is below the directory
+    paths           of the names
     attrs           n attributes, None at the indices in `odd`: look one by one
-    ids, known      of the others: ids and names, where the mount is to remember them
+    ids, known      of the others: ids and paths, where the mount is to remember them
     flat            all of them can be shown, and are files of the directory itself
     """
 
     names: list[bytes]
+    paths: list[bytes]
     attrs: list[Attr | None]
     ids: list[int]
     known: list[bytes]
@@ -82,12 +96,12 @@ class Batch:
 
 
 def flat(names: list[bytes], shorts: list[bytes]) -> bool:
-    """Whether all can be shown, and are in the directory itself: see `Batch`."""
+    """Whether all can be shown as they are, and are in the directory itself: see `Batch`."""
     return (
         b"/".join(shorts).count(b"/") == len(names) - 1
         and max(map(len, shorts)) <= MAX_COMPONENT
-        and max(map(len, names)) <= MAX_PATH
-        and not {b"", b".", b".."}.intersection(shorts)
+        and max(map(len, names)) <= MAX_PATH // 2
+        and not any_odd(shorts)
     )
 
 
@@ -99,7 +113,7 @@ class RowBatch(Batch):
     ) -> None:
         """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
         directory; `directory_id`: of the directory with a path."""
-        self.names, self.odd = rows.names, []
+        self.names, self.paths, self.odd = rows.names, shown_all(rows.names), []
         if len(rows.names) <= FEW:
             self._each(rows, owner, directory_id)
         else:
@@ -118,12 +132,12 @@ class RowBatch(Batch):
                 continue
             attr = attr_of(row, owner)
             if kind & 255 == FILETYPE_DIR:
-                id = directory_id(rows.names[i])
+                id = directory_id(self.paths[i])
                 mode = attr.mode if kind & SPECIAL else DIRECTORY_MODE
                 attr = attr._replace(id=id, size=0, mode=stat.S_IFDIR | stat.S_IMODE(mode))
             self.attrs.append(attr)
             self.ids.append(id)
-            self.known.append(rows.names[i])
+            self.known.append(self.paths[i])
 
     def _all(
         self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
@@ -131,14 +145,14 @@ class RowBatch(Batch):
         other = rows.asked | (rows.numbers[:, FILEID] >= OWN_IDS) | (rows.numbers[:, FILEID] < 1)
         columns = attributes(rows, owner)
         for i in np.flatnonzero(rows.directories).tolist():
-            columns[0, i] = directory_id(rows.names[i])
+            columns[0, i] = directory_id(self.paths[i])
         made = map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
         self.attrs = list(made)
         self.odd = np.flatnonzero(other).tolist()
         for i in self.odd:
             self.attrs[i] = None
         self.ids = columns[0][~other].tolist()
-        self.known = rows.take(~other).names
+        self.known = list(compress(self.paths, (~other).tolist())) if self.odd else self.paths
 
 
 def attributes(rows: Rows, owner: tuple[int, int]) -> Int64:
@@ -155,8 +169,7 @@ def attributes(rows: Rows, owner: tuple[int, int]) -> Int64:
 
 def fine(short: bytes, path: bytes) -> bool:
     """Whether this can be shown as a file."""
-    usual = short not in (b"", b".", b"..")
-    return usual and len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
+    return len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
 
 
 Columns = Callable[[Order, int, int, int, int], Page | None]
@@ -251,6 +264,7 @@ class _Pass:
         self._view = view
         self._overlay = view.tree.overlay
         self._prefix = path + b"/" if path else b""
+        self._name = name_below(self._prefix)  # what the names begin with in the order
         self._late: list[tuple[int, bytes]] | None = None
         self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
         self._page: tuple[tuple[int, int], Page | None] = (-1, -1), None  # as of which versions
@@ -262,6 +276,7 @@ class _Pass:
 
     def move(self, path: bytes) -> None:
         self.path, self._prefix = path, path + b"/"
+        self._name = name_below(self._prefix)
 
     def entries(self, offset: int) -> Iterator[DirEntry]:
         if offset < LATE and self._fixed is None:
@@ -273,6 +288,8 @@ class _Pass:
             added = self._overlay.of(self.path).added
             self._late = [(LATE + number, short) for short, number in added.items()]
         yield from self._named(self._late, offset)
+        if offset < LAST and self._view.tree.has_own(self.path):
+            yield from self._named([(LAST, SELF)], offset)
 
     def page(self, offset: int, version: int, columns: Columns) -> Page | None:
         tree = self._view.tree
@@ -285,7 +302,7 @@ class _Pass:
             first, last = page.offsets[0] - 1, page.offsets[-1] - 1
             if first <= offset <= last:
                 return page
-        order, cut = self._overlay.order, len(self._prefix)
+        order, cut = self._overlay.order, len(self._name)
         found = columns(order, low, high, max(offset, low), cut)
         page = None if found is None else self._as_now(found)
         if page is not None and page.offsets[-1] <= offset:
@@ -324,8 +341,8 @@ class _Pass:
                 yield DirEntry(short, attr, number)
 
     def _attr(self, path: bytes) -> Attr | None:
-        if bad_prefix(path) is not None:
-            self._leave_out(path, "no path can have this name")
+        if fault := length_fault(path):
+            self._say(path, f"not shown: {to_str(path)}: {fault}")
             return None
         try:
             return self._view.attr(path)
@@ -334,9 +351,6 @@ class _Pass:
         except CorruptError as error:
             self._say(path, f"cannot be read: {to_str(path)}: {error}")
             return Attr(other_id(path, 0), stat.S_IFREG, UNREADABLE, 0, 0, 0)
-
-    def _leave_out(self, path: bytes, why: str) -> None:
-        self._say(path, f"not shown: {to_str(path)}: {why}")
 
     def _say(self, path: bytes, what: str) -> None:
         """Once for each path."""
@@ -351,11 +365,11 @@ class _Pass:
         """-> an offset behind what was given."""
         order, tree = self._overlay.order, self._view.tree
         low, high = self._overlay.range(self.path)
-        at, step, cut = max(offset, low), FIRST, len(self._prefix)
+        at, step, cut = max(offset, low), FIRST, len(self._name)
         if at > low:  # behind a subdirectory: pass over the names below it
             child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
             if slash:
-                at = order.lower_bound(self._prefix + child + b"0", at)
+                at = order.lower_bound(self._name + child + b"0", at)
         while at < high and self._fixed is None:
             stop = min(at + step, high)
             batch = self._view.batch(order, at, stop, cut)
@@ -386,7 +400,7 @@ class _Pass:
         """A batch of files of this directory, none of which has changed."""
         attrs: list[Attr | None] = batch.attrs
         for i in batch.odd:
-            attrs[i] = self._attr(batch.names[i])
+            attrs[i] = self._attr(batch.paths[i])
         self._view.note(batch.ids, batch.known)
         found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
         if batch.odd:
@@ -396,7 +410,7 @@ class _Pass:
     def _mixed(self, batch: Batch, at: int) -> tuple[int, list[DirEntry]]:
         """-> where to go on, and entries. Names below a subdirectory are passed over."""
         order, found = self._overlay.order, []
-        names, shorts, attrs = batch.names, batch.shorts, batch.attrs
+        names, paths, attrs = batch.names, batch.paths, batch.attrs
         odd, k, n = set(batch.odd), 0, len(batch.names)
         ids, known = list[int](), list[bytes]()  # only of what is still there: it may have moved
         states, simple = (
@@ -404,58 +418,60 @@ class _Pass:
             self._overlay is self._view.tree.overlay,
         )
         while k < n:
-            short, slash, _ = shorts[k].partition(b"/")
+            part, slash, _ = batch.shorts[k].partition(b"/")
+            short = shown_part(part)
             if not slash:
                 if short in states or not simple or k in odd or self._hidden(names[k], at + k):
-                    attr = self._attr(names[k])
-                elif (attr := attrs[k]) is not None and fine(short, names[k]):
+                    attr = self._attr(paths[k])
+                elif (attr := attrs[k]) is not None and fine(short, paths[k]):
                     ids.append(attr.id)
-                    known.append(names[k])
+                    known.append(paths[k])
                 else:
-                    attr = self._attr(names[k])
+                    attr = self._attr(paths[k])
             else:
-                attr = self._child(short, batch, k)
+                attr = self._child(short, self._name + part, batch, k)
             if attr is not None:
                 found.append(DirEntry(short, attr, at + k + 1))
             k += 1
             if slash:
-                behind = self._prefix + short + b"0"  # "0" follows "/"
+                behind = self._name + part + b"0"  # "0" follows "/"
                 k = bisect.bisect_left(names, behind, k)
                 if k == n:
                     at, n = order.lower_bound(behind, at + n), 0
         self._view.note(ids, known)
         return at + n, found
 
-    def _hidden(self, path: bytes, index: int) -> bool:
+    def _hidden(self, name: bytes, index: int) -> bool:
         """Whether there are names below a file, at its place in the order."""
         if not self._view.tree.clashes:
             return False
-        if path[len(self._prefix) :] in self._overlay.of(self.path).dirs:
+        if shown_part(name[len(self._name) :]) in self._overlay.of(self.path).dirs:
             return True
-        order, prefix = self._overlay.order, path + b"/"
+        order, prefix = self._overlay.order, name + b"/"
         at = order.lower_bound(prefix, index + 1)
         return at < order.count and order.name(at).startswith(prefix)
 
-    def _child(self, short: bytes, batch: Batch, k: int) -> Attr | None:
+    def _child(self, short: bytes, above: bytes, batch: Batch, k: int) -> Attr | None:
         """A subdirectory at the first of the names below it, the k-th of a batch; None where it has
-        another place."""
+        another place. `above`: what these begin with, but for a /."""
         changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:
             return None
         if short in changed.over:
             return self._attr(path)
-        if has_entry(self._overlay.order, path, batch.names, k):
+        if has_entry(self._overlay.order, above, batch.names, k):
             return None
         name, current = batch.names[k], self._overlay is self._view.tree.overlay
-        if current and bad_prefix(name) is None and not self._overlay.is_gone(name):
+        shows = length_fault(batch.paths[k]) is None
+        if current and shows and not self._overlay.is_gone(name):
             return self._view.directory_attr(path)
         return self._attr(path)
 
 
-def has_entry(order: Order, path: bytes, names: list[bytes], stop: int) -> bool:
-    """Whether a directory has an entry in an order, before the first name below it, which is
-    `names[stop]` of some that follow each other there."""
-    i = bisect.bisect_left(names, path, 0, stop)
-    if i or names[0] == path:
-        return names[i] == path
-    return order.name(order.lower_bound(path)) == path
+def has_entry(order: Order, name: bytes, names: list[bytes], stop: int) -> bool:
+    """Whether a directory has an entry of its name in an order, before the first name below it,
+    which is `names[stop]` of some that follow each other there."""
+    i = bisect.bisect_left(names, name, 0, stop)
+    if i or names[0] == name:
+        return names[i] == name
+    return order.name(order.lower_bound(name)) == name

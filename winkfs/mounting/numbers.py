@@ -21,7 +21,15 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import BATCH, FEW, Listing, View, attributes, has_entry
 from winkfs.mounting.tree import Order
-from winkfs.names import MAX_COMPONENT, bad_prefix
+from winkfs.names import (
+    MAX_COMPONENT,
+    any_odd,
+    bad_prefix,
+    name_at,
+    name_below,
+    shown,
+    shown_part,
+)
 from winkmount.source import UNREADABLE, Attr, DirEntry, Page, refuse
 
 DIRECTORY: Final = 1 << 62  # numbers: of a directory that the order has, with
@@ -89,7 +97,7 @@ class Sheet:
     start, stop  which indices it has
     names        of the block
     page         their entries
-    above        the directory that each is in
+    above        what names in the directory that each is in begin with, but for a /
     depths       how many components that has
     until        behind each, and behind those of the same directory that follow it
     ends         where the directory ends whose first name this is, if it is one without others
@@ -109,12 +117,15 @@ class Sheet:
         else:
             shorts = self._split(names)
         self.until += [n] * (n - len(self.until))
+        if any_odd(shorts):
+            shorts = list(map(shown_part, shorts))
         behind = numbers.offset(start + 1)
         nodes = rows.numbers[:, POS].copy()
         attrs = np.ascontiguousarray(attributes(rows, numbers.owner).T)
         for i in np.flatnonzero(rows.directories).tolist():
-            nodes[i] = numbers.of_directory(names[i], start + i)
-            attrs[i, 0] = numbers.places.directory_id(names[i])
+            path = shown(names[i])
+            nodes[i] = numbers.of_directory(path, start + i)
+            attrs[i, 0] = numbers.places.directory_id(path)
         self.page = Page(shorts, nodes, attrs, range(behind, behind + n), places=rows.numbers)
         ids = rows.numbers[:, FILEID]
         odd = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
@@ -132,7 +143,7 @@ class Sheet:
                 stop = bisect.bisect_left(names, above + b"0", at)  # "0" follows "/"
                 if b"".join(names[at:stop]).count(b"/") != (stop - at) * depth:
                     stop = at + 1  # there are names below others
-            if at and above != self.above[-1]:
+            if at and (depth, above) != (self.depths[-1], self.above[-1]):
                 first = len(self.until)
                 if self.depths[first] and not above.startswith(self.above[first] + b"/"):
                     self.ends[first] = at
@@ -145,13 +156,8 @@ class Sheet:
 
 
 def all_shown(names: list[bytes]) -> bool:
-    """Whether all of these can be paths."""
-    text = b"/" + b"/\0/".join(names) + b"/"
-    dots = b"/." in text and (b"/./" in text or b"/../" in text)
-    usual = not (b"//" in text or dots)
-    return usual and (
-        max(map(len, names)) <= MAX_COMPONENT or all(bad_prefix(name) is None for name in names)
-    )
+    """Whether none of these is too long for a path."""
+    return max(map(len, names)) < MAX_COMPONENT or not any(map(bad_prefix, names))
 
 
 class Part(NamedTuple):
@@ -193,13 +199,14 @@ class Numbers:
         """The number of a directory. `near`: index of its entry in the order."""
         if not path:
             return TOP
-        order, prefix = self._order, path + b"/"
+        order, name = self._order, name_below(path)
+        prefix = name + b"/"
         at = order.lower_bound(prefix, near + 1)
         if at < order.count and order.name(at).startswith(prefix):
-            return self._number(at, path.count(b"/") + 1)
+            return self._number(at, depth_of(path))
         if near < 0:
-            near = order.lower_bound(path)
-            if near == order.count or order.name(near) != path:
+            near = order.lower_bound(name)
+            if near == order.count or order.name(near) != name:
                 if path not in self._others:
                     self._others[path] = len(self._known)
                     self._known.append(path)
@@ -221,11 +228,11 @@ class Numbers:
             epoch, sheet = node >> EPOCH_AT & EPOCHS - 1, self._sheet
             if sheet is not None and epoch == self._epoch and sheet.start <= index < sheet.stop:
                 if depth and sheet.depths[index - sheet.start] == depth:
-                    return sheet.above[index - sheet.start]
+                    return shown(sheet.above[index - sheet.start])
                 name = sheet.names[index - sheet.start]
             else:
                 name = self._name(epoch, index)
-            return b"/".join(name.split(b"/", depth)[:depth]) if depth else name
+            return shown(b"/".join(name.split(b"/", depth)[:depth]) if depth else name)
         if node & OTHER:
             return self._known[node ^ OTHER]
         if self._view.generation != self._generation:
@@ -285,13 +292,13 @@ class Numbers:
 
     def around(self, node: int) -> tuple[Page, int, int] | None:
         self._check()
-        path = self.path(node)
-        at = self._order.lower_bound(path)
+        name = name_at(self.path(node))
+        at = self._order.lower_bound(name)
         if at == self._order.count:
             return None
         sheet = self._sheet_of(at)
         i = at - sheet.start
-        if sheet.names[i] != path or sheet.page.nodes[i] != node:
+        if sheet.names[i] != name or sheet.page.nodes[i] != node:
             return None
         return sheet.page, i, sheet.until[i]
 
@@ -320,7 +327,7 @@ class Numbers:
             first = index - sheet.start
             stop = sheet.ends[first]
             plain = stop and not sheet.strange and sheet.depths[first] == depth
-            if plain and self._tells_all(sheet.above[first]):
+            if plain and self._tells_all(shown(sheet.above[first])):
                 if offset:
                     first = min(max(offset - self._base - sheet.start, first), stop)
                 return sheet.page, first, stop
@@ -349,7 +356,8 @@ class Numbers:
         first = at - sheet.start
         stop = sheet.until[first]
         many = stop - first >= FEW or sheet.start + stop in (high, sheet.stop)
-        if sheet.strange or sheet.above[first] != path or not many:
+        here = sheet.above[first] == name_below(path) and sheet.depths[first] == depth_of(path)
+        if sheet.strange or not here or not many:
             return None
         return sheet.page, first, stop
 
@@ -410,15 +418,15 @@ class Numbers:
             above, _, short = path.rpartition(b"/")
             start, rows = self._block(entry.offset - 1)
             i = entry.offset - 1 - start
-            if rows.names[i] == path and short not in self._overlay.of(above).states:
+            if rows.names[i] == name_below(path) and short not in self._overlay.of(above).states:
                 return int(rows.numbers[i, POS])
         return self._of(path, entry.attr)
 
     def _ordered(self, path: bytes, offset: int) -> Part | None:
         """As the order alone has it; None where that is not all that there is to know."""
-        order, prefix = self._order, path + b"/" if path else b""
+        order, prefix = self._order, name_below(path) + b"/" if path else b""
         low, high = self._overlay.range(path)
-        cut, depth = len(prefix), path.count(b"/") + 1 + (path != b"")
+        cut, depth = len(prefix), depth_of(path) + 1
         base, at = self._base, max(offset - self._base, low)
         if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # pass over a subdirectory
             at = self._behind(name[: name.index(b"/", cut)], at)
@@ -441,9 +449,9 @@ class Numbers:
                 return None
             child = name[:slash]
             if not has_entry(order, child, rows.names, i):
-                names.append(child[cut:])
+                names.append(shown_part(child[cut:]))
                 nodes.append(self._number(at - 1, depth))
-                attrs.append(self._view.implied_attr(child))
+                attrs.append(self._view.implied_attr(shown(child)))
                 offsets.append(base + at)
             at = self._behind(child, at)
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
@@ -462,6 +470,11 @@ class Numbers:
         if 0 <= at - start < len(names) and behind <= names[-1]:
             return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)
+
+
+def depth_of(path: bytes) -> int:
+    """How many components it has; of the top directory 0."""
+    return path.count(b"/") + 1 if path else 0
 
 
 def last_of(part: Part) -> int:

@@ -2,7 +2,8 @@
 
     .time/2026-11-20/12/logs%2Fa.txt -> ../../../logs/a.txt
 
-In the name of a link a `/` is `%2F` and a `%` is `%25`; one of more than 255 bytes is cut, and ends
+In the name of a link a `/` is `%2F` and a `%` is `%25`, and it is shown as a part of a path is, see
+`names.shown_part`; one of more than 255 bytes is cut, and ends
 with `~` and the file id. Days and hours of a container are those of the time index; one whose files
 have all been removed is empty.
 
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from winkfs.container.ondisk.inode import FileType
 from winkfs.mounting.ids import Places, directory_id, other_id
 from winkfs.mounting.listing import Listing
-from winkfs.names import MAX_COMPONENT, bad_prefix, within
+from winkfs.names import MAX_COMPONENT, length_fault, part_shown, shown_part, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
 
@@ -36,7 +37,7 @@ PATH: Final = re.compile(rb"\.time(?:/(\d{4,}-\d\d-\d\d)(?:/(\d\d)(?:/(.+))?)?)?
 
 def link_name(name: bytes, fileid: int) -> bytes:
     """What a file is called in its hour."""
-    made = name.replace(b"%", b"%25").replace(b"/", b"%2F")
+    made = shown_part(name.replace(b"%", b"%25").replace(b"/", b"%2F"))
     if len(made) <= MAX_COMPONENT:
         return made
     end = b"~%x" % fileid
@@ -55,6 +56,9 @@ class Timed(NamedTuple):
 
 class ByTime(Protocol):
     """What is asked of the files."""
+
+    def path(self, name: bytes) -> bytes:
+        """The path of a file that is there, see `NameTree.file_path`."""
 
     @property
     def owner(self) -> tuple[int, int]: ...
@@ -105,7 +109,7 @@ class TimeDirectory:
     def target(self, path: bytes) -> bytes:
         """Where a link points to that is there."""
         *_, name = path.split(b"/", 3)
-        return UP + self._name(path, name)
+        return UP + self._files.path(self._name(path, name))
 
     def list(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
         """See `Source.readdir`: any directory of the mount, `.time` is the last of the top one."""
@@ -155,15 +159,18 @@ class TimeDirectory:
 
     def _attr(self, path: bytes, start: int, file: Timed) -> Attr | None:
         inside = start <= file.mtime_ns // NANO < start + HOUR
-        if not inside or file.ftype == FileType.DIR or bad_prefix(file.name) is not None:
+        if not inside or file.ftype == FileType.DIR:
             return None
-        uid, gid = self._files.owner
-        size = len(UP) + len(file.name)
+        target = self._files.path(file.name)
+        if length_fault(target) is not None:
+            return None
+        (uid, gid), size = self._files.owner, len(UP) + len(target)
         return Attr(other_id(path, self._seed), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
 
     def _name(self, path: bytes, link: bytes) -> bytes:
         """The file a link stands for; empty where there is none."""
-        name = re.sub(rb"%(2F|25)", lambda m: b"/" if m[1] == b"2F" else b"%", link)
+        made = part_shown(link)
+        name = re.sub(rb"%(2F|25)", lambda m: b"/" if m[1] == b"2F" else b"%", made)
         if len(link) < MAX_COMPONENT or b"~" not in link or self._files.find(name):
             return name
         directory = path.rpartition(b"/")[0]  # cut: look through the hour for it

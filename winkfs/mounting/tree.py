@@ -5,8 +5,10 @@ NameTree   which directories there are, and what is in them
 
 A directory is there because of an entry of ftype DIR, because a name below it is (implied), or
 because it was: an implied one stays until it is removed or the mount ends, also when it has become
-empty. Where a name is both a file and the prefix of others, the directory wins. Names that no path
-can have count as if they were not there.
+empty. Where a name is both a file and the prefix of others, the directory has its path, and the
+file is @file in it. Names that are too long for a path count as if they were not there.
+
+Paths are as a mount shows them, an order has names: see `names.shown`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from winkfs.container.ondisk.inode import FileType
-from winkfs.names import bad_prefix, within
+from winkfs.names import OWN, SELF, bad_prefix, name_below, part_shown, shown, within
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
@@ -104,22 +106,23 @@ class Overlay:
             return 0, self.order.count
         found = self._ranges.get(directory)
         if found is None:
-            low = self.order.lower_bound(directory + b"/")
-            found = low, self._end(directory, low)
+            name = directory if b"@" not in directory else name_below(directory)
+            low = self.order.lower_bound(name + b"/")
+            found = low, self._end(name, low)
             if len(self._ranges) >= RANGES:
                 self._ranges.clear()
                 self._implied.clear()
             self._ranges[directory] = found
         return found
 
-    def _end(self, directory: bytes, low: int) -> int:
+    def _end(self, name: bytes, low: int) -> int:
         for near in range(low, min(low + 2, self.order.count)):
-            if not self.order.name(near).startswith(directory + b"/"):
+            if not self.order.name(near).startswith(name + b"/"):
                 return near
-        return self.order.lower_bound(directory + b"0", low)  # "0" follows "/"
+        return self.order.lower_bound(name + b"0", low)  # "0" follows "/"
 
-    def names(self) -> Iterator[bytes]:
-        """All entries that are another than in the order, or may be."""
+    def paths(self) -> Iterator[bytes]:
+        """Of all entries that are another than in the order, or may be."""
         for directory, changed in self.dirs.items():
             prefix = directory + b"/" if directory else b""
             for short in (*changed.states, *changed.over, *changed.added):
@@ -127,17 +130,19 @@ class Overlay:
 
     def is_gone(self, name: bytes) -> bool:
         """Whether an entry of the order is no more."""
-        above, _, short = name.rpartition(b"/")
+        if not self.dirs:
+            return False
+        above, _, short = shown(name).rpartition(b"/")
         changed = self.dirs.get(above)
         return changed is not None and changed.states.get(short) is False
 
     def remaining(self, directory: bytes) -> Iterator[bytes]:
-        """Entries below a directory that the order has and that are still there."""
+        """Paths of entries below a directory that the order has and that are still there."""
         low, high = self.range(directory)
         for at in range(low, high, BATCH):
             for name in self.order.names(at, min(at + BATCH, high)):
                 if not self.is_gone(name):
-                    yield name
+                    yield shown(name)
 
     def implies(self, path: bytes) -> bool:
         """Whether there are names below a path in the order that are still there and are paths.
@@ -145,17 +150,18 @@ class Overlay:
         cost    a search of the order, except for a path beside the last one: programs often make
                 files one after another
         """
-        prefix = path + b"/"
+        prefix = (path if b"@" not in path else name_below(path)) + b"/"
         behind, before, at = self._gap
         if not (behind < prefix and (before is None or prefix <= before)):
             above, _, short = path.rpartition(b"/")
             low, high = self.range(above)
             if low == high:
                 return False
-            if high - low <= NEAR and short not in self._near(above, low, high):
+            part = short if short[:1] != b"@" else part_shown(short)
+            if high - low <= NEAR and part not in self._near(above, low, high):
                 return False
             at = self.order.lower_bound(prefix, low)
-            behind = self.order.name(at - 1) if at > low else above + b"/" if above else b""
+            behind = self.order.name(at - 1) if at > low else prefix[: -len(part) - 1]
             before = self.order.name(at) if at < self.order.count else None
             self._gap = behind, before, at
         if before is None or not before.startswith(prefix):
@@ -168,10 +174,10 @@ class Overlay:
         return self.first(prefix, at) is not None
 
     def _near(self, directory: bytes, low: int, high: int) -> frozenset[bytes]:
-        """Implied children of a directory with few names."""
+        """Implied children of a directory with few names: the parts of these."""
         found = self._implied.get(directory)
         if found is None:
-            cut = len(directory) + 1 if directory else 0
+            cut = len(name_below(directory)) + 1 if directory else 0
             names = self.order.names(low, high)
             shorts = {name[cut:].partition(b"/")[0] for name in names if b"/" in name[cut:]}
             found = self._implied[directory] = frozenset(shorts)
@@ -201,7 +207,7 @@ class NameTree:
     """Which directories there are, and what is in them. The container knows which names have an
     entry; the tree knows the rest, and notes in the overlay what it is told.
 
-    entry   tells the FTYPE of the container's entry of this name, 0: there is none
+    entry   -> the FTYPE of the container's entry of the name with this path, 0: there is none
     weight  changes in memory, about 200 bytes each
     version grows with each change
     """
@@ -211,7 +217,7 @@ class NameTree:
         self._entry = entry
         self._number = 0
         self.weight = self.version = 0
-        self.clashes = order.clashes != 0  # a file may be hidden by a directory
+        self.clashes = order.clashes != 0  # a file may be in the directory of its name
 
     # looking
 
@@ -225,23 +231,41 @@ class NameTree:
         """Whether a directory has no child of this name. False: that cannot be told without a
         look-up, since the order has names below it."""
         changed = self.overlay.dirs.get(directory, NOTHING)
-        if changed.knows(short) or short in changed.dirs:
+        if changed.knows(short) or short in changed.dirs or short == SELF:
             return False
         low, high = self.overlay.range(directory)
         return low == high
 
     def is_empty(self, directory: bytes) -> bool:
         """Whether nothing is shown in it."""
+        return not self.has_own(directory) and self._nothing_below(directory)
+
+    def _nothing_below(self, directory: bytes) -> bool:
         changed = self.overlay.of(directory)
         if changed.added or changed.dirs or changed.over:
             return False
         low, high = self.overlay.range(directory)
         if high - low <= changed.gone:
             return True
-        return self.overlay.first(directory + b"/" if directory else b"", low) is None
+        prefix = name_below(directory) + b"/" if directory else b""
+        return self.overlay.first(prefix, low) is None
+
+    def has_own(self, directory: bytes) -> bool:
+        """Whether the file of its name is in it."""
+        return self.clashes and self._entry(directory) not in (0, FileType.DIR)
+
+    def shows_own(self, path: bytes) -> bool:
+        """Whether there is such a file at a path that ends with OWN."""
+        directory = path[: -len(OWN)]
+        return self.has_own(directory) and self.implied(directory)
+
+    def file_path(self, name: bytes) -> bytes:
+        """The path of a file that is there."""
+        path = shown(name)
+        return path + OWN if self.clashes and self.implied(path) else path
 
     def below(self, directory: bytes) -> Iterator[bytes]:
-        """Names of all entries below a directory."""
+        """Paths of all entries below a directory."""
         yield from self.overlay.remaining(directory)
         for path, changed in list(self.overlay.dirs.items()):
             if within(path, directory):
@@ -253,6 +277,9 @@ class NameTree:
 
     def add(self, path: bytes, *, was_there: bool = False) -> None:
         """An entry came. `was_there`: a directory that was implied has one now."""
+        if path.endswith(OWN):
+            path, was_there, self.clashes = path[: -len(OWN)], True, True
+            self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
         changed = self.overlay.to_change(above)
         self.weight += 1
@@ -269,7 +296,7 @@ class NameTree:
     def change(self, path: bytes) -> None:
         """An entry has another inode than before."""
         self.version += 1
-        above, _, short = path.rpartition(b"/")
+        above, _, short = path.removesuffix(OWN).rpartition(b"/")
         changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
         if not changed.knows(short):
             changed.states[short] = True
@@ -277,6 +304,9 @@ class NameTree:
 
     def remove(self, path: bytes) -> None:
         """An entry went. The directory it was in stays."""
+        if path.endswith(OWN):
+            path = path[: -len(OWN)]
+            self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
         changed = self.overlay.to_change(above)
         self.version += 1
@@ -322,11 +352,15 @@ class NameTree:
                     self._append(changed, short)
             directory = above
 
-    def _has_place(self, name: bytes) -> bool:
-        """Whether the order has an entry of this name."""
+    def _has_place(self, path: bytes) -> bool:
+        """Whether the order has an entry of the name with this path."""
+        return self._place(name_below(path)) >= 0
+
+    def _place(self, name: bytes) -> int:
+        """Where the order has an entry of this name, -1: nowhere."""
         order = self.overlay.order
         at = order.lower_bound(name)
-        return at < order.count and order.name(at) == name
+        return at if at < order.count and order.name(at) == name else -1
 
     def remove_directory(self, path: bytes, *, entry: bool) -> None:
         """An empty one, with its entry if it has one. The directory it was in stays."""
@@ -366,9 +400,9 @@ class NameTree:
         """
         ask = self._entry
 
-        def known(name: bytes) -> int:
-            found = ftypes.get(name, -1 if self._has_place(name) else 0)
-            return ask(name) if found < 0 else found
+        def known(path: bytes) -> int:
+            found = ftypes.get(name_below(path), -1 if self._has_place(path) else 0)
+            return ask(path) if found < 0 else found
 
         self._entry = lru_cache(REMEMBERED)(known)
         try:
@@ -380,48 +414,58 @@ class NameTree:
         """Names that came, changed or went since the order was made, whichever."""
         self.version += 1
         for name in names:
-            if name.startswith(b"/"):  # no path, and what follows is no child of the top directory
-                continue
-            known = self._has_place(name)
-            above, _, short = name.rpartition(b"/")
-            changed, there = self.overlay.to_change(above), self._entry(name) != 0
+            path = shown(name)
+            at = self._place(name)
+            above, _, short = path.rpartition(b"/")
+            changed, there = self.overlay.to_change(above), self._entry(path) != 0
             self.weight += 1
-            if known:
+            if at >= 0:
                 self._set(above, short, there)
+                self._notice_clash(path, at)
             elif there:
-                self._came(name, changed)
+                self._came(path, changed, shows=bad_prefix(name) is None)
             else:
                 changed.forget(short)
             if not there:
                 self._forget(above)
 
+    def _notice_clash(self, path: bytes, at: int) -> None:
+        """At this place the order has what was a directory, maybe, and is a file now."""
+        order = self.overlay.order
+        if self.clashes or at + 1 == order.count or self._entry(path) in (0, FileType.DIR):
+            return
+        if order.name(at + 1).startswith(order.name(at)):  # else there is nothing below it
+            self.clashes = self.overlay.implies(path)
+
     def _forget(self, directory: bytes) -> None:
         """A directory does not stay for names that went elsewhere."""
-        while directory and not self._entry(directory) and self.is_empty(directory):
+        while directory and self._entry(directory) != FileType.DIR:
+            if not self._nothing_below(directory):
+                return
             self._let_go(directory)
             directory = directory.rpartition(b"/")[0]
 
-    def _came(self, name: bytes, changed: Changed) -> None:
-        """A name that the order does not have."""
-        above, _, short = name.rpartition(b"/")
-        low, high = self.overlay.range(name)
+    def _came(self, path: bytes, changed: Changed, *, shows: bool) -> None:
+        """A name that the order does not have. `shows`: it is not too long."""
+        above, _, short = path.rpartition(b"/")
+        low, high = self.overlay.range(path)
         if low < high:
             changed.over.add(short)
-            self.clashes = self.clashes or self._entry(name) != FileType.DIR
+            self.clashes = self.clashes or self._entry(path) != FileType.DIR
         elif short not in changed.added:
             self._append(changed, short)
-        if bad_prefix(name) is None:
+        if shows:
             self.stay(above)
         while above and not self.clashes:
             self.clashes = self._entry(above) not in (0, FileType.DIR)
             above = above.rpartition(b"/")[0]
 
     def recheck(self, there: Callable[[bytes], bool]) -> None:
-        """Which of the changed entries are there may be another than was noted."""
+        """Which of the changed entries are there, by path, may be another than was noted."""
         self.version += 1
-        for name in list(self.overlay.names()):
-            above, _, short = name.rpartition(b"/")
-            changed, found = self.overlay.to_change(above), there(name)
+        for path in list(self.overlay.paths()):
+            above, _, short = path.rpartition(b"/")
+            changed, found = self.overlay.to_change(above), there(path)
             if short in changed.states:
                 self._set(above, short, found)
             elif not found:

@@ -33,7 +33,7 @@ from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import INODE, MAX_PATH, name_of
+from winkfs.names import INODE, MAX_PATH, OWN, key_at, name_below, name_of
 from winkfs.units import NANO, nearest_ns
 from winkmount.source import Attr, Page
 
@@ -62,7 +62,7 @@ class ContainerNames:
     The names are a tree: BASE.cat and what changed since. It is built when the mount starts, and
     again where a damaged file, a failed write or another process makes that necessary.
 
-    alias   name -> id, where it is not the file id: of files that are not in the container yet
+    alias   path -> id, where it is not the file id: of files that are not in the container yet
     failed  why nothing can be written any more, "": it can
     recent  the key that was looked up last, and the inode that was found
     """
@@ -90,18 +90,14 @@ class ContainerNames:
         self._new_tree()
         if self.writable:
             self.store.catalog.follow()
-        conflicts = self.tree.overlay.order.clashes
-        if conflicts:
-            files = "files that have" if conflicts > 1 else "file that has"
-            log.warning("not shown: %d %s names below it", conflicts, files)
 
     # --- names ---
 
     def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
+        """FTYPE of the entry of the name with this path, 0: there is none."""
         if not path:
             return 0
-        key = path + INODE
+        key = path + INODE if b"@" not in path else key_at(path)
         draft = self.drafts.get(key)
         if draft is not None:
             return draft.ftype
@@ -114,8 +110,8 @@ class ContainerNames:
         return 0 if found is None else found.ftype or FileType.FILE
 
     def find(self, path: bytes, key: bytes) -> Found | None:
-        """The inode of a name; None too where it is damaged, but there are names below it. Raises
-        CorruptError."""
+        """The inode of the name with a path; None too where it is damaged, but there are names
+        below it. Raises CorruptError."""
         try:
             return self.lookup.find(key)
         except DerivedDamage:
@@ -126,7 +122,7 @@ class ContainerNames:
             raise
 
     def move(self, old: bytes, new: bytes) -> None:
-        """A file has another name."""
+        """A file has another path."""
         self.tree.remove(old)
         self.tree.add(new)
         if old in self.alias:
@@ -195,7 +191,7 @@ class ContainerNames:
         self.store.catalog.save()
         order = open_catalog(self.store, exactly=True)
         if order is None:
-            changes = self._positions([*self.tree.overlay.names()])
+            changes = self._positions([*map(name_below, self.tree.overlay.paths())])
             return merge(self.store, self.order.file.runs[:1], changes)
         if len(order.file.runs) == 1:
             return order
@@ -296,7 +292,7 @@ class ContainerNames:
             self.changes.settle()
         self.store.catalog.drop()
         new, overlay = build(self.store, save=False), self.tree.overlay
-        if new.count == overlay.order.count and not any(overlay.names()):
+        if new.count == overlay.order.count and not any(overlay.paths()):
             overlay.order = new  # listings go on where they are
         else:
             self._renew_tree(new)
@@ -340,7 +336,7 @@ class ContainerView:
         return self.names.tree
 
     def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
+        """FTYPE of the entry of the name with this path, 0: there is none."""
         return self.names.entry(path)
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
@@ -351,7 +347,7 @@ class ContainerView:
         rows = order.part(start, stop)
         batch = RowBatch(rows, self.names.store.owner, cut, self.places.directory_id)
         if self.mtimes:
-            batch.attrs = list(map(self._with_mtime, batch.attrs, batch.names))
+            batch.attrs = list(map(self._with_mtime, batch.attrs, batch.paths))
         known = self._ctimes
         if known:
             batch.attrs = [
@@ -402,15 +398,15 @@ class ContainerView:
 
     def position(self, path: bytes) -> int:
         """Of the inode of a file. Raises CorruptError."""
-        names, key = self.names, path + INODE
+        names, key = self.names, key_at(path)
         found = names.recent[1] if names.recent[0] == key else names.lookup.find(key)
         if found is None:
             raise _stale()
         return found.pos
 
     def path_at(self, pos: int) -> bytes:
-        """The name of the file whose inode is there. Raises CorruptError."""
-        return name_of(self.names.store.entry_at(pos).key)
+        """The path of the file whose inode is there. Raises CorruptError."""
+        return self.tree.file_path(name_of(self.names.store.entry_at(pos).key))
 
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
@@ -442,7 +438,9 @@ class ContainerView:
         names = self.names
         if names.engine.troubles != names.troubles:
             names.recheck()
-        key = path + INODE
+        if b"@" in path and path.endswith(OWN) and not names.tree.shows_own(path):
+            return None
+        key = path + INODE if b"@" not in path else key_at(path)
         alias = names.alias.get(path) if names.alias else None
         found, attr = None, None
         if alias is not None and alias in self.spools:
@@ -505,7 +503,7 @@ class ContainerView:
         """The attributes of a directory that is there; `found`: what its name holds, if known."""
         id, names = self.places.directory_id(path), self.names
         mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
-        key = path + INODE
+        key = key_at(path)
         if not path:
             mode, (uid, gid) = self.root_mode, self.root_owner
         else:
@@ -561,7 +559,7 @@ class ContainerView:
         path = self.places[id]
         if self.times is not None and self.times.has(path):
             return self.times.target(path)
-        return self.names.files.read(path + INODE, 0, -1)
+        return self.names.files.read(key_at(path), 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
@@ -571,7 +569,7 @@ class ContainerView:
         path = self.places[id]
         if self.is_directory(id) and self.entry(path) != FileType.DIR:
             return {}
-        return self.names.files.attrs(path + INODE).xattrs
+        return self.names.files.attrs(key_at(path)).xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
         if id in self.spools or self._is_timed(id):
@@ -580,7 +578,7 @@ class ContainerView:
         ftype = self.entry(path)
         if not ftype or (ftype != FileType.DIR) == self.is_directory(id):
             return {}
-        key = path + INODE
+        key = key_at(path)
         return {
             "fileid": str(files.stat(key).fileid),
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
@@ -600,7 +598,8 @@ class ContainerView:
         names = self.names
         if names.engine.troubles != names.troubles:
             names.recheck()
-        key = self.places[id] + INODE
+        path = self.places[id]
+        key = path + INODE if b"@" not in path else key_at(path)
         if key in names.drafts:
             return names.files.read(key, offset, size)
         # where nothing is opened, each read comes right after a lookup
@@ -618,7 +617,7 @@ class ContainerView:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self.spools:
             return size if hole else offset
-        extents = self.names.files.extents(self.places[id] + INODE)
+        extents = self.names.files.extents(key_at(self.places[id]))
         return find_data(extents, offset, hole=hole)
 
 

@@ -13,6 +13,7 @@ looked up, for the first time.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import stat
@@ -28,7 +29,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.mounting.ids import Places, Users
-from winkfs.names import to_bytes
+from winkfs.names import OWN, length_fault, shown, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
 from winkfs.stores.records import MODE, Ids, Records, Row, batches
@@ -43,6 +44,8 @@ RARELY: Final = 10  # how many times as long as collecting the ids took, these a
 KEPT: Final = 64 << 20  # bytes of bodies that are kept while they are read in parts
 AT_ONCE: Final = 256  # names made of ids at a time
 LAST: Final = (1 << 63) - 1
+
+log = logging.getLogger("winkfs.mount")
 
 
 def info(path: str) -> dict[str, Any]:
@@ -118,15 +121,22 @@ class ReaderSource(ReadOnlySource):
     def __init__(self, store: Reader) -> None:
         """Raises CorruptError, OSError."""
         self._store = store
-        files = {to_bytes(entry.name).strip(b"/"): entry for entry in store.scan()}
+        files = {shown(to_bytes(entry.name)): entry for entry in store.scan()}
+        for path in [path for path in files if length_fault(path)]:
+            log.warning("not shown: %s: %s", to_str(path), length_fault(path))
+            del files[path]
         self._below: dict[bytes, list[bytes]] = {b"": []}  # directory -> names in it
         self._paths = [b"", b""]  # by id; none has id 0
         self._ids = {b"": self.root}
         self._handles: dict[int, bytes] = {}
         for path in sorted(files):
             self._add(path, files[path].ftype == FileType.DIR)
-        # A file whose name is also that of a directory cannot be shown.
-        self._files = {path: entry for path, entry in files.items() if path not in self._below}
+        for path in [path for path in files if path in self._below]:
+            entry = files.pop(path)
+            if entry.ftype != FileType.DIR:
+                files[path + OWN] = entry
+                self._add(path + OWN, False)
+        self._files = files
         folder = os.stat(store.base)
         self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
 
