@@ -11,13 +11,14 @@ from types import ModuleType
 import pytest
 
 from winkformats.disk.memory import MemoryStorage
-from winkformats.logstore import entry, index, layout
+from winkformats.logstore import datafiles, entry, index, layout
 
 PAGE = (Path(__file__).parents[2] / "docs/logstore.md").read_text()
 FORMS = {
     layout: ("`logstore`, 48 bytes:", layout.FORM),
     entry: ("A data file:", entry.HEADER),
     index: ("## The saved table", index.HEAD),
+    datafiles: ("## The list of data files", datafiles.HEAD),
 }
 
 

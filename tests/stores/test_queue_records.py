@@ -92,11 +92,10 @@ def test_rows_are_what_some_consumer_has_not_read(tmp_path: Path) -> None:
             for _ in range(60):
                 queue.push(b"x" * rng.randrange(9), priority=rng.randrange(3))
                 visible = rng.choice((None, 1000.0))
-                for message in queue.pop_many(
-                    rng.choice((0, 0, 1, 3)), visible=visible, consumer=rng.choice(names)
-                ):
+                count, name = rng.choice((0, 0, 1, 3)), rng.choice(names)
+                for message in queue.pop_many(count, visible=visible, consumer=name):
                     if visible and rng.random() < 0.5:
-                        queue.ack(message.id)
+                        queue.ack(message.id, consumer=name)
             queue.sync()
             wanted = {id for name in names for id in queue.state.cursors[name].leased}
             wanted |= {m.id for name in names for m in queue.messages(consumer=name)}

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from winkformats.disk.posix import DeviceStorage, PosixDirectory
+from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
 from winkformats.disk.storage import Directory, Kind, Storage
 
 Factory = Callable[[str], Directory]
@@ -35,6 +35,12 @@ def directory_of(path: str) -> Directory:
     """The directory with this path. It need not be there yet."""
     head, colon, _ = path.partition(":")
     return _schemes.get(head + colon, PosixDirectory)(path or ".")
+
+
+def open_folder(path: str) -> Directory:
+    """The folder of a store, open: below it no symbolic link is followed, see `PosixFolder`. The
+    one way in which a store gets at its files. Raises OSError where it is not there."""
+    return directory_of(path) if scheme_of(path) else PosixFolder.at(path or ".")
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:

@@ -451,9 +451,34 @@ class PosixDirectory(Directory):
         return FileTurn(self, name)
 
     def close(self) -> None:
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
+        if self._fd is not None and self._fd >= 0:
+            fd, self._fd = self._fd, -1  # None: the working directory
             os.close(fd)
+
+
+class PosixFolder(PosixDirectory):
+    """The folder of a store, open: whatever becomes of its path, and whatever others put into it,
+    only regular files that lie in it are opened, and no symbolic link below it is followed."""
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """Raises OSError. The path itself may be that of a link."""
+        return cls(path, os.open(path, DIRECTORY))
+
+    def open(
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = False
+    ) -> FileStorage:
+        return super().open(name, mode, uncached=uncached, follow=False)
+
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        return super().info(name)
+
+    def lock(self, name: str, *, shared: bool = False) -> FileLock | None:
+        lock = FileLock(self._folder + name, shared=shared, at=(name, self._fd))
+        return lock if lock.held else None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class FileTurn(Turn):
@@ -491,7 +516,11 @@ class FileLock:
     raises    OSError where the file cannot be opened
     """
 
-    def __init__(self, path: str, *, shared: bool = False) -> None:
+    def __init__(
+        self, path: str, *, shared: bool = False, at: tuple[str, int | None] | None = None
+    ) -> None:
+        """`at`: name and descriptor of the folder, in which no link is followed."""
+        self._path, self._at = path, at
         self._how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fds: list[int] = []
         self._maps: list[int | None] = []  # addresses
@@ -499,7 +528,7 @@ class FileLock:
         self._dropped = weakref.finalize(self, _let_go, self._fds, self._maps, self._pid)
         self._dropped.atexit = False
         try:
-            self._fds.append(_open_regular(path, MODES["r"], path))
+            self._fds.append(self._open())
             self.identity = _info(os.fstat(self._fds[0])).identity
             self.held = self._take()
             if self.held and self._map():
@@ -508,7 +537,7 @@ class FileLock:
                 # overlayfs: a mapping there refers to the file below
                 if not (sure or self._is_kept()):
                     self._unmap()
-                    self._fds.append(_open_regular(path, MODES["r"], path))
+                    self._fds.append(self._open())
                     same = self.identity == _info(os.fstat(self._fds[0])).identity
                     self.held = self._take() and same
         except BaseException:
@@ -517,6 +546,11 @@ class FileLock:
         finally:
             if not self.held:
                 self.release()
+
+    def _open(self) -> int:
+        if self._at is None:
+            return _open_regular(self._path, MODES["r"], self._path)
+        return _open_regular(self._at[0], MODES["r"] | os.O_NOFOLLOW, self._path, self._at[1])
 
     def _take(self) -> bool:
         try:
@@ -584,7 +618,13 @@ def _let_go(fds: list[int], maps: list[int | None], pid: int) -> None:
 
 def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> int:
     """-> descriptor. Raises OSError, also for a fifo, which would wait for its other end."""
-    fd = os.open(at, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
+    try:
+        fd = os.open(at, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
+    except OSError as error:
+        error.filename = path
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            error.strerror = "a symbolic link, not a file"
+        raise
     if stat.S_ISREG(mode := os.fstat(fd).st_mode):
         return fd
     os.close(fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from winkformats.disk.paths import directory_of
+from winkformats.disk.paths import open_folder
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ledgerq import index, priorities, state
 from winkformats.ledgerq.entry import DATA, PRIORITY, decode
@@ -36,7 +36,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         for cursor in queue.state.cursors.values():
             if max(cursor.at) > max(known):
                 report.add(f"{path}: consumer {cursor.name!r} is at message {max(cursor.at)}")
-    directory = directory_of(path)
+    directory = open_folder(path)
     for name, read in ((state.DEDUP, state.decode_dedup), (state.RETRY, state.decode_retry)):
         try:
             with directory.open(name, follow=False) as storage:
@@ -45,6 +45,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
             pass
         except CorruptError as error:
             report.add(str(error))
+    directory.close()
     return report
 
 

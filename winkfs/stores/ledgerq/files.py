@@ -311,6 +311,18 @@ class Files:
             gone.append(segment)
         return gone
 
+    def missing(self, floor: int, end: int) -> list[tuple[int, int]]:
+        """First and last of ids in [floor, end) which are in no segment, and not in the place of
+        bytes that are damaged."""
+        found, before, damaged = [], 0, False
+        for segment in self.segments.values():
+            damaged = damaged or bool(segment.bad or segment.torn) or segment.header is None
+            if segment.first:
+                found.append((max(floor, before + 1), min(segment.first, end) - 1, damaged))
+                before, damaged = segment.last, bool(segment.bad or segment.torn)
+        found.append((max(floor, before + 1), end - 1, damaged))
+        return [(first, last) for first, last, damaged in found if first <= last and not damaged]
+
     def left(self, floor: int) -> list[Segment]:
         """Segments that an interrupted compaction has left: others behind them, below the id
         `floor`, are gone."""

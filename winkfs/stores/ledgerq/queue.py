@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
-from winkformats.disk.paths import directory_of, is_directory, make_directory
+from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
 from winkformats.disk.storage import TEMPORARY
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
@@ -160,7 +160,11 @@ class Queue(Keeping):
         ):  # fmt: skip
             as_int(number, what, least)
         self.path, self.writable, self.shared = os.fspath(path), mode == "a", shared
-        self.directory = directory_of(self.path)
+        if not is_directory(self.path):
+            if not (make and self.writable):
+                raise NoSuchFile("no such queue", self.path)
+            make_directory(self.path)
+        self.directory = open_folder(self.path)
         self.problems: list[str] = []
         self.retries = retries
         self._always, self._wanted = sync == "always", by_priority
@@ -184,10 +188,6 @@ class Queue(Keeping):
             self.files, self.state.append, self._say, starved=span_ns(starved, "starved")
         )
         tell_of_forks(self)
-        if not is_directory(self.path):
-            if not (make and self.writable):
-                raise NoSuchFile("no such queue", self.path)
-            make_directory(self.path)
         try:
             self._begin(make=make)
         except BaseException:
@@ -262,6 +262,24 @@ class Queue(Keeping):
         self.files.by_priority = bool(self.state.mode if self._wanted is None else self._wanted)
         self.files.load(follow=follow)
         self._use_state()
+        if self._missing():
+            self.state.load()  # a writer has moved on before it removes a segment
+            self._use_state()
+            for first, last in self._missing():
+                ids = f"message {first} is" if first == last else f"messages {first} to {last} are"
+                self.files.say(f"{self.path}: {ids} missing: a segment is gone")
+
+    def _missing(self) -> list[tuple[int, int]]:
+        """Ids that somebody has not read, and that are in none of the segments; first and last."""
+        metadata, main = self._ledgerq.metadata, self.state.cursors[MAIN]
+        lows = [cursor.low for cursor in self.state.cursors.values() if cursor is not main]
+        # What is below the position that was written last is not there, wherever it was moved to.
+        floor = min(*lows, max(main.low, metadata.read_id if metadata else 1), LAST_ID)
+        end = max(1 if metadata is None else metadata.next_id, *map(max, self._positions()))
+        return self.files.missing(floor, end)
+
+    def _positions(self) -> list[list[int]]:
+        return [cursor.at for cursor in self.state.cursors.values()]
 
     def _use_state(self) -> None:
         self._ledgerq.load(self.files.last)
@@ -272,7 +290,7 @@ class Queue(Keeping):
 
     def _settle_ids(self) -> None:
         """The next id: no message ever had it."""
-        known = [position for cursor in self.state.cursors.values() for position in cursor.at]
+        known = [position for at in self._positions() for position in at]
         if self._ledgerq.metadata is not None:
             known.append(self._ledgerq.metadata.next_id)
         self._tail.go_on(known)
@@ -317,6 +335,7 @@ class Queue(Keeping):
             self._turns.close()
         if self._held is not None:
             self._held.release()
+        self.directory.close()
 
     @property
     def closed(self) -> bool:
@@ -774,7 +793,12 @@ class Queue(Keeping):
         if not 0 < as_int(id, "an id") <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
         with self._changing():
-            self.state.seek(self._cursor(consumer), min(id, self._tail.next_id))
+            self.state.seek(self._cursor(consumer), self._start(id))
+
+    def _start(self, id: int) -> int:
+        """The id, or that of the first or the next message, whichever is nearest."""
+        there = (segment.first for segment in self.files.segments.values() if segment.first)
+        return max(min(id, self._tail.next_id), next(there, self._tail.next_id))
 
     def seek_time(self, seconds: float, *, consumer: str = MAIN) -> int:
         """Read on from the first message pushed then (seconds since the epoch) or later -> its id.
@@ -786,7 +810,7 @@ class Queue(Keeping):
             raise TypeError("a time is seconds since the epoch, not None")
         with self._changing():
             id = self.files.at_time(since)
-            self.state.seek(self._cursor(consumer), max(min(id, self._tail.next_id), 1))
+            self.state.seek(self._cursor(consumer), self._start(id))
         return id
 
     def clear(self, *, consumer: str = MAIN) -> None:
@@ -809,7 +833,7 @@ class Queue(Keeping):
             if name not in self.state.cursors:
                 cursor = self.state.add(name)
                 self.state.append().add_text(ondisk.NAME, cursor.number, data)
-                self.state.seek(cursor, min(max(start, 1), self._tail.next_id))
+                self.state.seek(cursor, self._start(start))
 
     def remove_consumer(self, name: str) -> None:
         """Raises NoSuchFile; ValueError for the main one."""

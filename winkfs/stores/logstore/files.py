@@ -2,6 +2,7 @@
 
 logstore            the settings
 index               the saved index table
+datafiles           which data files there must be
 store.lock          of the one writer
 data/N              16 hexadecimal digits: a data file
 blob/N              16 hexadecimal digits: a large body
@@ -14,14 +15,15 @@ import contextlib
 import os
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
-from winkformats.disk.paths import directory_of, make_directory
-from winkformats.disk.storage import Handle, Storage, replacing
+from winkformats.disk.paths import directory_of, make_directory, open_folder
+from winkformats.disk.storage import Directory, Handle, Kind, Storage, replacing
 from winkformats.errors import CorruptError
-from winkformats.logstore import entry
+from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
-from winkfs.errors import FileExists, NoSuchFile
+from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.registry import refuse_other
 
 FOLDERS: Final = ("data", "blob", "generations")
@@ -35,19 +37,83 @@ class Files:
     """The directories of a store. All methods raise OSError."""
 
     def __init__(self, path: str) -> None:
-        """Raises NoSuchFile; CorruptError for settings that are damaged."""
+        """Raises NoSuchFile; Refusal; CorruptError for settings that are damaged."""
         self.path = path
-        self.root = directory_of(path)
-        try:
-            with self.root.open(SETTINGS) as storage:
-                data = storage.read(0, 1 << 10)
-        except FileNotFoundError as error:
-            raise NoSuchFile("no LogStore is there", path) from error
-        self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
-        self.data, self.blob, self.generations = (
-            directory_of(os.path.join(path, folder)) for folder in FOLDERS
-        )
         self._handles: dict[int, Handle] = {}
+        self._folders: list[Directory] = []
+        try:
+            self.root = self._opened(open_folder(path))
+            with self.root.open(SETTINGS, follow=False) as storage:
+                data = storage.read(0, 1 << 10)
+            self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
+            self.data, self.blob, self.generations = map(self._folder, FOLDERS)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            self.close()
+            raise NoSuchFile("no LogStore is there", path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, folder: Directory) -> Directory:
+        self._folders.append(folder)
+        return folder
+
+    def _folder(self, name: str) -> Directory:
+        """Raises Refusal where it is none, or lies elsewhere."""
+        found = self.root.info(name)
+        if found is None or found.kind is not Kind.DIRECTORY:
+            what = "is not there" if found is None else f"is a {found.kind.value}"
+            raise Refusal(f"{name} {what}: a LogStore has a folder there", self.path)
+        return self._opened(self.root.subdirectory(name))
+
+    # --- which data files there must be ---
+
+    def listed(self) -> tuple[set[int], int] | None:
+        """Numbers of data files, and bytes of their list; None: there is none, or no good one."""
+        try:
+            with self.root.open(datafiles.NAME, follow=False) as storage:
+                return datafiles.decode(storage.read(0, storage.size()), self.layout.store)
+        except FileNotFoundError:
+            return None
+
+    def missing(self) -> list[int]:
+        """Data files that are gone, though nobody has removed them; a writer may go on meanwhile.
+
+        cost  a read of the list, and a look at each file that is in it
+        """
+        found = self.listed()
+        gone = [n for n in sorted(found[0]) if not self.has(n)] if found else []
+        if gone:  # a file is listed as removed before it is
+            found = self.listed()
+            gone = [number for number in gone if found and number in found[0]]
+        return gone
+
+    def has(self, number: int) -> bool:
+        return self.data.info(f"{number:016x}") is not None
+
+    def write_list(self, numbers: Iterable[int]) -> None:
+        """List these data files, durable, unless they are."""
+        wanted = list(numbers)
+        found = self.listed()
+        if found is None or found[0] != set(wanted):
+            with replacing(self.root, datafiles.NAME) as storage:
+                storage.write(0, [datafiles.encode(self.layout.store, wanted)])
+            storage.close()
+
+    def list_as(self, kind: int, number: int) -> None:
+        """Add a row to the list, durable."""
+        found = self.listed()
+        if found is None:
+            return
+        with self.root.open(datafiles.NAME, "w", follow=False) as storage:
+            row = datafiles.row(self.layout.store, kind, number)
+            room = (
+                -(found[1] + len(row)) % datafiles.ROOM
+                if found[1] + len(row) > storage.size()
+                else 0
+            )
+            storage.write(found[1], [row, bytes(room)])
+            storage.sync()
 
     # --- numbers ---
 
@@ -80,7 +146,7 @@ class Files:
         """A data file, open to read."""
         handle = self._handles.get(number)
         if handle is None:
-            handle = Handle(self.data.open(f"{number:016x}"))
+            handle = Handle(self.data.open(f"{number:016x}", follow=False))
             handles = self._handles
             while len(handles) >= OPEN:
                 with contextlib.suppress(KeyError, StopIteration, RuntimeError):
@@ -107,7 +173,10 @@ class Files:
         """
         self.forget(number)
         name = f"{number:016x}"
-        with self.data.open(name) as old, replacing(self.data, name, like=old) as new:
+        with (
+            self.data.open(name, follow=False) as old,
+            replacing(self.data, name, like=old) as new,
+        ):
             for at in range(0, end, PIECE):
                 new.write(at, [old.read(at, min(PIECE, end - at))])
         return new
@@ -118,7 +187,8 @@ class Files:
         First it says so: where the removal of the name fails, a power cut may bring it back.
         """
         name = f"{number:016x}"
-        with self.data.open(name, "w") as storage:
+        self.list_as(datafiles.REMOVED, number)
+        with self.data.open(name, "w", follow=False) as storage:
             storage.write(entry.START, [bytes([entry.REMOVED])])
             storage.sync()
         self.forget(number)
@@ -142,7 +212,7 @@ class Files:
     def read_blob(self, blob: entry.Blob) -> bytes:
         """Raises CorruptError; FileNotFoundError."""
         name = f"{blob.number:016x}"
-        with self.blob.open(name) as storage:
+        with self.blob.open(name, follow=False) as storage:
             body = storage.read(0, blob.size) if storage.size() == blob.size else b""
             if len(body) != blob.size or zlib.crc32(body) != blob.checksum:
                 raise CorruptError("body of a blob", file=storage.name, offset=0)
@@ -166,7 +236,7 @@ class Files:
 
     def close(self) -> None:
         self.forget()
-        for directory in (self.blob, self.data, self.generations, self.root):
+        for directory in self._folders:
             directory.close()
 
 

@@ -6,6 +6,7 @@ import errno
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.logstore import entry, index
+from winkformats.logstore import datafiles, entry, index
 from winkformats.logstore.entry import (
     EOF,
     HEAD,
@@ -107,6 +108,8 @@ class Log:
     def _load(self) -> None:
         self._list()
         self.problems, self.notes, self.torn = [], [], 0
+        for number in self.files.missing():
+            self.tell(f"{self.files.path}/{self.files.name(number)}: the data file is missing")
         table, start = Table(), None
         self.scan = Scan(self.layout)
         saved = self._saved()
@@ -147,7 +150,7 @@ class Log:
 
     def _saved(self) -> tuple[index.Head, UInt64, Words] | None:
         try:
-            with self.files.root.open(index.NAME) as storage:
+            with self.files.root.open(index.NAME, follow=False) as storage:
                 head, positions, lengths = index.read(storage)
         except FileNotFoundError:
             return None
@@ -279,7 +282,9 @@ class Log:
             raise Refusal(what, self.files.path)
         scan, numbers = self.scan, list(self.numbers)
         kept = scan.number in numbers
-        while numbers and numbers[-1] != scan.number:
+        last = numbers.index(scan.number) + 1 if kept else 0
+        self.files.write_list(numbers[:last])
+        while len(numbers) > last:
             self.files.forget(numbers[-1])
             self.files.data.unlink(f"{numbers.pop():016x}")
             self.files.data.sync()
@@ -291,7 +296,11 @@ class Log:
         if not kept:
             self._begin(self.oldest << self.layout.file_bits - self.layout.generation_bits)
         elif self.saved_at == self.position(scan.number, scan.end) and not self.torn:
-            self._take(self.files.data.open(f"{scan.number:016x}", "w"), scan.number, scan.end)
+            self._take(
+                self.files.data.open(f"{scan.number:016x}", "w", follow=False),
+                scan.number,
+                scan.end,
+            )
         else:
             if self.torn:
                 where = self.files.name(scan.number)
@@ -517,6 +526,8 @@ class Log:
             if not self.failed:
                 self.sure(partial(self.files.data.unlink, name))
             raise
+        with suppress(OSError):  # it is there, and need not be listed
+            self.files.list_as(datafiles.THERE, number)
         return storage
 
     def sync(self, upto: int | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from winkformats.disk.paths import directory_of, is_directory, make_directory
+from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
 from winkformats.disk.storage import TEMPORARY, Handle, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
@@ -118,7 +118,9 @@ class MessageStore(Keeping):
         if sync not in ("none", "interval", "always"):
             raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
         self.path, self.writable = os.fspath(path), mode == "a"
-        self.directory = directory_of(self.path)
+        if not is_directory(self.path):
+            raise NoSuchFile("no such message store", self.path)
+        self.directory = open_folder(self.path)
         self.problems: list[str] = []
         self._always, self._confirm = sync == "always", confirm
         self._wanted, self._checked = checksums, False
@@ -140,8 +142,6 @@ class MessageStore(Keeping):
         self._heard: Handle | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
         tell_of_forks(self)
-        if not is_directory(self.path):
-            raise NoSuchFile("no such message store", self.path)
         if self.writable:
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
@@ -222,6 +222,7 @@ class MessageStore(Keeping):
             self._journal.storage.close()
         if self._held is not None:
             self._held.release()
+        self.directory.close()
 
     @property
     def closed(self) -> bool:
