@@ -478,6 +478,8 @@ class Engine:
         if store.writable:
             if self._unsure:
                 self._recover()
+            if store.index.bulk:
+                self.run(self.files.settle_bulk)
             return
         if store.frozen:
             return

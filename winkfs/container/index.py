@@ -2,13 +2,18 @@
 
     base      BASE.idx; never changed on disk, only replaced by rename
     overlay   what changed since: key -> position, 0 for a name that is gone
-    bulk      (S, position) columns of files put in bulk, not yet looked at for duplicate names
+    bulk      (S, position) columns of files put in bulk, not yet looked at for duplicate names.
+              While it is not empty, base and overlay may hold what is superseded
 
 A position that a later one replaces is superseded: its delflags are set once that is durable. A key
 that is found is compared with the entry; where that is damaged, and nothing else has the key, it is
 taken for it: a read of it reports the damage. That a key is not there, and what it has of all
 files, comes from pages of the base whose checksums are right; where one is wrong, the base is made
 anew from the data file, and asked again.
+
+Other threads look at base, overlay, bulk and stale without a lock (`read.fast_reader`). So a key
+is in the overlay before what it superseded is gone from there, from bulk or from the drafts; a
+position leaves the overlay only behind `stale`.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from winkfs.names import name_of
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 JOINED: Final = 512  # bulk rows that are joined with those that come next
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
+NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
 
 
 class Index:
@@ -147,8 +153,8 @@ class Index:
     def adopt(self, base: Base) -> None:
         """Go on with a base that holds what the damaged one should, all else as it is."""
         self.close()
-        self.stale.append(True)
-        self.stale, self.base, self._unseen = [], base, []
+        self._outdate()
+        self.base, self._unseen = base, []
         if self.hidden:  # what was marked deleted meanwhile is in no base made anew
             self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
         self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
@@ -260,28 +266,49 @@ class Index:
         """Find double names among the bulk rows -> positions of inodes that were superseded."""
         if not self.bulk:
             return []
-        rows = join_rows(self.bulk)
-        keys, self._bulk_keys = self._bulk_keys, []
+        parts, keys = self.bulk[:], self._bulk_keys
+        self.bulk[:] = [NO_ROWS]  # in one step: it must not be empty yet
+        rows = join_rows(parts)
+        try:
+            return self._settle(rows, keys) if len(rows.pos) else []
+        except BaseException:  # damage that was met: the files are still there
+            self.bulk[:] = [rows]
+            raise
+
+    def _settle(self, rows: Rows, keys: list[bytes] | None) -> list[int]:
+        """`keys`: of the rows; None: they are too many for the overlay."""
+        fold = self._settled is None and keys is not None
+        if not fold:
+            self._outdate()
         drop, superseded = self._inner_doubles(rows)
-        superseded += self._over_overlay(rows, drop) + self._over_base(rows, drop)
+        superseded += self._over_overlay(rows, drop, keep=fold) + self._over_base(rows, drop)
         keep = np.ones(len(rows.pos), bool)
         keep[sorted(drop)] = False
         if drop:
             bits = None if rows.bits is None else rows.bits[keep]
             rows = Rows(rows.s[keep], bits, rows.pos[keep])
-        if self._settled is None and keys is not None:  # from memory: the pages may be gone
+        if fold:  # from memory: the pages may be gone
+            assert keys is not None
             self.overlay.update(zip(compress(keys, keep), rows.pos.tolist(), strict=True))
+            self.bulk.clear()
         else:
             self._settled = join_rows([self._settled, rows] if self._settled else [rows])
+        self._bulk_keys = []
         return superseded
+
+    def _outdate(self) -> None:
+        """What was made from this index answers nothing any more."""
+        self.stale.append(True)
+        self.stale = []
 
     def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
         """Rows that a later row of the same name replaces -> (their indices, their positions)."""
         drop = superseded(rows.s, lambda row: self._key_at(int(rows.pos[row])))
         return set(drop.tolist()), rows.pos[drop].tolist()
 
-    def _over_overlay(self, rows: Rows, drop: set[int]) -> list[int]:
-        """What stands in the overlay under a name of the rows gives way."""
+    def _over_overlay(self, rows: Rows, drop: set[int], *, keep: bool) -> list[int]:
+        """What stands in the overlay under a name of the rows gives way. `keep`: it will be
+        overwritten there."""
         if not self.overlay:
             return []
         keys = list(self.overlay)
@@ -297,7 +324,7 @@ class Index:
                 alike[begin] = {self._key_at(int(rows.pos[row])): row for row in mine}
             if keys[i] not in alike[begin]:
                 continue
-            pos = self.overlay.pop(keys[i])
+            pos = self.overlay[keys[i]] if keep else self.overlay.pop(keys[i])
             if pos:
                 superseded.append(pos)
         return superseded
@@ -412,12 +439,12 @@ class Index:
         if self._settled:
             self.overlay.update((self._key_at(pos), pos) for pos in self._settled.pos.tolist())
             self._settled = None
+            self.bulk[:] = [rows for rows in self.bulk if rows is not NO_ROWS]
 
     def replace(self, base: Base | None) -> None:
         """Go on with another base that holds everything."""
         self.close()
-        self.stale.append(True)
-        self.stale = []
+        self._outdate()
         self.base, self.overlay, self.hidden, self._unseen = base, {}, set(), []
         self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
 

@@ -399,7 +399,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
                 if at == stop or at >= last:
                     return None
         unpack, width, second = shapes[len(key)]
-        if pos <= 0 or pos + width > limit:
+        if pos <= 0 or pos + width > limit or stale:  # between the looks at overlay and cells
             return None
         flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
         if length < 0 and second:

@@ -264,6 +264,8 @@ class Changes:
         store.dtotsz += len(data)
         self.last = pos
         index.assign(key, pos, new=not there)
+        if there:
+            self._pop(key)
 
     def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
         """A new file without content. There must be none of that name.
@@ -339,6 +341,7 @@ class Changes:
             raise
         self._drop(draft.key)
         self._account(draft, inode, pos, size)
+        self._pop(draft.key)
 
     def _begin(
         self,
@@ -553,9 +556,9 @@ class Changes:
         else:
             gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
-        self._pop(key)
         self.files.doom(*gone, delete=True)
         self._store.index.assign(key, 0, old=gone[0])
+        self._pop(key)
 
     def entomb(self, keys: Sequence[bytes]) -> int:
         """Append tombstones of keys that nothing here has -> position of the first."""
@@ -590,8 +593,8 @@ class Changes:
             return
         self._replace(replace(draft, key=new))
         self._kv.append(key, b"", deleted=True)
-        self._pop(key)
         self._store.index.assign(key, 0)
+        self._pop(key)
 
     def _rename_ao(self, key: bytes, new: bytes) -> None:
         """ao: in place, while the inode is not synced, and where the new entry has its size."""
@@ -613,6 +616,7 @@ class Changes:
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(key, 0)
         self._store.index.assign(new, pos)
+        self._pop(new)
 
     # --- drafts ---
 
@@ -750,8 +754,9 @@ class Changes:
             store.index.assign(draft.key, pos, new=new)
 
     def _drop(self, key: bytes) -> bool:
-        """Doom what the name holds -> whether there was something on disk."""
-        draft = self._pop(key)
+        """Doom what the name holds -> whether there was something on disk. A draft is popped by the
+        caller, once the index has what comes instead: a reader without the lock goes by both."""
+        draft = self.drafts.get(key)
         if draft is not None:
             self.files.doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
             return draft.old != 0
