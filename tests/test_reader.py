@@ -49,6 +49,8 @@ def test_a_path_writes_too(tmp_path: Path) -> None:
 
 def test_brackets_read_and_a_missing_file_is_a_key_error(store: winkfs.Container) -> None:
     assert store["docs/old/c"] == b"333"
+    with pytest.raises(winkfs.WinkError, match="docs/x"):
+        store["docs/x"]
     with pytest.raises(KeyError, match="docs/x"):
         store["docs/x"]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from winkfs.errors import Locked as Locked
     from winkfs.errors import NameTooLong as NameTooLong
     from winkfs.errors import NoSuchFile as NoSuchFile
+    from winkfs.errors import NoSuchKey as NoSuchKey
     from winkfs.errors import NotAllowed as NotAllowed
     from winkfs.errors import NotDirectory as NotDirectory
     from winkfs.errors import ReadOnly as ReadOnly
@@ -54,6 +55,7 @@ _HOMES = {
     "Locked": "errors",
     "NameTooLong": "errors",
     "NoSuchFile": "errors",
+    "NoSuchKey": "errors",
     "NotAllowed": "errors",
     "NotDirectory": "errors",
     "ReadOnly": "errors",

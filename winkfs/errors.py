@@ -52,6 +52,10 @@ class NoSuchFile(Refusal, FileNotFoundError):
     number = errno.ENOENT
 
 
+class NoSuchKey(NoSuchFile, KeyError):
+    """The same, asked for as of a dict: `container[name]`."""
+
+
 class NotDirectory(Refusal, NotADirectoryError):
     """A directory is asked for, and the name is that of a file."""
 

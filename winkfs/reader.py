@@ -11,15 +11,17 @@ import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import Any, ClassVar, Final, Literal, Self, overload
 
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import NoSuchFile, NotDirectory, Refusal
+from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
 from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
+from winkfs.units import as_int
 
 Problem = Callable[[CorruptError], None]
+BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
 
 
 class Reader(ABC):
@@ -113,11 +115,11 @@ class Reader(ABC):
         return True
 
     def __getitem__(self, name: Name) -> bytes:
-        """The content, as of a dict. Raises KeyError where there is no such file."""
+        """The content, as of a dict. Raises NoSuchKey, which is a KeyError, for a missing file."""
         try:
             return self.read(name)
-        except NoSuchFile:
-            raise KeyError(to_str(name)) from None
+        except NoSuchFile as error:
+            raise NoSuchKey(error.strerror or "", error.filename) from None
 
     def __len__(self) -> int:
         return sum(1 for _ in self.scan())
@@ -152,6 +154,7 @@ class Reader(ABC):
         if mode not in ("rb", "br"):
             use = f"use {self.changed_by}" if set(mode) & set("wax+") else "text: io.TextIOWrapper"
             raise ValueError(f"mode must be 'rb', not {mode!r}: {use}")
+        buffering = as_int(buffering, "buffering", -1, BUFFER)
         raw = FileReader(self, to_str(name), self.stat(name).size)
         if buffering == 0:
             return raw

@@ -112,18 +112,23 @@ def to_ns(mtime: float | None) -> int | None:
     try:
         inside = -LAST < mtime < LAST
     except TypeError:
-        raise TypeError(f"a time is seconds since the epoch, not {mtime!r}") from None
+        raise TypeError(f"a time is seconds since the epoch, not {shown(mtime)}") from None
     if not inside:
         raise ValueError(f"{mtime} is no time")
-    whole = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
-    return whole * NANO + round((mtime - whole) * NANO)
+    seconds = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
+    return seconds * NANO + round((mtime - seconds) * NANO)
 
 
 def checked_ns(ns: int | None) -> int | None:
-    """Nanoseconds, None: now. Raises ValueError beyond 64 bits (the years 1677 to 2262)."""
-    if ns is not None and not -LAST - 1 <= ns <= LAST:
-        raise ValueError(f"mtime of {ns} ns does not fit into 64 bits (the years 1677 to 2262)")
-    return ns
+    """Nanoseconds, None: now. Raises TypeError; ValueError beyond 64 bits (the years 1677 to
+    2262)."""
+    if ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST):
+        return ns
+    number = as_int(ns, "a time in nanoseconds")
+    if not -LAST - 1 <= number <= LAST:
+        what = f"mtime of {shown(ns)} ns does not fit into 64 bits (the years 1677 to 2262)"
+        raise ValueError(what)
+    return number
 
 
 def nearest_ns(ns: int) -> int:
@@ -141,8 +146,9 @@ def as_content(data: Any, what: str = "content") -> bytes:
     return bytes(data)
 
 
-def as_int(number: Any, what: str, least: int | None = None) -> int:
-    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least`."""
+def as_int(number: Any, what: str, least: int | None = None, most: int | None = None) -> int:
+    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least` and
+    above `most`."""
     if type(number) is int:
         found = number
     elif isinstance(number, bool) or not hasattr(number, "__index__"):
@@ -150,8 +156,19 @@ def as_int(number: Any, what: str, least: int | None = None) -> int:
     else:
         found = index(number)
     if least is not None and found < least:
-        raise ValueError(f"{what} must be {least} or more, not {found}")
+        raise ValueError(f"{what} must be {least} or more, not {shown(found)}")
+    if most is not None and found > most:
+        raise ValueError(f"{what} must be {most} or less, not {shown(found)}")
     return found
+
+
+def shown(value: object) -> str:
+    """What an error shows of a value: at most 60 characters of it, or its type."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of thousands of digits; an object that has no text
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from operator import index
 from typing import Any
 
 from winkformats.disk.storage import Storage
@@ -34,7 +35,7 @@ from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import INODE, Name, base_of, literal_prefix, matcher, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
 from winkfs.registry import refuse_other
-from winkfs.units import as_content, checked_ns, to_ns
+from winkfs.units import as_content, as_int, checked_ns, to_ns
 
 Data = bytes | bytearray | memoryview
 
@@ -96,6 +97,10 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
     return Container(base_of(base), mode)
+
+
+def _offset(offset: int) -> int:
+    return as_int(offset, "an offset", 0)
 
 
 class Container(Reader):
@@ -218,8 +223,8 @@ class Container(Reader):
                 found = fast(asked)
                 if found is not None:
                     return found
-            elif offset >= 0 and (found := fast(asked, LARGE)) is not None:
-                return found[offset : offset + size if size >= 0 else None]
+            elif index(offset) >= 0 and (found := fast(asked, LARGE)) is not None:
+                return found[offset : offset + index(size) if size >= 0 else None]
         with self._engine.lock:
             self._engine.catch_up()
             often = self._engine.fast is None  # it was let go after some time
@@ -227,12 +232,15 @@ class Container(Reader):
                 self._engine.fast = fast_reader(
                     self._engine.store, self._engine.changes.drafts, often=often
                 )
-            return self._engine.files.read(self._engine.key(name), offset, size)
+            return self._engine.files.read(self._engine.key(name), index(offset), index(size))
 
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        room, start = memoryview(into).cast("B"), _offset(offset)
+        if room.readonly:
+            raise TypeError("a buffer to read into must be writable")
         with self._engine.lock:
             self._engine.catch_up()
-            return self._engine.files.read_into(self._engine.key(name), offset, into)
+            return self._engine.files.read_into(self._engine.key(name), start, room)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
@@ -407,7 +415,8 @@ class Container(Reader):
         """Create or replace a file with this content.
 
         mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact
-        mode, uid, gid  kept where they differ from the defaults (0644, the container's owner)
+        mode, uid, gid  kept where they differ from the defaults (0644, the container's owner); mode
+                   up to 07777
         columns    values: {"lang": "de", "score": 0.93}; those that are missing, or None, are null
         raises     FileExistsError (exclusive); PermissionError (ao: an older mtime); ValueError (a
                    name that is empty, too long or has NUL; columns that there are not); OSError
@@ -415,16 +424,15 @@ class Container(Reader):
         """
         key = self._engine.key(name)
         content = data if type(data) is bytes else as_content(data)
-        if ftype != FileType.FILE:
+        if ftype is not FileType.FILE:
+            ftype = check_ftype(ftype)
             check_directory(ftype, name, len(content))
+        if mtime is not None or mtime_ns is not None:
+            mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
         with self._engine.lock:
             self._engine.need_writable()
             if exclusive and self._engine.files.find(key):
                 raise FileExists("exists already", to_str(name))
-            if mtime is not None or mtime_ns is not None:
-                mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
-            if ftype != FileType.FILE:
-                check_ftype(ftype)
             xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
             owner = self._engine.changes.attrs_for(ftype, mode, uid, gid, xattrs)
             self._engine.run(self._engine.changes.put, key, content, mtime_ns, ftype, owner)
@@ -516,11 +524,9 @@ class Container(Reader):
         mtime_ns  of the file after that; None: now
         raises    FileNotFoundError; PermissionError (ao)
         """
-        if offset < 0:
-            raise ValueError(f"offset must not be negative, {offset} is")
-        content = as_content(data)
-        check_length(offset + len(content), name)
-        self._change(name, self._engine.changes.write, offset, content, mtime_ns)
+        start, content, ns = _offset(offset), as_content(data), checked_ns(mtime_ns)
+        check_length(start + len(content), name)
+        self._change(name, self._engine.changes.write, start, content, ns)
 
     def write_many(
         self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
@@ -530,30 +536,28 @@ class Container(Reader):
         mtime_ns  of the file after that; None: now
         raises    FileNotFoundError; PermissionError (ao)
         """
-        contents = [(offset, as_content(data)) for offset, data in pieces]
+        contents = [(_offset(offset), as_content(data)) for offset, data in pieces]
         for offset, content in contents:
-            if offset < 0:
-                raise ValueError(f"offset must not be negative, {offset} is")
             check_length(offset + len(content), name)
-        self._change(name, self._engine.changes.write_many, contents, mtime_ns)
+        self._change(name, self._engine.changes.write_many, contents, checked_ns(mtime_ns))
 
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
 
         raises  ValueError where they are not inside it; FileNotFoundError; PermissionError (ao)
         """
+        offset, size = _offset(offset), as_int(size, "a size", 0)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
-            if offset < 0 or size < 0 or offset + size > self._engine.files.stat(key).size:
+            if offset + size > self._engine.files.stat(key).size:
                 raise ValueError(f"no {size} bytes from {offset} on are inside the file")
             if size:
                 self._engine.run(self._engine.changes.punch, key, offset, size)
 
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
-        if size < 0:
-            raise ValueError(f"size must not be negative, {size} is")
+        size = as_int(size, "a size", 0)
         check_length(size, name)
         self._change(name, self._engine.changes.truncate, size)
 
@@ -576,19 +580,21 @@ class Container(Reader):
 
         ctime_ns  when it was set; None: now
         """
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            ns, now = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns), time.time_ns()
-            changed = now if ctime_ns is None else ctime_ns
-            self._engine.run(self._engine.changes.utime, key, now if ns is None else ns, changed)
+        now = time.time_ns()
+        ns, changed = (
+            checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns),
+            checked_ns(ctime_ns),
+        )
+        ns, changed = now if ns is None else ns, now if changed is None else changed
+        self._change(name, self._engine.changes.utime, ns, changed)
 
     def chmod(self, name: Name, mode: int, *, ctime_ns: int | None = None) -> None:
-        """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS).
+        """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS),
+        ValueError beyond 07777.
 
         ctime_ns  when that was, to be kept as `Stat.ctime_ns`; None: it is not noted
         """
-        self._attributes(name, lambda old: replace(old, mode=mode & 0o7777), ctime_ns)
+        self._attributes(name, lambda old: replace(old, mode=mode), ctime_ns)
 
     def chown(self, name: Name, uid: int, gid: int, *, ctime_ns: int | None = None) -> None:
         """Set owner and group; -1 leaves one as it is. Raises ValueError beyond 32 bits."""
@@ -617,6 +623,7 @@ class Container(Reader):
         ctime_ns: int | None,
         strict: bool = True,
     ) -> None:
+        checked_ns(ctime_ns)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
@@ -636,6 +643,7 @@ class Container(Reader):
         ctime_ns  when that was; None: it is not noted
         """
         target = self._engine.key(new)
+        checked_ns(ctime_ns)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(old)

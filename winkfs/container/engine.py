@@ -39,7 +39,7 @@ from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import INODE, Name, to_bytes, to_str
-from winkfs.units import checked_ns
+from winkfs.units import checked_ns, shown
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
 BESIDE: Final = 32  # bytes of an entry beside its value, about
@@ -161,12 +161,13 @@ class Engine:
         fileid: int | None = None,
     ) -> int:
         """See `Container.put_file`. `fileid`: of `Store.new_fileid`, used by no file; None: new."""
-        key = self.key(name)
+        key, ftype, ns = self.key(name), check_ftype(ftype), checked_ns(mtime_ns)
         check_directory(ftype, name, 0)
+        if not hasattr(source, "read"):
+            raise TypeError(f"a source has a method read, which {shown(source)} has not")
         with self.lock:
             self.need_writable()
-            owner = self.changes.attrs_for(check_ftype(ftype), mode, uid, gid, xattrs)
-            ns = checked_ns(mtime_ns)
+            owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
             size: int = self.consume(
                 "put_file", lambda: self.changes.put_stream(key, source, ns, ftype, owner, fileid)
             )
@@ -371,6 +372,7 @@ class Engine:
                         self._recover()
                     self.changes.close()
                     self.store.close()
+                    self.changes.report_unwritten()
             finally:
                 self.fast = None
                 self._forget_drop()
@@ -400,6 +402,7 @@ class Engine:
             self.check_idle()
             if self.writable:
                 self.run(self.changes.sync)
+                self.changes.report_unwritten()
 
     def syncing(self) -> Generator[Callable[[], None], None, None]:
         """`sync` in steps, for one that serves others meanwhile: each thing that this gives waits
@@ -415,6 +418,7 @@ class Engine:
         while True:
             with self.lock:
                 if self.run(lambda: next(steps, more)) is more:
+                    self.changes.report_unwritten()
                     return
             try:
                 yield kv.sync_storage

@@ -444,8 +444,8 @@ class Index:
     def replace(self, base: Base | None) -> None:
         """Go on with another base that holds everything."""
         self.close()
-        self._outdate()
-        self.base, self.overlay, self.hidden, self._unseen = base, {}, set(), []
+        self.stale.append(True)
+        self.base, self.stale, self.overlay, self.hidden, self._unseen = base, [], {}, set(), []
         self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
 
     def close(self) -> None:

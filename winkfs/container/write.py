@@ -51,7 +51,7 @@ from winkfs.container.ondisk.typed import (
 from winkfs.container.read import Content, Files
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
-from winkfs.units import NANO
+from winkfs.units import NANO, shown
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -73,6 +73,7 @@ class Changes:
     held    bytes kept ready for somebody: see `hold`
     compressor  makes frames of new content; None: it stays as it is
     last    ao: position of the inode written last, 0: none since open
+    unwritten   what was lost of drafts that could not be written, see `report_unwritten`
     """
 
     def __init__(self, store: Store, content: Content) -> None:
@@ -85,6 +86,7 @@ class Changes:
         self.held: dict[int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
+        self.unwritten: list[str] = []
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
         self._one: OneFile | None = None
@@ -148,18 +150,30 @@ class Changes:
         """Attributes asked for at creation; None: the defaults."""
         if mode is None and uid is None and gid is None and not xattrs:
             return None
+        if xattrs and not isinstance(xattrs, Mapping):
+            what = f"extended attributes are a dict of names and values, not {shown(xattrs)}"
+            raise TypeError(what)
         xattrs = self.typed(xattrs) if xattrs else {}
         owner = self._content.owner
         if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
             return None
-        return check_attrs(
+        attrs = check_attrs(
             Attrs(
-                DEFAULT_MODES[ftype] if mode is None else mode & 0o7777,
+                DEFAULT_MODES[ftype] if mode is None else mode,
                 owner[0] if uid is None else uid,
                 owner[1] if gid is None else gid,
                 dict(xattrs),
             )
         )
+        self._check_fit(attrs)
+        return attrs
+
+    def _check_fit(self, attrs: Attrs) -> None:
+        """Raise Refusal where attributes are longer than an entry can be."""
+        limit = self._kv.layout.value.limit - NOTED  # and a time of change
+        if attrs.xattrs and attrs.size > limit:
+            what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
+            raise Refusal(what, self._store.base, number=errno.E2BIG)
 
     # --- columns of the user ---
 
@@ -390,6 +404,7 @@ class Changes:
             self._append_ao(key, data)
             return
         draft = self._draft(key, "appending to a file", len(data))
+        check_length(draft.lsize + len(data), name_of(key))
         self._promise(draft, len(data))
         self._writer.append(draft, data)
         self._touch(draft, len(data))
@@ -517,6 +532,7 @@ class Changes:
         if attrs.xattrs:
             before = self.files.attrs(key).xattrs
             attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, before, strict=strict))
+        self._check_fit(attrs)
         draft = self._draft(key, "changing a file")
         self._promise(draft, NOTED + len(attrs.encode()))
         self._set_attrs(draft, attrs)
@@ -780,11 +796,40 @@ class Changes:
         """Write the inodes of all drafts."""
         self._pending = 0
         if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
-            for keys in append_drafts(self._store, self.drafts.values(), self.compressor):
-                for key in keys:
-                    self._pop(key)
+            try:
+                for keys in append_drafts(self._store, self.drafts.values(), self.compressor):
+                    for key in keys:
+                        self._pop(key)
+            except Exception as error:
+                if not self._is_of_one_file(error):
+                    raise
         for key, draft in list(self.drafts.items()):
-            self._settle_one(key, draft)
+            try:
+                self._settle_one(key, draft)
+            except Exception as error:
+                if not self._is_of_one_file(error):
+                    raise
+                self._give_up(key, draft, error)
+
+    def _is_of_one_file(self, error: Exception) -> bool:
+        """Whether an error concerns the draft that met it, and neither the disk nor the memory."""
+        of_the_disk = isinstance(error, OSError) and error.errno != errno.EFBIG
+        return not (of_the_disk or isinstance(error, MemoryError) or self._kv.broken)
+
+    def _give_up(self, key: bytes, draft: Draft, error: Exception) -> None:
+        """Drop a draft that cannot be written: its file stays as it was last settled."""
+        self._pop(key)
+        self.files.doom_entries(draft.added)
+        what = f"{to_str(name_of(key))}: its last changes cannot be written, and are lost: {error}"
+        self._store.note(f"{self._store.base}: {what}")
+        self.unwritten.append(what)
+
+    def report_unwritten(self) -> None:
+        """Raise Refusal for the drafts that were dropped since the last call."""
+        lost, self.unwritten = self.unwritten, []
+        if lost:
+            more = f" (and {len(lost) - 1} more: see `problems`)" if len(lost) > 1 else ""
+            raise Refusal(f"{lost[0]}{more}; all else is synced", self._store.base)
 
     def _settle_one(self, key: bytes, draft: Draft) -> None:
         self._account(draft, *self._append_inode(draft), new=not draft.old)

@@ -30,7 +30,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
-from winkfs.units import as_content, checked_ns, to_ns
+from winkfs.units import as_content, checked_ns, shown, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.engine import Engine
@@ -275,6 +275,10 @@ class BulkPut:
         return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
 
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
+        if set(map(type, batch)) != {Row}:
+            for row in batch:
+                if not isinstance(row, Row):
+                    raise TypeError(f"put_rows takes a Row for each file, not {shown(row)}")
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
         attrs: Sequence[Any] = (None,) * len(batch)
         for ftype in set(ftypes):

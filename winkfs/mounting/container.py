@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from winkformats.arrays import keep_heap
 from winkformats.disk.room import has_ample_memory
 from winkfs.container.draft import PIECE
-from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
+from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
@@ -253,7 +253,7 @@ class ContainerSource:
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            owner = self.names.changes.attrs_for(ftype, mode, uid, gid)
+            owner = self.names.changes.attrs_for(ftype, mode & PERMISSIONS, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
         key = path + INODE if b"@" not in path else key_at(path)

@@ -44,7 +44,7 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.units import NANO
+from winkfs.units import NANO, as_int, checked_ns
 
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 FRAME: Final = 1 << 62  # in `skip`: the value of the entry is a compressed frame
@@ -532,9 +532,11 @@ def attr_key(fileid: int) -> bytes:
 
 
 def check_ftype(ftype: int) -> int:
-    if not 0 <= ftype <= 255:
-        raise ValueError(f"ftype is 0 to 255, not {ftype}")
-    return ftype
+    return as_int(ftype, "an ftype", 0, 255)
+
+
+def check_mode(mode: int) -> int:
+    return as_int(mode, "a mode", 0, PERMISSIONS)
 
 
 def check_directory(ftype: int, name: Name, size: int) -> None:
@@ -551,9 +553,10 @@ def check_length(size: int, name: Name) -> None:
 
 def check_attrs(attrs: Attrs) -> Attrs:
     """Raises ValueError or TypeError for attributes that no inode can hold."""
-    for what, number in (("uid", attrs.uid), ("gid", attrs.gid)):
-        if not 0 <= number <= UINT32:
-            raise ValueError(f"{what} is 0 to {UINT32}, not {number}")
+    check_mode(attrs.mode)
+    as_int(attrs.uid, "a uid", 0, UINT32)
+    as_int(attrs.gid, "a gid", 0, UINT32)
+    checked_ns(attrs.ctime_ns)
     if CTIME in attrs.xattrs:
         raise ValueError(f"{CTIME.decode()} is no extended attribute: the time of the last change")
     for name, value in attrs.xattrs.items():
