@@ -147,18 +147,18 @@ def as_content(data: Any, what: str = "content") -> bytes:
 
 
 def as_int(number: Any, what: str, least: int | None = None, most: int | None = None) -> int:
-    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least` and
-    above `most`."""
+    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least`, or
+    outside `least` to `most`."""
     if type(number) is int:
         found = number
     elif isinstance(number, bool) or not hasattr(number, "__index__"):
         raise TypeError(f"{what} must be an int, not {type(number).__name__}")
     else:
         found = index(number)
-    if least is not None and found < least:
-        raise ValueError(f"{what} must be {least} or more, not {shown(found)}")
-    if most is not None and found > most:
-        raise ValueError(f"{what} must be {most} or less, not {shown(found)}")
+    low = least is not None and found < least
+    if low or (most is not None and found > most):
+        range_ = f"{least} or more" if most is None else f"{least} to {most}"
+        raise ValueError(f"{what} must be {range_}, not {shown(found)}")
     return found
 
 
