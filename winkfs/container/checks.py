@@ -181,6 +181,7 @@ class Extents:
     """Takes the batches of a whole data file, then says which extents are wrong.
 
     problem  called with each wrong extent, in a line
+    marked   positions of entries of live files that are marked deleted
     cost     memory: 4 bytes a data entry, and 8 an inode with data in another batch
     """
 
@@ -191,17 +192,18 @@ class Extents:
         self._again = Claims(store, lambda _: None)  # what is wrong with inodes was said before
         self._places = _Places()
         self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
+        self.marked: list[int] = []
 
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Check what can be checked within a batch."""
         claims = self._claims.of(rows)
         chosen = rows.others
         self._places.add(batch.base, batch.at[chosen])
-        doubt = _Verdict.of(_Data.of(batch, chosen), claims).any & (claims[:, 1] != 0)
+        verdict = _Verdict.of(_Data.of(batch, chosen), claims)
+        deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
+        doubt = (verdict.any | (verdict.dead & ~deleted)) & (claims[:, 1] != 0)
         if doubt.any():
-            left = np.unique(claims[doubt, 0])
-            left = left[~rows.deleted[np.searchsorted(rows.pos, left)]]
-            self._left.append(left)
+            self._left.append(np.unique(claims[doubt, 0]))
 
     def check(self, live: Int64) -> None:
         """Every extent of a live file must point to an entry of its own that is long enough.
@@ -215,6 +217,7 @@ class Extents:
 
     def _check(self, claims: Int64) -> None:
         verdict = _Verdict.of(self._data(np.unique(claims[:, 1])), claims)
+        self.marked += claims[verdict.dead & ~verdict.any, 1].tolist()
         for what, wrong in (
             ("extent points to no data entry", verdict.missing),
             ("extent is longer than its entry", verdict.short),
@@ -322,7 +325,8 @@ class _Verdict(NamedTuple):
 
     @property
     def any(self) -> Bools:
-        return self.missing | self.short | self.dead | self.alien
+        """Whether it is more than a delflag."""
+        return self.missing | self.short | self.alien
 
 
 def lost_rows(base: Base, rows: Rows) -> list[int]:

@@ -149,7 +149,7 @@ def _kept(batch: Batch, live: Int64, compression: int) -> Int64:
     if compression:
         old = entries_of(batch, COMPRESSION)
         keep[old] &= batch.pos[old] == compression
-    inodes = np.flatnonzero(is_inode(batch) & keep)
+    inodes = np.flatnonzero(is_inode(batch))  # a delflag may be wrong
     keep[inodes] = among(batch.pos[inodes], live)
     return np.flatnonzero(keep)
 

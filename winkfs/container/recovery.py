@@ -1,9 +1,11 @@
 """Recovery: what follows from the data file, found anew.
 
 Of the inode entries with one name, and of those with one FILEID, the one at the highest position
-decides, deleted or not. `rebuild` finds all live files, and every counter, from the whole file;
-`Replay` brings an index up to date with the entries that came after it; `finish` sets the delflags
-that a writer which was killed did not set.
+decides. Delflags add nothing to that: they are written later than what they follow from, so a copy
+that was taken meanwhile may have the delflags of a sync that its superblock does not know. `rebuild`
+finds all live files, and every counter, from the whole file; `Replay` brings an index up to date
+with the entries that came after it; `finish` sets the delflags that a writer which was killed did
+not set, `revive` takes those back that nothing in the file explains.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Bools, Int64, UInt64, superseded
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DamagedRange
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.scan import Batch, scan
@@ -50,9 +52,10 @@ class Rebuilt:
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
     dead        inodes that are marked deleted, int64[..]
+    flagged     live inodes that are marked deleted all the same, int64[..]
     heirs       FILEID -> position of the live inode, of files that also have inodes among those
     end         end of the last whole entry
-    whole       whether nothing is damaged
+    whole       whether nothing is damaged, and nothing `flagged`
     damaged     places whose files are left out for that
     """
 
@@ -65,6 +68,7 @@ class Rebuilt:
     nextfid: int = 1
     unfinished: list[int] = field(default_factory=list)
     dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    flagged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     heirs: dict[int, int] = field(default_factory=dict)
     end: int = 0
     whole: bool = True
@@ -82,8 +86,10 @@ class Collector(Protocol):
 class Resolver:
     """Takes the batches of a whole data file, then decides who is live.
 
-    names   is given all inodes that may be live
-    marked  take for live what only its delflag says is not: what came later has set it
+    names   is given all inodes that may be live, but for `Rebuilt.flagged`
+    marked  take for live what only its delflag says is not: what came later has set it. None: where
+            deletions leave tombstones
+    lost    set by the caller: entries below were lost, and a tombstone may be among them
     """
 
     def __init__(
@@ -92,9 +98,11 @@ class Resolver:
         settings: Settings,
         names: Collector | None = None,
         *,
-        marked: bool = False,
+        marked: bool | None = None,
     ) -> None:
-        self._kv, self._settings, self._names, self._marked = kv, settings, names, marked
+        self._kv, self._settings, self._names = kv, settings, names
+        self._marked = settings.tombstones if marked is None else marked
+        self.lost = 0
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
         times = TimeIndex(settings) if settings.ao else None
         self.found = Rebuilt(empty, times, end=kv.start)
@@ -132,10 +140,11 @@ class Resolver:
             self._names.rest()
         pos, ids, deleted, tomb, s, *bits = self._columns.take()
         live, unfinished = _resolve(pos, ids, s, tomb, self._kv)
-        if not self._marked:
-            live &= ~deleted
+        live &= ~deleted | (self._marked & (pos >= self.lost))
         found.unfinished = pos[unfinished & ~deleted].tolist()
-        found.dead = pos[deleted & ~tomb]
+        found.dead, found.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
+        self._count(found.flagged.tolist(), 1)
+        self._count(found.unfinished, -1)
         if live.all():
             found.rows = Rows(s, bits[0] if bits else None, pos)
             return found
@@ -144,12 +153,15 @@ class Resolver:
             both = np.flatnonzero(live)[np.isin(ids[live], old)]
             found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
         found.rows = Rows(s[live], bits[0][live] if bits else None, pos[live])
-        for at in found.unfinished:
-            value = self._kv.get(at).value
-            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=at)
-            found.itotsz -= inode.size
-            found.dtotsz -= inode.lsize
         return found
+
+    def _count(self, positions: list[int], sign: int) -> None:
+        """Add inodes to the sums, or take them off."""
+        form, file = self._settings.form, self._kv.storage.name
+        for at in positions:
+            inode = Inode.decode(self._kv.get(at).value, form, file=file, offset=at)
+            self.found.itotsz += sign * inode.size
+            self.found.dtotsz += sign * inode.lsize
 
 
 def rebuild(
@@ -160,7 +172,7 @@ def rebuild(
     progress: Callable[[int], None] | None = None,
     names: Collector | None = None,
     stop: int | None = None,
-    marked: bool = False,
+    marked: bool | None = None,
 ) -> Rebuilt:
     """Read the whole data file once; a second time, checking every entry, where it is damaged.
 
@@ -184,6 +196,10 @@ def rebuild(
 
     def told(error: CorruptError) -> None:
         damage.append(error)
+        if not isinstance(error, DamagedRange):
+            resolver.lost = max(resolver.lost, error.offset)
+        elif not error.last:  # else the file is as it was when it ended there
+            resolver.lost = error.stop
         problem(error)
 
     end = kv.end if stop is None else stop
@@ -197,9 +213,9 @@ def rebuild(
         if kv.writable:
             raise
         told(error)
-    resolver.found.whole, resolver.found.damaged = not damage, len(damage)
     found = resolver.finish()
-    if found.whole and whole and not _is_counted(found, known):
+    found.whole, found.damaged = not damage and not len(found.flagged), len(damage)
+    if not damage and whole and not _is_counted(found, known):
         return _with_flipped(kv, settings, found, told)
     return found
 
@@ -214,28 +230,18 @@ def _with_flipped(
 ) -> Rebuilt:
     """What a file holds whose checksums are right, but not the sums of the superblock.
 
-    A delflag has no checksum. Every delete leaves a tombstone, so an inode that is marked deleted
-    and has no successor was not: a writer takes the mark back if the sums then are right.
+    A delflag has no checksum. Where deletions need not leave tombstones, files that only a delflag
+    takes away are there if the sums then are right.
     """
-    file = kv.storage.name
-    again = rebuild(kv, settings, problem=lambda _: None, marked=True)
-    flipped = np.setdiff1d(again.rows.pos, found.rows.pos)
-    again.itotsz, again.dtotsz, again.whole = found.itotsz, found.dtotsz, False
-    for pos in flipped.tolist():
-        inode = Inode.decode(kv.get(pos).value, settings.form, file=file, offset=pos)
-        again.itotsz += inode.size
-        again.dtotsz += inode.lsize
-    if not len(flipped) or not _is_counted(again, known_sums(kv)):
+    again = found
+    if not settings.tombstones:
+        again = rebuild(kv, settings, problem=lambda _: None, marked=True)
+    if not len(again.flagged) or not _is_counted(again, known_sums(kv)):
         what = "the superblock counts other files than there are"
-        problem(CorruptError(what, file=file, offset=0))
+        problem(CorruptError(what, file=kv.storage.name, offset=0))
         found.damaged = 1
         return found
-    for pos in flipped.tolist():
-        problem(CorruptError("a delflag is wrong: the file is there", file=file, offset=pos))
-        if kv.writable:
-            kv.storage.patch(pos, b"\0")
-    again.aentries = found.aentries + len(flipped)
-    again.dead = np.setdiff1d(again.dead, flipped)
+    again.whole = False
     return again
 
 
@@ -263,6 +269,7 @@ def _rebuild_quickly(
         found = resolver.finish()
     except CorruptError:
         return None
+    found.whole = not len(found.flagged)
     return found if _is_counted(found, known) else None
 
 
@@ -328,9 +335,9 @@ class Changes(dict[bytes, int]):
 class Replay:
     """One pass over a tail.
 
-    superseded  positions of inodes that the tail replaced, or that are marked deleted in it: a
-                writer marks them and their entries deleted, where a kill came between the flags.
-                Of no use to a reader, who need not look up the names of new files for it
+    superseded  positions of inodes that the tail replaced: a writer marks them and their entries
+                deleted, where a kill came between the flags. Of no use to a reader, who need not
+                look up the names of new files for it
     known       False where a file of the tail has an older inode that the tail does not name: then
                 only a rebuild can find it
     """
@@ -342,13 +349,14 @@ class Replay:
         index: Target,
         times: TimeIndex | None = None,
         *,
-        marked: bool = False,
+        marked: bool | None = None,
     ) -> None:
         """`marked`: see `Resolver`."""
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
-        self._marked = marked
+        self._marked = settings.tombstones if marked is None else marked
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
+        self._flagged: list[tuple[bytes, int]] = []  # inodes of the tail that are marked deleted
         self.superseded: list[int] = []
 
     @property
@@ -359,6 +367,13 @@ class Replay:
         """FILEID -> position of the live inode, of the files in the tail."""
         found = {fileid: self._index.lookup(key) for fileid, key in self._newest.items()}
         return {fileid: pos for fileid, pos in found.items() if pos}
+
+    def settled(self) -> list[int]:
+        """Add those of the tail that are marked deleted to `superseded` -> those that are live."""
+        live = [pos for key, pos in self._flagged if self._index.lookup(key) == pos]
+        self.superseded += sorted({pos for _, pos in self._flagged}.difference(live))
+        self._flagged = []
+        return live
 
     def run(
         self, start: int, stop: int, times_from: int, problem: Callable[[CorruptError], None]
@@ -371,12 +386,13 @@ class Replay:
             if self._times is not None:
                 new = (rows.pos >= times_from) & (rows.size > 0)
                 self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
-            self.superseded += rows.pos[rows.deleted & (rows.size > 0)].tolist()
             self._take(rows)
 
     def _take(self, rows: InodeRows) -> None:
         """Take in the inodes of a batch."""
         keys, index, superseded = rows.keys, self._index, self.superseded
+        flagged = np.flatnonzero(rows.deleted & (rows.size > 0)) if self._kv.writable else ()
+        self._flagged += [(keys[row], int(rows.pos[row])) for row in flagged]
         base, dups = index.base, self._settings.havedups
         known_below = (base.nextfid or MOST) if base is not None else 0
         now = self._before(keys, rows.fileid, known_below)
@@ -440,14 +456,13 @@ def tail(store: Opened, covered: int, end: int | None = None) -> Iterator[tuple[
     if covered >= end:
         return
     kv.show(end - 1)  # all of it written
-    # A writer may since have marked what comes after kv.end replaces. What came before it shows
-    # without delflags, but where a tombstone may be lost.
+    # A delflag may be that of a later sync; but where a tombstone may be lost they count.
     damage: list[CorruptError] = []
     changes = Changes()
     Replay(kv, store.settings, changes, marked=True).run(covered, end, end, damage.append)
     if damage:
         changes = Changes()
-        Replay(kv, store.settings, changes).run(covered, end, end, store.note)
+        Replay(kv, store.settings, changes, marked=False).run(covered, end, end, store.note)
     for key, pos in changes.items():
         yield name_of(key), pos
 
@@ -456,6 +471,7 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
     """After a rebuild, for a writer. Counters that were wrong are right on disk on return."""
     kv, block = data.kv, data.kv.superblock
     counters = {"ENTRIES": kv.entries, "ITOTSZ": data.itotsz, "DTOTSZ": data.dtotsz}
+    kv.aentries += revive(data, found.flagged.tolist())
     unclean = block.get("SYNCSIZE", kv.end) != kv.end
     doubtful = unclean or found.unfinished or block.get("AENTRIES") != kv.aentries
     if not data.settings.havedups and doubtful:
@@ -500,6 +516,28 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
     if todo:
         kv.confirm()  # or what replaces them may not be on the disk
         kv.mark_deleted(todo)
+    return len(todo)
+
+
+def revive(data: DataFile, flagged: Sequence[int]) -> int:
+    """Take the delflags of live inodes and of what they point to back -> how many there were.
+
+    They stem from a sync that is not in this copy of the file, or a bit of them flipped.
+    """
+    kv, todo = data.kv, list[int]()
+    for pos in flagged:
+        try:
+            _, inode, _ = data.inode_at(pos)
+            todo += [pos, *inode.pointers]
+        except CorruptError as error:
+            data.note(error)
+    todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\1"]
+    kv.storage.patch_each(todo, b"\0")
+    if todo:
+        data.remarks.append(
+            f"{kv.storage.name}: {len(flagged)} files were marked deleted, but nothing replaced "
+            "them (a copy of a container in use, or wrong delflags): they are there"
+        )
     return len(todo)
 
 

@@ -39,6 +39,7 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
+from winkfs.container.verify import verify
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
 
@@ -71,7 +72,7 @@ def repair(
     apply   do it; else only say what there is to do
     contid  CONTID, where both superblocks are lost and nothing else has it
     raises  NoSuchFile; Locked; FormatError, Refusal (it can only be salvaged); OSError
-    cost    two passes over BASE.data
+    cost    three passes over BASE.data, four where there is something to do
     A run that is killed can be run again: files go, by tombstones that are durable, before what
     they point to is filled.
     """
@@ -111,6 +112,7 @@ class _Repair:
         self._latest = 0  # mtime of the last inode, as stored
         # where intact entries of these are
         self._named: dict[str, list[int]] = {COLUMNS: [], COMPRESS: []}
+        self._marked: list[int] = []  # entries of live files that are marked deleted
         self._changed: list[str] = []  # steps: what content is compressed with from now on
         with directory.open(name + ".data") as storage:
             self._size = storage.size()
@@ -171,14 +173,19 @@ class _Repair:
                 self._changed.append(f"{what}, at byte {at}: {now}")
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
-        """Note what points into the ranges, and names whose last word may be lost."""
+        """Note what points into the ranges, and names whose last word may be lost.
+
+        Behind the last range nothing is: where only the end is cut off the file is as it was then.
+        """
         settings = Settings.of(self._block, self._base)
+        lost = max((d.stop for d in self._ranges if not d.last), default=0)
+        lost = lost if settings.tombstones else self._end
         for _, rows in inode_rows(
             storage, self._layout, settings, start, self._end, problem=lambda _: None
         ):
             for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
                 tomb = not rows.size[row]
-                self._ends[name] = pos, bool(rows.deleted[row]) and not tomb
+                self._ends[name] = pos, bool(rows.deleted[row]) and not tomb and pos < lost
                 self._latest = max(self._latest, int(rows.mtime[row]))
                 if tomb:
                     continue
@@ -225,7 +232,17 @@ class _Repair:
             found.steps.append("count everything anew: a repair or rollback was not finished")
         if self._ranges or self._changed or self._fillers:
             self._find_lost(found)
+        self._verify(found)
         return found
+
+    def _verify(self, found: Repair) -> None:
+        """What only shows once all is read: counters, marks, what is derived."""
+        if self._guessed:
+            return
+        report = verify(self._base)
+        self._marked = [pos for pos in report.marked if pos not in self._fillers]
+        if not found.steps:
+            found.steps += [f"count and index anew: {problem}" for problem in report.problems]
 
     def _find_lost(self, found: Repair) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""
@@ -233,9 +250,10 @@ class _Repair:
             store = source.engine.store
             for pos in store.index.positions().tolist():
                 try:
-                    key, inode, _ = store.inode_at(pos)
+                    key, inode, marked = store.inode_at(pos)
                     attrs = {inode.attrs[0]} if inode.attrs else set[int]()
-                    lost = any(map(self._is_lost, inode.owned - attrs))
+                    is_lost = self._is_damaged if marked else self._is_lost
+                    lost = any(map(is_lost, inode.owned - attrs))
                     if self._changed and not lost:  # a dictionary may be gone
                         for pointer in _frames_of(inode):
                             store.value_at(pointer, True)
@@ -319,6 +337,7 @@ class _Repair:
             for damage in self._ranges:
                 if not damage.last:
                     self._fill_range(storage, damage.offset, damage.stop)
+            storage.patch_each(self._marked, b"\0")  # nothing has replaced them
             storage.sync()
 
     def _additions(self) -> Iterator[tuple[bytes, bytes]]:

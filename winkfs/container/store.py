@@ -28,7 +28,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
-from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
+from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild, revive
 from winkfs.errors import Refusal
 from winkfs.names import INODE
 
@@ -212,6 +212,7 @@ class Store(DataFile):
         if not replay.known or self.idx.damaged > damaged:  # a tombstone may be among what is lost
             self._rebuild()
         elif self.writable:
+            revive(self, replay.settled())
             finish(self, replay.superseded, replay.heirs())
 
     def distrust_index(self, error: DerivedDamage) -> None:
@@ -226,8 +227,7 @@ class Store(DataFile):
             raise error
         self.remark(error)
         self.kv.show(self.kv.end - 1)  # all of it written
-        found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered,
-                        marked=self.frozen and not self.settings.classic)  # fmt: skip
+        found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
         self.idx.damaged = found.damaged

@@ -106,6 +106,14 @@ class Settings:
         )
 
     @property
+    def tombstones(self) -> bool:
+        """Whether every deletion left an entry: then delflags add nothing to what is live.
+
+        A program that knows the seed only may delete by delflags alone.
+        """
+        return not self.classic
+
+    @property
     def form(self) -> InodeForm:
         return InodeForm(self.pairoff, self.ckalgo, self.chains and self.pairoff)
 
