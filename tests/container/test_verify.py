@@ -60,7 +60,7 @@ NAMED = {
     "tombstone_not_deleted": "AENTRIES",
     "superseded_inode_not_deleted": "superseded",
     "live_data_deleted": "marked deleted",
-    "inode_deleted_without_tombstone": "c.idx",
+    "inode_deleted_without_tombstone": "c.data: 1 files are marked deleted",
     "cksum": "inode checksum",
     "classic_cksum": "inode checksum",
     "field_byte": "inode checksum",

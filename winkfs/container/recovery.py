@@ -533,11 +533,6 @@ def revive(data: DataFile, flagged: Sequence[int]) -> int:
             data.note(error)
     todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\1"]
     kv.storage.patch_each(todo, b"\0")
-    if todo:
-        data.remarks.append(
-            f"{kv.storage.name}: {len(flagged)} files were marked deleted, but nothing replaced "
-            "them (a copy of a container in use, or wrong delflags): they are there"
-        )
     return len(todo)
 
 

@@ -18,7 +18,7 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import DerivedCatalog
-from winkfs.container.datafile import DataFile
+from winkfs.container.datafile import NOTES, DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.compressed import COMPRESS
@@ -212,7 +212,9 @@ class Store(DataFile):
         if not replay.known or self.idx.damaged > damaged:  # a tombstone may be among what is lost
             self._rebuild()
         elif self.writable:
-            revive(self, replay.settled())
+            marked = replay.settled()
+            self._remark_marked(len(marked))
+            revive(self, marked)
             finish(self, replay.superseded, replay.heirs())
 
     def distrust_index(self, error: DerivedDamage) -> None:
@@ -269,8 +271,17 @@ class Store(DataFile):
         earlier = Rows(found.rows.s[keep], bits, found.rows.pos[keep])
         found.rows = join_rows([earlier, later])
 
+    def _remark_marked(self, count: int) -> None:
+        """Note that live files are marked deleted; a writer takes the marks back."""
+        if count and len(self.remarks) < NOTES:
+            self.remarks.append(
+                f"{self.kv.storage.name}: {count} files are marked deleted, but nothing replaced "
+                "them (a copy of a container in use, or wrong delflags): they are there"
+            )
+
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
+        self._remark_marked(len(found.flagged))
         self.kv.end = found.end if self.kv.truncated else self.kv.end
         self.time.marks = found.times
         self.idx.damaged = found.damaged
