@@ -2,10 +2,11 @@
 
 Of the inode entries with one name, and of those with one FILEID, the one at the highest position
 decides. Delflags add nothing to that: they are written later than what they follow from, so a copy
-that was taken meanwhile may have the delflags of a sync that its superblock does not know. `rebuild`
-finds all live files, and every counter, from the whole file; `Replay` brings an index up to date
-with the entries that came after it; `finish` sets the delflags that a writer which was killed did
-not set, `revive` takes those back that nothing in the file explains.
+that was taken meanwhile may have the delflags of a sync that its superblock does not know.
+
+`rebuild` finds all live files, and every counter, from the whole file; `Replay` brings an index up
+to date with the entries that came after it; `finish` sets the delflags that a writer which was
+killed did not set, `revive` takes those back that nothing in the file explains.
 """
 
 from __future__ import annotations
@@ -143,8 +144,10 @@ class Resolver:
         live &= ~deleted | (self._marked & (pos >= self.lost))
         found.unfinished = pos[unfinished & ~deleted].tolist()
         found.dead, found.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
-        self._count(found.flagged.tolist(), 1)
-        self._count(found.unfinished, -1)
+        if len(found.flagged):
+            self._count(found.flagged.tolist(), 1)
+        if found.unfinished:
+            self._count(found.unfinished, -1)
         if live.all():
             found.rows = Rows(s, bits[0] if bits else None, pos)
             return found
@@ -471,7 +474,8 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
     """After a rebuild, for a writer. Counters that were wrong are right on disk on return."""
     kv, block = data.kv, data.kv.superblock
     counters = {"ENTRIES": kv.entries, "ITOTSZ": data.itotsz, "DTOTSZ": data.dtotsz}
-    kv.aentries += revive(data, found.flagged.tolist())
+    if len(found.flagged):
+        kv.aentries += revive(data, found.flagged.tolist())
     unclean = block.get("SYNCSIZE", kv.end) != kv.end
     doubtful = unclean or found.unfinished or block.get("AENTRIES") != kv.aentries
     if not data.settings.havedups and doubtful:

@@ -213,8 +213,9 @@ class Store(DataFile):
             self._rebuild()
         elif self.writable:
             marked = replay.settled()
-            self._remark_marked(len(marked))
-            revive(self, marked)
+            if marked:
+                self._remark_marked(len(marked))
+                revive(self, marked)
             finish(self, replay.superseded, replay.heirs())
 
     def distrust_index(self, error: DerivedDamage) -> None:
@@ -273,7 +274,7 @@ class Store(DataFile):
 
     def _remark_marked(self, count: int) -> None:
         """Note that live files are marked deleted; a writer takes the marks back."""
-        if count and len(self.remarks) < NOTES:
+        if len(self.remarks) < NOTES:
             self.remarks.append(
                 f"{self.kv.storage.name}: {count} files are marked deleted, but nothing replaced "
                 "them (a copy of a container in use, or wrong delflags): they are there"
@@ -281,7 +282,8 @@ class Store(DataFile):
 
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
-        self._remark_marked(len(found.flagged))
+        if len(found.flagged):
+            self._remark_marked(len(found.flagged))
         self.kv.end = found.end if self.kv.truncated else self.kv.end
         self.time.marks = found.times
         self.idx.damaged = found.damaged

@@ -177,9 +177,11 @@ class _Check:
     def _check_counters(self, found: Rebuilt) -> None:
         block = self._store.kv.superblock
         if len(found.flagged):
-            self._report.add(f"{self._name}: {len(found.flagged)} files are marked deleted, but "
-                             "nothing replaced them (a copy of a container in use, or wrong "
-                             "delflags): they are there; winkfs repair takes the marks back")  # fmt: skip
+            self._report.add(
+                f"{self._name}: {len(found.flagged)} files are marked deleted, but nothing "
+                "replaced them (a copy of a container in use, or wrong delflags): they are there; "
+                "winkfs repair takes the marks back"
+            )
         if block.get("SYNCSIZE", self._store.kv.end) != self._store.kv.end:
             return  # an unclean end: the next writer corrects them
         if found.unfinished and not self._store.settings.havedups:
