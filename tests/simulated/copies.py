@@ -161,7 +161,7 @@ def _copied(made: Film, how: Plan, number: int, when: Sequence[int]) -> Bytes:
         return Bytes(bytearray(shots[0].data), shots[0].size)
     used = max(len(shot.data) for shot in shots)
     edges = [0, HALF, 2 * HALF, *(2 * HALF + int(c * (used - 2 * HALF)) for c in how.cuts), size]
-    edges = [max(edges[:i + 1]) for i in range(len(edges))]
+    edges = [max(edges[: i + 1]) for i in range(len(edges))]
     order = how.order or range(len(shots))
     data = bytearray(size)
     for shot, piece in zip(shots, order, strict=True):
