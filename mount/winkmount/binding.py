@@ -1,4 +1,4 @@
-"""The two ways to libfuse: mfusepy (libfuse 3, the default) and fusepy (libfuse 2).
+"""The bindings of a mount: the kernel's protocol, the default, fusepy (libfuse 2), mfusepy (3).
 
 mfusepy takes libfuse 2 where both libraries are installed, and fusepy crashes on libfuse 3, so the
 library is found here and named to them through FUSE_LIBRARY_PATH while they are imported.
@@ -27,7 +27,7 @@ _LIBRARIES: Final = {
     "fusepy": (2, ("libfuse.so.2",)),
 }
 _PACKAGES: Final = {"mfusepy": "fuse3", "fusepy": "libfuse2"}
-_REQUIREMENTS: Final = {"mfusepy": "mfusepy", "fusepy": "'winkfs[fuse2]'"}  # for pip
+_REQUIREMENTS: Final = {"mfusepy": "'winkfs[fuse3]'", "fusepy": "fusepy"}  # for pip
 _MODULES: Final = {"mfusepy": "mfusepy", "fusepy": "fuse"}
 
 

@@ -75,6 +75,27 @@ def test_wrong_usage_is_one_line_and_status_2(run: Run, args: list[str]) -> None
     assert "--help" in one_line(run(*args), 2)
 
 
+def test_h_is_help_only_alone(run: Run, base: str) -> None:
+    assert run("ls", "-h") == run("ls", "--help")
+    assert run("-h") == run("--help") and run("dataset", "-h").status == 0
+    assert "-h" in one_line(run("ls", "-lh", base), 2)
+
+
+def test_one_of_something_is_no_plural(run: Run) -> None:
+    with winkfs.create("one") as c:
+        c.put("a", b"content")
+    assert run("verify", "one").out == b"one: 1 file, 2 entries: sound\n"
+    data = bytearray(Path("one.data").read_bytes())
+    data[data.index(b"content")] ^= 1
+    Path("one.data").write_bytes(data)
+    assert run("verify", "one").out.endswith(b": 1 file, 1 entry: 2 problems\n")
+
+
+def test_a_file_below_a_superblock_is_reported_with_its_size(run: Run, base: str) -> None:
+    os.truncate("c.data", 3000)
+    assert "expected 8192, found 3000" in one_line(run("ls", base))
+
+
 def test_no_command_shows_the_help(run: Run) -> None:
     done = run()
     assert done.status == 2

@@ -179,7 +179,7 @@ def test_salvage_says_what_was_lost(run: Run) -> None:
     verify = run("store", "verify", "s")
     assert verify.status == 1
     first, last = verify.out.decode().splitlines()
-    assert bad in first and last == "s: 2 records, 4 bytes: 1 problems"
+    assert bad in first and last == "s: 2 records, 4 bytes: 1 problem"
     assert run("verify", "s").status == 1
     run("store", "rm", "s", bad)
     assert run("store", "salvage", "s", "u").status == 0

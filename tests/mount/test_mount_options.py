@@ -101,15 +101,15 @@ def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
         binding.choose("fusepy")
 
 
-def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
+def test_missing_mfusepy_is_an_extra_to_install_and_the_default_needs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
     libraries(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29})
-    monkeypatch.setitem(sys.modules, "fuse", None)
-    with pytest.raises(binding.MountError, match=r"^fusepy .*: pip install 'winkfs\[fuse2\]'$"):
-        binding.choose("fusepy")
-    assert binding.choose("mfusepy") == "mfusepy"
+    monkeypatch.setitem(sys.modules, "mfusepy", None)
+    with pytest.raises(binding.MountError, match=r"^mfusepy .*: pip install 'winkfs\[fuse3\]'$"):
+        binding.choose("mfusepy")
+    assert binding.choose("fusepy") == "fusepy"
 
 
 def test_the_default_needs_no_libfuse(monkeypatch: pytest.MonkeyPatch) -> None:

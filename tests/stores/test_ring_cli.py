@@ -134,7 +134,7 @@ def test_damage_is_told_and_the_rest_is_written(run: Run) -> None:
         assert (done.status, done.err) == (1, said), command
     verify = run("ring", "verify", "r")
     assert verify.status == 1 and b"page 2 is damaged at byte 12288" in verify.out
-    assert b"1 problems" in verify.out and run("verify", "r").status == 1
+    assert b"1 problem" in verify.out and run("verify", "r").status == 1
     popped = run("ring", "pop", "r", "--all")
     assert (popped.status, popped.out) == (1, peeked.out)
 

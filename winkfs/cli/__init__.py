@@ -46,6 +46,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
     "completion": ("", "Print a shell completion script."),
 }
+NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 SHELLS: Final = ("bash", "zsh", "fish")
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -70,7 +71,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
 @VERSION
 def cli() -> None:
     """Store millions of small files in a few large append-only files.
@@ -132,8 +133,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def arguments(args: list[str]) -> list[str]:
-    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`; and
-    `help COMMAND` is `COMMAND --help`."""
+    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`; `help
+    COMMAND` is `COMMAND --help`, and so is -h alone: in `ls -lh` it means something else."""
+    end = args.index("--") if "--" in args else len(args)
+    args = ["--help" if arg == "-h" else arg for arg in args[:end]] + args[end:]
     if args[:1] == ["help"]:
         return [*args[1:], "--help"]
     if len(args) == 4 and args[2] == "-o" and args[0] not in COMMANDS:
@@ -158,9 +161,9 @@ def _run(args: list[str]) -> int:
     try:
         with cli.make_context("winkfs", args) as ctx:
             return cli.invoke(ctx) or 0
-    except click.exceptions.NoArgsIsHelpError as error:
+    except NO_ARGS as error:
         error.show()
-        return error.exit_code
+        return int(error.exit_code)
     except click.exceptions.Exit as end:
         return end.exit_code
 

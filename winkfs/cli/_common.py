@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     Files = Container | Dataset
 
 
-class _Quantity(click.ParamType[Any]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # takes no type before click 8.4
+
+
+class _Quantity(_ParamType):
     """A number with a unit, see `winkfs.units`."""
 
     def __init__(self, name: str, parse: Callable[[str], int | None], example: str) -> None:
@@ -393,6 +399,12 @@ def shown(name: str) -> bytes:
 # --- facts ---
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 entry", "2 entries" and the like."""
+    plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def tell(report: Report) -> None:
     """What a verify found, a line each: notes on standard error, problems on standard output."""
     for note in report.notes:
@@ -400,7 +412,7 @@ def tell(report: Report) -> None:
     for problem in report.problems:
         sys.stdout.buffer.write(shown(problem) + b"\n")
     if report.more:
-        click.echo(f"and {report.more} more problems")
+        click.echo(f"and {counted(report.more, 'more problem')}")
 
 
 def print_nested(record: Mapping[str, Any], indent: str = "") -> None:

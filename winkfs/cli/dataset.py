@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import COMPRESS, DURATION, JSON, SIZE, Progress, emit, printable, say
+from winkfs.cli._common import (
+    COMPRESS,
+    DURATION,
+    JSON,
+    SIZE,
+    Progress,
+    counted,
+    emit,
+    printable,
+    say,
+)
 from winkfs.units import NANO, time_text
 
 if TYPE_CHECKING:
@@ -110,14 +120,15 @@ def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) ->
     counts |= {"bytes_before": done.before, "bytes_after": done.after}
     if as_json:
         emit({"base": root, **counts, "dry_run": dry_run})
-    elif dry_run and done.removed:
-        click.echo(f"{done.removed} shards of {done.before} bytes would become about {done.added} "
-                   f"of {done.after}")  # fmt: skip
-    elif done.removed:
-        click.echo(f"generation {done.generation}: {done.removed} shards of {done.before} bytes "
-                   f"became {done.added} of {done.after}")  # fmt: skip
-    else:
+        return
+    before = f"{counted(done.removed, 'shard')} of {done.before} bytes"
+    after = f"{done.added} of {done.after}"
+    if not done.removed:
         click.echo("nothing to do")
+    elif dry_run:
+        click.echo(f"{before} would become about {after}")
+    else:
+        click.echo(f"generation {done.generation}: {before} became {after}")
 
 
 @dataset.command()
@@ -202,9 +213,12 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
     for path in done.shards + done.leftovers:
         click.echo(printable(path))
     what = "would be removed" if dry_run else "removed"
-    click.echo(f"{len(done.shards)} shards, {len(done.leftovers)} leftovers, "
-               f"{len(done.manifests)} manifests, {done.bytes} bytes {what}; the oldest generation "
-               f"is {done.oldest}")  # fmt: skip
+    shards, leftovers = counted(len(done.shards), "shard"), counted(len(done.leftovers), "leftover")
+    manifests = counted(len(done.manifests), "manifest")
+    click.echo(
+        f"{shards}, {leftovers}, {manifests}, {done.bytes} bytes {what}; the oldest generation is "
+        f"{done.oldest}"
+    )
 
 
 @dataset.command()

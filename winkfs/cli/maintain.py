@@ -13,6 +13,7 @@ from winkfs.cli._common import (
     JSON,
     Progress,
     bytes_to_read,
+    counted,
     emit,
     say,
     shown,
@@ -55,8 +56,8 @@ def verify(base: str, as_json: bool) -> int:
 
 
 def _summary(base: str, files: int, entries: int, problems: int) -> str:
-    state = f"{problems} problems" if problems else "sound"
-    return f"{base}: {files} files, {entries} entries: {state}"
+    state = counted(problems, "problem") if problems else "sound"
+    return f"{base}: {counted(files, 'file')}, {counted(entries, 'entry')}: {state}"
 
 
 @click.command()
@@ -79,7 +80,7 @@ def reindex(base: str, as_json: bool) -> int:
     if as_json:
         emit({"base": base, "files": files, "problems": problems})
     else:
-        click.echo(f"{files} files indexed")
+        click.echo(f"{counted(files, 'file')} indexed")
     return 1 if problems else 0
 
 
@@ -109,7 +110,7 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
         emit({"base": base, "dry_run": dry_run, **counts})
         return
     verb = "would become" if dry_run else "became"
-    click.echo(f"{base}: {done.before} bytes {verb} {done.after}, {done.files} files")
+    click.echo(f"{base}: {done.before} bytes {verb} {done.after}, {counted(done.files, 'file')}")
 
 
 @click.command()
@@ -192,6 +193,7 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
         counts = {"files": done.files, "partial": done.partial, "orphans": done.orphans}
         emit({"file": file, "out": out, **counts, "problems": done.problems})
     else:
-        click.echo(f"{out}: {done.files} files; below lost+found {done.partial} parts of files and "
-                   f"{done.orphans} pieces of content")  # fmt: skip
+        partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")
+        click.echo(f"{out}: {counted(done.files, 'file')}; below lost+found {partial} of files and "
+                   f"{orphans} of content")  # fmt: skip
     return 1 if done.problems else 0

@@ -20,6 +20,7 @@ from winkfs.cli._common import (
     STDIN,
     Progress,
     complete_file,
+    counted,
     emit,
     pairs,
     printable,
@@ -339,7 +340,7 @@ def verify(base: str, as_json: bool) -> int:
         more = {"more_problems": report.more} if report.more else {}
         emit({"problems": report.problems, "messages": report.files} | more)
     else:
-        say_report(report, base, f"{report.files} messages, {report.bytes} bytes")
+        say_report(report, base, f"{counted(report.files, 'message')}, {report.bytes} bytes")
     return 1 if report.problems else 0
 
 
@@ -394,9 +395,11 @@ def compact(
         if as_json:
             emit({"base": base, "dry_run": dry_run, **done._asdict()})
         else:
-            lost = f", with {done.unread} messages that were not read" if done.unread else ""
+            unread = counted(done.unread, "unread message")
+            lost = f", with {unread}" if done.unread else ""
             verb = "would be removed" if dry_run else "removed"
-            click.echo(f"{base}: {done.segments} segments of {done.bytes} bytes {verb}{lost}")
+            gone = counted(done.segments, "segment")
+            click.echo(f"{base}: {gone} of {done.bytes} bytes {verb}{lost}")
 
 
 @queue.command()
@@ -471,7 +474,7 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
         if as_json:
             emit({"base": base, "requeued": done})
         else:
-            click.echo(f"{base}: {done} messages pushed again")
+            click.echo(f"{base}: {counted(done, 'message')} pushed again")
 
 
 def _letters(base: str) -> str | None:

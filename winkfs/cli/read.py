@@ -84,8 +84,8 @@ def ls(
 
     A data set of which more than 100 shards may have such names is listed shard by shard.
 
-    GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs/
-    does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
+    GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs
+    and docs/ do. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
     (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Values of columns stand behind
     the name, with tabs between them; - is null. COND is as WHERE of SQL has it, on columns, path,
     size and mtime; a time without a zone is UTC there.
@@ -153,12 +153,12 @@ def _list(
 
 def _itself(container: Reader, argument: str) -> bytes | None:
     """The name of one file that is meant, None for a glob, and for what is below a directory."""
-    if name_bytes(argument) in container:
-        return name_bytes(argument)
-    path = as_path(argument)
-    if not path or argument.endswith("/") or is_glob(argument) or path not in container:
-        return None
-    return path
+    name = name_bytes(argument)
+    if name not in container:
+        name = as_path(argument)
+        if not name or argument.endswith("/") or is_glob(argument) or name not in container:
+            return None
+    return None if is_directory(container, name) else name
 
 
 def _matching(rows: Rows, match: Callable[[str], object]) -> Rows:

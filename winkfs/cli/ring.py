@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, SIZE, STDIN, Progress, complete_file, emit, say
+from winkfs.cli._common import JSON, SIZE, STDIN, Progress, complete_file, counted, emit, say
 from winkfs.cli.store import bodies_of, say_facts, say_report, write_body
 from winkfs.errors import NoSuchFile
 
@@ -78,7 +78,7 @@ def create(
     made = make(
         file, pages=pages, page_size=page_size, record_size=record_size, full=full, force=force
     )
-    size = f"{made.page_count} pages of {made.page_size} bytes"
+    size = f"{counted(made.page_count, 'page')} of {made.page_size} bytes"
     click.echo(f"{file}: {size}, records of up to {made.largest} bytes, when full: {full}")
 
 
@@ -202,6 +202,9 @@ def verify(file: str, as_json: bool) -> int:
         emit({"base": file, **counts, "problems": report.problems, "notes": report.notes,
               "more_problems": report.more})  # fmt: skip
     else:
-        what = f"{report.files} records in {report.entries} pages, {report.bytes} bytes"
+        what = (
+            f"{counted(report.files, 'record')} in {counted(report.entries, 'page')}, "
+            f"{report.bytes} bytes"
+        )
         say_report(report, file, what)
     return 1 if report.problems else 0

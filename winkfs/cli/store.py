@@ -23,6 +23,7 @@ from winkfs.cli._common import (
     Failures,
     Progress,
     complete_file,
+    counted,
     emit,
     opened_any,
     pairs,
@@ -134,7 +135,7 @@ def say_facts(facts: Mapping[str, Any], as_json: bool) -> None:
 def say_report(report: Report, base: str, what: str) -> None:
     """What a verify found: its problems, and in a line how it is."""
     tell(report)
-    state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
+    state = counted(len(report.problems) + report.more, "problem") if report.problems else "sound"
     click.echo(f"{base}: {what}: {state}")
 
 
@@ -424,7 +425,7 @@ def verify(base: str, as_json: bool) -> int:
         emit({"base": base, **counts, "problems": report.problems, "notes": report.notes,
               "more_problems": report.more})  # fmt: skip
     else:
-        say_report(report, base, f"{report.files} records, {report.bytes} bytes")
+        say_report(report, base, f"{counted(report.files, 'record')}, {report.bytes} bytes")
     return 1 if report.problems else 0
 
 

@@ -246,7 +246,9 @@ class Superblock(dict[str, int]):
 
 
 def _cut(whole: bytes, size: int, file: str) -> CorruptError:
-    return CorruptError("superblock cut short", file=file, offset=len(whole), expected=size)
+    return CorruptError(
+        "superblock cut short", file=file, offset=len(whole), expected=size, found=len(whole)
+    )
 
 
 def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:
