@@ -395,8 +395,8 @@ def compact(
         if as_json:
             emit({"base": base, "dry_run": dry_run, **done._asdict()})
         else:
-            unread = counted(done.unread, "unread message")
-            lost = f", with {unread}" if done.unread else ""
+            left = counted(done.unread, "unread message")
+            lost = f", with {left}" if done.unread else ""
             verb = "would be removed" if dry_run else "removed"
             gone = counted(done.segments, "segment")
             click.echo(f"{base}: {gone} of {done.bytes} bytes {verb}{lost}")
