@@ -168,8 +168,9 @@ def test_pages_of_warc_files_found_by_their_first_bytes(
     listed: list[Bad] = []
     paths = [str(tmp_path / "plain"), str(tmp_path / "packed")]
     summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append)
-    assert (summary["files"], summary["bad"]) == (3, 1)
-    assert content(tmp_path / "d") == dict(list(pages.items())[:2])
+    assert (summary["files"], summary["bad"]) == (2, 1)
+    assert content(tmp_path / "d") == {b"a/0": b"<p>0", b"a/1": b"<p>1"}
+    assert summary["replaced"] == 1
 
 
 def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(

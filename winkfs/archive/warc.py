@@ -1,8 +1,10 @@
 """A WARC or ARC file (plain, or packed by gzip) as a stream of items: what a crawl fetched.
 
 Of each `response` with an HTTP status of 200 to 299, and each `resource` and `conversion` record
-(as in WET files): name: the URL, content: the body as a browser would see it (chunks joined, gzip
-undone), mtime: WARC-Date; and the columns of SCHEMA. Other records are counted by their types.
+(as in WET files): content: the body as a browser would see it (chunks joined, gzip undone), mtime:
+WARC-Date; and the columns of SCHEMA. Other records are counted by their types.
+Names are those of `winkfs.archive.webnames`; of several captures in one file the first has the
+plain name here, and `winkfs.spark.jobs.captures` gives it to the newest of all.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import xxhash
 
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.http import Response, Undecodable, parse
 from winkfs.archive.items import Item, Note, Notes, clamped
+from winkfs.archive.webnames import apart, at_time, microseconds, place_of
 from winkfs.archive.webrecords import ABOUT, GZIP, Record, is_archive, records
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import EPOCH, in_utc, to_attributes
@@ -45,8 +50,28 @@ _DIGITS: Final = re.compile(r"(\d{4})-?(\d\d)?(\d\d)?(\d\d)?(\d\d)?(\d\d)?\d{0,3
 _LEAP: Final = re.compile(r":60(?=[.Z+-]|$)")
 
 
+class Capture(NamedTuple):
+    """A document of the web as it was at a time.
+
+    base    its name if it were the only one
+    url     what identifies it: see `webnames.Place`
+    when    microseconds since 1970; None: not known
+    mark    XXH3 of its content
+    stored  the name that it has
+    """
+
+    base: bytes
+    url: bytes
+    when: int | None
+    mark: int
+    stored: bytes
+
+
 class Warc:
     """The documents in a WARC or ARC file.
+
+    captures  those that were yielded
+    again     how many were not, for they are there twice: with equal URL, time and content
 
     path     the file
     note     hears of each record that cannot be read, by its URL if that is known
@@ -55,6 +80,10 @@ class Warc:
 
     def __init__(self, path: str, note: Notes) -> None:
         self._path, self._note, self._failed = path, note, False
+        self.captures: list[Capture] = []
+        self.again = 0
+        self._names: dict[bytes, bytes] = {}  # that were given -> URL
+        self._seen: set[tuple[bytes, int | None, int]] = set()
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         rows = self._rows()
@@ -116,7 +145,7 @@ class Warc:
                 return None
         return self._made(record, name, found)
 
-    def _made(self, record: Record, name: bytes, found: Response) -> Row:
+    def _made(self, record: Record, name: bytes, found: Response) -> Row | None:
         if b"warc-truncated" in record.headers:
             self._note(Note(name, CUT, False, True, kept=True))
         elif found.short:
@@ -126,6 +155,9 @@ class Warc:
         moment = date or _http_date(found.headers.get(b"date", b"")) or EPOCH
         if date is None:
             self._note(Note(name, UNDATED, False, True, kept=True))
+        stored = self._named(name, date, found.body)
+        if stored is None:
+            return None
         digest = record.headers.get(b"warc-payload-digest")
         known = {
             "url": _text(name), "status": found.status or None,
@@ -136,7 +168,28 @@ class Warc:
         exact = (moment - EPOCH) // timedelta(microseconds=1) * 1000
         if exact != (mtime := nearest_ns(exact)):
             self._note(clamped(name))
-        return Row(name, found.body, mtime, FileType.FILE, xattrs=xattrs)
+        return Row(stored, found.body, mtime, FileType.FILE, xattrs=xattrs)
+
+    def _named(self, url: bytes, date: datetime | None, body: bytes) -> bytes | None:
+        """A name that no other document of this file has; None: it is there already."""
+        place, when, mark = place_of(url), microseconds(date), xxhash.xxh3_64_intdigest(body)
+        if (place.url, when, mark) in self._seen:
+            self.again += 1
+            return None
+        self._seen.add((place.url, when, mark))
+        name = place.name
+        if name in self._names:
+            if self._names[name] != place.url:
+                name = apart(name, place.url)
+            if name in self._names:
+                name = (
+                    at_time(name, when)
+                    if at_time(name, when) not in self._names
+                    else (at_time(name, when, mark))
+                )
+        self._names[name] = place.url
+        self.captures.append(Capture(place.name, place.url, when, mark, name))
+        return name
 
     def _bad(self, name: bytes, what: str) -> None:
         self._failed = True

@@ -121,6 +121,9 @@ def _bad_list(path: str | None) -> Iterator[Report]:
     "--html", is_flag=True, help="Store title and language of HTML as columns `title` and `lang`."
 )
 @click.option("--again", is_flag=True, help="Read inputs again that DATASET already contains.")
+@click.option(
+    "--latest", is_flag=True, help="Of web documents keep only the newest capture of each URL."
+)
 @FAIL_FAST
 @BAD
 @options
@@ -133,15 +136,18 @@ def ingest(
     mtime_column: str,
     html: bool,
     again: bool,
+    latest: bool,
     fail_fast: bool,
     bad_list: str | None,
     **where: Any,
 ) -> int:
     """Read directories, tar, WARC and Parquet files and stores of records into a data set.
 
-    Names are relative to the directory, those in the archive, URLs, or the ids of records. From
-    WARC files, responses with an HTTP status of 200 to 299 are stored. An interrupted run resumes
-    where it stopped: inputs that are in DATASET and have not changed are skipped.
+    Names are relative to the directory, those in the archive, or the ids of records. Web documents,
+    from WARC and ARC files, are called host/path?query, and their URL is the column url: responses
+    with an HTTP status of 200 to 299, resources and conversions. The newest capture of a URL has
+    that name, older ones have @YYYYMMDDhhmmss behind it. An interrupted run resumes where it
+    stopped: inputs that are in DATASET and have not changed are skipped.
 
     With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows what the
     documents say of themselves.
@@ -154,7 +160,7 @@ def ingest(
         "ingest",
         lambda spark, bad: job.run(
             spark, inputs, dataset, kind=kind, columns=columns, html=html, again=again,
-            fail_fast=fail_fast, bad=bad,
+            latest=latest, fail_fast=fail_fast, bad=bad,
         ),
         bad_list=bad_list, **where,
     )  # fmt: skip

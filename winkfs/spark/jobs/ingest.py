@@ -26,7 +26,7 @@ from winkfs.archive.items import Item, Large, Note, Notes, Readable, Source, Unr
 from winkfs.archive.pack import Packer, PackReport
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
-from winkfs.archive.warc import Warc
+from winkfs.archive.warc import Capture, Warc
 from winkfs.archive.webrecords import is_archive
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import (
@@ -40,12 +40,14 @@ from winkfs.container.ondisk.typed import (
     times_of_arrow,
 )
 from winkfs.container.writemany import Row
+from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import Log, is_dataset
-from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
+from winkfs.spark.jobs.captures import carry, named_by_url, rename, settle
 from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 from winkfs.stores.records import Arrivals, Records, batches
@@ -69,7 +71,7 @@ BATCH: Final = 1024  # rows of a Parquet file read at a time
 KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
 """Columns of files as a read of them gives, which say nothing that is kept."""
 DOCUMENT: Final = {"title": "string", "lang": "string"}
-COUNTS: Final = ("files", "bytes", "bad", "left_out", "changed")
+COUNTS: Final = ("files", "bytes", "replaced", "bad", "left_out", "changed")
 REASONS: Final = 100  # different ones that are listed
 OTHER: Final = "another reason"
 SHOWN: Final = 100  # characters of such a name
@@ -473,6 +475,8 @@ class Done(NamedTuple):
     bad: int
     listed: list[Bad]
     reasons: dict[str, Reason]
+    replaced: int
+    captures: list[Capture]
 
 
 def run(
@@ -487,17 +491,21 @@ def run(
     fail_fast: bool = False,
     round_bytes: int = ROUND,
     bad: Report = ignore,
+    latest: bool = False,
 ) -> dict[str, Any]:
     """Read all inputs into the data set `target`, which is made where there is none.
 
     inputs       directories and files that all workers can read. Names are those below a directory
-                 or in an archive, URLs of a WARC file. Of one name the last input's counts
+                 or in an archive; of web documents see `winkfs.archive.webnames`. Of one name the
+                 last input's counts
     kind         tree, tar, warc or parquet; None: found out for each
     html         files get the columns `title` and `lang`, of what the document itself says
     again        read also what the data set remembers
     fail_fast    the first bad record is an error, and its round is not committed
     bad          called with each bad record
-    ->           files, bytes, bad, left_out (devices, HTTP errors ..), changed (not stored as they
+    latest       of web documents only the newest capture of each URL stays
+    ->           files, bytes, replaced (web documents that are there twice, or were given up for
+                 newer ones), bad, left_out (devices, HTTP errors ..), changed (not stored as they
                  were: times, values), reasons (of these two: {"what": count}), lines (for people),
                  skipped (inputs that were there), units, generation, seconds
     raises       Refusal, OSError; what Spark raises. Rounds that were committed stay
@@ -514,7 +522,8 @@ def run(
             with guarded(spark, f"ingest {len(part)} units"):
                 task = Task(transaction, columns or ParquetColumns(), html, fail_fast)
                 found = on_units(spark, part, task)
-            _commit(transaction, part, found, again)
+            found, more = _settled(transaction, found, latest=latest)
+            _commit(transaction, part, found, more, again)
         for done in found:
             for record in done.listed:
                 bad(record)
@@ -523,7 +532,7 @@ def run(
             _add_reasons(reasons, done.reasons)
         total["units"] += len(part)
     total["reasons"] = {what: reason.number for what, reason in reasons.items()}
-    total["lines"] = [*_hints(todo), *_lines(reasons)]
+    total["lines"] = [*_hints(todo, target), *_lines(reasons)]
     total["generation"] = Log(target).newest() if is_dataset(target) else 0
     return total | {"seconds": round(time.monotonic() - start, 3)}
 
@@ -546,8 +555,12 @@ def _lines(reasons: dict[str, Reason]) -> Iterator[str]:
         yield f"{reason.number:,} {verb} {what} ({names}{more})"
 
 
-def _hints(work: list[Unit]) -> Iterator[str]:
-    """A line for each directory that is taken as a tree, with files in it that have rows."""
+def _hints(work: list[Unit], target: str) -> Iterator[str]:
+    """A line for each directory that is taken as a tree, with files in it that have rows; and for
+    a data set in which documents are found under two kinds of names."""
+    if any(unit.kind == "warc" for unit in work) and named_by_url(target):
+        yield (f"{target}: it has documents named by their URLs, of an earlier version, which stay "
+               "as they are: the new ones are named host/path, also captures of those")  # fmt: skip
     for kind in ("parquet", "warc"):
         counts: dict[str, int] = {}
         for unit in work:
@@ -580,12 +593,46 @@ def _rounds(todo: list[Unit], limit: int) -> list[list[Unit]]:
     return rounds
 
 
-def _commit(transaction: Transaction, part: list[Unit], found: list[Done], again: bool) -> None:
+def _settled(
+    transaction: Transaction, found: list[Done], *, latest: bool
+) -> tuple[list[Done], list[ShardRecord]]:
+    """Give captures of web documents their names -> what the tasks made then, and more shards."""
+    if not any(done.captures for done in found):
+        return found, []
+    captures = [done.captures for done in found]
+    todo = settle(transaction.root, transaction.base_generation, captures, latest=latest)
+    changed: list[Done] = [Done(None, 0, 0, 0, 0, 0, [], {}, todo.hidden, [])]
+    for unit, done in enumerate(found):
+        record, dropped, size = done.record, 0, 0
+        if record is not None:
+            record, dropped, size = rename(transaction, record, todo.moves.get(unit, {}))
+        changed.append(done._replace(
+            record=record, files=done.files - dropped, bytes=done.bytes - size,
+            replaced=done.replaced + dropped,
+        ))  # fmt: skip
+    carried = carry(transaction, todo)
+    return changed, [carried] if carried else []
+
+
+def _commit(
+    transaction: Transaction,
+    part: list[Unit],
+    found: list[Done],
+    more: list[ShardRecord],
+    again: bool,
+) -> None:
     known = Log(transaction.root).latest().streams
     streams = {unit.id: known[unit.id][0] + 1 if unit.id in known and again else 0 for unit in part}
-    records = [done.record for done in found if done.record is not None]
+    records = more + [done.record for done in found if done.record is not None]
     metrics = {"job": "ingest", "units": len(part), "bad": sum(done.bad for done in found)}
-    transaction.commit(records, streams=streams, metrics=metrics)
+    check = None
+    if any(done.captures for done in found):  # their names were decided by what was there
+
+        def check(now: State) -> None:
+            log, here = Log(transaction.root), transaction.located(records)
+            refuse_changed(log, transaction.base_generation, now, here)
+
+    transaction.commit(records, streams=streams, metrics=metrics, check=check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,6 +649,7 @@ class Task:
         writer = ShardWriter(self.transaction, "{:05d}-{}".format(*attempt()))
         try:
             source = source_of(unit, notes, self.transaction.pending, self.columns)
+            warc = source if isinstance(source, Warc) else None
             if self.html:
                 source = Documents(source, notes)
             try:
@@ -613,10 +661,11 @@ class Task:
         except BaseException:
             writer.abandon()
             raise
+        found = (warc.again, warc.captures) if warc is not None else (0, [])
         taken = report.files + report.directories + report.links
         return Done(
             record, taken, report.bytes, notes.left_out, notes.changed, notes.bad,
-            notes.listed, notes.reasons,
+            notes.listed, notes.reasons, *found,
         )  # fmt: skip
 
 
