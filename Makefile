@@ -14,7 +14,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-ledgerq soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -55,6 +55,11 @@ test-ledgerq: $(VENV)/.ready-test ## winkfs and LedgerQ on one queue: LEDGERQ=FO
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)
+
+test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is started on 127.0.0.1, in 5 minutes
+	@scripts/system-packages broker
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input pika
+	$(BIN)/python -m pytest tests/stores/broker_trials.py --durations=5 $(PYTEST)
 
 mutants: $(VENV)/.ready-test ## plant bugs, one at a time: each must fail the test that is named for it
 	@$(BIN)/python tests/simulated/mutants.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -81,6 +82,7 @@ class Node:
     def channel(self) -> Iterator[Any]:
         import pika
 
+        logging.getLogger("pika").setLevel(logging.CRITICAL)  # it is asked until it is there
         where = pika.ConnectionParameters("127.0.0.1", self.port, socket_timeout=20)
         with closing(pika.BlockingConnection(where)) as connection:
             yield connection.channel()
