@@ -26,7 +26,7 @@ def work(path: str, log: int, rng: random.Random) -> None:
         os.write(log, " ".join([word, *map(str, ids)]).encode() + b"\n")
 
     while True:
-        with Queue(path, "a", rotation=SMALL, shared=rng.random() < 0.3) as queue:
+        with Queue(path, "a", sync="none", rotation=SMALL, shared=rng.random() < 0.3) as queue:
             for _ in range(rng.randint(1, 60)):
                 step = rng.random()
                 if step < 0.3:

@@ -48,7 +48,7 @@ class Life(store_lives.Life):
         self.leased: dict[str, set[int]] = {name: set() for name in NAMES}
         self.count = 0
         create(self.path, by_priority=kind == "priorities")
-        with Queue(self.path, "a") as queue:
+        with Queue(self.path, "a", sync="none") as queue:
             queue.add_consumer("other")
         self.queues = [self.open() for _ in range(1 + (kind == "shared"))]
         self.queue = self.queues[0]
@@ -61,7 +61,8 @@ class Life(store_lives.Life):
     def open(self, path: str = "") -> Queue:
         rotation = Rotation(2000, 20)
         return Queue(
-            path or self.path, "a", rotation=rotation, dead_letters=f"{(path or self.path)}.dead",
+            path or self.path, "a", sync="none", rotation=rotation,
+            dead_letters=f"{(path or self.path)}.dead",
             retries=RETRIES, shared=self.kind == "shared", compress=self.rng.choice((0, 6)),
             compress_from=100,
         )  # fmt: skip

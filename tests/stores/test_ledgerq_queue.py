@@ -8,6 +8,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -526,14 +528,36 @@ def test_sync_policies(path: str) -> None:
         """Messages that a kill right behind a push leaves."""
         queue = Queue(path, "a", **options)
         queue.push(b"x")
-        time.sleep(0.3 if options.get("sync") == "interval" else 0)
+        time.sleep(0.3 if "interval" in options else 0)
         queue.abort()
         with Queue(path) as found:
             return len(list(found.all_messages()))
 
-    assert durable() == 0
+    assert durable(sync="none") == 0 == durable()
     assert durable(sync="always") == 1
     assert durable(sync="interval", interval=0.02) == 2
+    assert durable(interval=0.02) == 3  # the default: what one second brings is lost, no more
+
+
+def test_a_queue_is_imported_and_used_without_numpy(path: str) -> None:
+    """numpy takes longer to import than all the rest."""
+    script = """
+import sys
+from winkfs.stores.ledgerq import Queue
+with Queue(sys.argv[1], "a") as queue:
+    queue.push(b"1", ttl=5, headers={"a": "b"})
+    queue.push_many([b"2", b"3"])
+    message = queue.pop(visible=5)
+    queue.ack(message.id)
+    queue.pop_many(1)
+    queue.sync()
+with Queue(sys.argv[1], "a") as queue:
+    assert queue.pop().payload == b"3"
+unwanted = {"numpy", "winkfs.container.container", "winkfs.reader", "inspect_", "tempfile", "click"}
+assert not unwanted & set(sys.modules), unwanted & set(sys.modules)
+assert len(sys.modules) < 200, len(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script, path], check=True, timeout=60)
 
 
 # --- who may do what ---
@@ -800,8 +824,22 @@ def test_length_iteration_clear_and_repr(path: str) -> None:
     assert repr(queue) == f"<closed Queue {path!r}>"
 
 
-def test_a_handle_of_the_parent_asks_to_be_opened_anew(path: str) -> None:
+def test_failures_that_ledgerq_noted_are_counted(path: str) -> None:
+    """By a look, which has no journal of them."""
     with Queue(path, "a") as queue:
+        queue.push_many([b"1", b"2"])
+        queue.pop_many(2, visible=1000)
+        queue.nack(1)
+        queue.sync()
+        with Queue(path) as look:
+            assert look.stats()["retrying"] == 1 == queue.stats()["retrying"]
+    Path(path, "cursors.dat").unlink()  # as LedgerQ leaves it
+    with Queue(path) as look:
+        assert look.stats()["retrying"] == 1
+
+
+def test_a_handle_of_the_parent_asks_to_be_opened_anew(path: str) -> None:
+    with Queue(path, "a", sync="none") as queue:
         pid = os.fork()
         if not pid:
             try:
@@ -889,7 +927,7 @@ def test_a_message_on_its_way_to_the_dead_letters_and_back_is_always_somewhere()
         disk.watch = watch
 
     options: dict[str, Any] = {"dead_letters": f"{disk.path}/dead", "retries": 1}
-    with Queue(path, "a", **options) as queue:
+    with Queue(path, "a", sync="none", **options) as queue:
         queue.push(b"bad")
         message = queue.pop(visible=100)
         assert message is not None
@@ -920,7 +958,7 @@ def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
                 assert Metadata.decode(storage.read(0, 24), file="").read_id == 36
             looks += 1
 
-    with Queue(path, "a", rotation=SMALL) as queue:
+    with Queue(path, "a", sync="none", rotation=SMALL) as queue:
         queue.push_many([b"x"] * 50)
         queue.pop_many(35)
         disk.watch = look
@@ -933,11 +971,11 @@ def test_metadata_that_could_not_be_written_are_not_those_of_ledgerq() -> None:
     disk = SimulatedDisk(1)
     path = f"{disk.path}/q"
     create(path)
-    with Queue(path, "a") as queue:
+    with Queue(path, "a", sync="none") as queue:
         queue.push_many([b"x"] * 10)
         queue.pop()
     for n in range(2, 6):
-        queue = Queue(path, "a")
+        queue = Queue(path, "a", sync="none")
         assert queue.pop().id == n  # type: ignore[union-attr]
         queue.sync()
         disk.arm("rename")
@@ -949,7 +987,7 @@ def test_derived_files_that_are_gone_or_damaged_cost_nothing(tmp_path: Path) -> 
     path = str(tmp_path / "q")
     create(path, by_priority=True)
     rng = random.Random(3)
-    with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
+    with Queue(path, "a", sync="none", rotation=Rotation(messages=100)) as queue:
         for n in range(350):
             queue.push(b"%d" % n, priority=rng.randrange(3))
         wanted = list(queue.messages())
@@ -1107,7 +1145,7 @@ def test_hostile_integers_are_refused_or_told(path: str) -> None:
             queue.push(b"y")
             list(queue.messages())
     Path(path, "metadata.dat").write_bytes(b"\xff" * 24)
-    with Queue(path, "a") as queue:
+    with Queue(path, "a", sync="none") as queue:
         assert any("metadata" in line for line in queue.problems)
 
 
@@ -1115,7 +1153,7 @@ def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
     disk = SimulatedDisk(1)
     path = f"{disk.path}/q"
     create(path)
-    queue = Queue(path, "a", rotation=Rotation(messages=1))
+    queue = Queue(path, "a", sync="none", rotation=Rotation(messages=1))
     for count in range(1, 10):
         queue.push(b"x")
         queue.sync()
@@ -1128,10 +1166,10 @@ def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
 
 def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
     """When that one is written over."""
-    with Queue(path, "a") as queue:
+    with Queue(path, "a", sync="none") as queue:
         queue.push_many([b"x"] * 40)
     begun = Path(path, "cursors.dat").stat().st_size
-    queue = Queue(path, "a")
+    queue = Queue(path, "a", sync="none")
     for _ in range(20):
         queue.pop()
         queue.sync()
@@ -1142,7 +1180,7 @@ def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
     data[begun + 5 * ondisk.STRIDE + 9] ^= 1
     journal.write_bytes(data)
     for first in (6, 7):
-        queue = Queue(path, "a")
+        queue = Queue(path, "a", sync="none")
         assert queue.pop().id == first
         queue.sync()
         queue.abort()
@@ -1156,7 +1194,7 @@ def test_a_directory_in_the_place_of_a_segment_is_refused(path: str) -> None:
 
 def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "bytes of a journal of cursors", 2000)
-    with Queue(path, "a") as queue:
+    with Queue(path, "a", sync="none") as queue:
         queue.add_consumer("a")
         queue.push_many([b"x"] * 3000)
         for _ in range(300):

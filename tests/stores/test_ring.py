@@ -678,3 +678,18 @@ def test_records_of_a_writer_are_those_of_its_opening(path: str) -> None:
         ring.push_many([b"later" * 40] * 60)
         seen = [record.body for record in ring.records()]
         assert seen and seen == before[-len(seen) :] and len(seen) < 120
+
+
+def test_counters_behind_a_kill(tmp_path: Path) -> None:
+    path = str(tmp_path / "ring")
+    create(path, pages=8)
+    ring = Ring(path, "a", memory=4096)
+    for number in range(2000):
+        ring.push(b"%06d" % number + bytes(200))
+    ring.sync()
+    ring.abort()
+    for mode in ("r", "a"):
+        with Ring(path, mode) as found:  # type: ignore[arg-type]
+            stats = found.stats()
+            assert stats["overwritten"] == stats["tail"] > 1800
+            assert 1800 < stats["uncounted"] < 2000

@@ -14,10 +14,11 @@ import os
 import resource
 import stat
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PAGE: Final = mmap.PAGESIZE
 LOOKED: Final = 64 << 20  # bytes looked at at once: several times what a kernel reads ahead
@@ -47,6 +48,8 @@ _mincore = libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Where the True stand: [i, j) each."""
+    import numpy as np  # a store that only appends starts without it
+
     edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -73,6 +76,8 @@ def absent(fd: int, stop: int, start: int = 0) -> npt.NDArray[np.bool_] | None:
     start -= start % PAGE
     if _mincore is None or stop <= start:
         return None
+    import numpy as np  # a store that only appends starts without it
+
     try:
         mapped = mmap.mmap(fd, stop - start, access=mmap.ACCESS_READ, offset=start)
     except (OSError, ValueError):  # a disk that has failed maps nothing; a file that was cut short
@@ -118,6 +123,8 @@ class Dropper:
 
     def ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
         """All pages of many [start, stop). Cost: a sixth of one by one."""
+        import numpy as np
+
         bounds, count = np.array(ranges, np.int64), len(self._absent)
         low = np.clip(bounds[:, 0] // PAGE - self._first, 0, count)
         high = np.clip(-(-bounds[:, 1] // PAGE) - self._first, low, count)

@@ -23,7 +23,6 @@ import fcntl
 import mmap
 import os
 import stat
-import tempfile
 import time
 import warnings
 import weakref
@@ -430,6 +429,8 @@ class PosixDirectory(Directory):
         return type(self)(self._folder + name, fd)
 
     def scratch(self) -> FileStorage:
+        import tempfile  # slow to import
+
         for folder in (self.path, tempfile.gettempdir()):  # ours may be read-only
             try:
                 fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)

@@ -13,14 +13,15 @@ import mmap
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, Self
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.errors import CorruptError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
@@ -255,6 +256,8 @@ class Lookups:
         """
         if self._map is None or len(starts) < 2 * SAMPLE:
             return
+        import numpy as np  # a store that does not map its files starts without it
+
         before = pagecache.faults()
         for at in starts[:: len(starts) // SAMPLE].tolist():
             self.view[at]

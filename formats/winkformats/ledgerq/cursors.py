@@ -32,7 +32,7 @@ Little-endian. The journal ends at the first row that is not whole.
 
 from __future__ import annotations
 
-import secrets
+import os
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -71,7 +71,7 @@ class Journal:
     def __init__(self, storage: Storage, seed: int | None = None, size: int = 0) -> None:
         """`seed`: of a journal that was begun, of `size` bytes; None: `storage` is empty."""
         self.storage = storage
-        self.seed = secrets.randbits(64) if seed is None else seed
+        self.seed = int.from_bytes(os.urandom(8)) if seed is None else seed
         self._sum = value(self.seed.to_bytes(8, "little"))
         self.rows: list[bytes] = [header(self.seed)] if seed is None else []
         self.size, self.unsynced = size, False

@@ -18,11 +18,13 @@ last one that has.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import lt
 from typing import Final
 
-import numpy as np
 from google_crc32c import value as crc32c
 
 from winkformats.errors import DerivedDamage
@@ -64,9 +66,10 @@ class Sparse:
 
     def encode(self, base: int) -> bytes:
         head = HEADER.pack(MAGIC, VERSION, 0, base, len(self), 0, 0)[: -SUM.size]
-        rows = np.array((self.ids, self.offsets, self.times), np.uint64) if len(self) else None
-        body = b"" if rows is None else rows.T.astype("<u8").tobytes()
-        return head + SUM.pack(crc32c(head)) + body
+        rows = array("Q", bytes(len(self) * ROW.size))
+        for at, column in enumerate((self.ids, self.offsets, array("Q", self.times.tobytes()))):
+            rows[at::3] = column
+        return head + SUM.pack(crc32c(head)) + little(rows)
 
     @classmethod
     def decode(cls, data: bytes, base: int, *, file: str, size: int) -> Sparse:
@@ -79,14 +82,28 @@ class Sparse:
             raise DerivedDamage("header of an index", file=file, offset=0)
         if len(data) - HEADER.size != count * ROW.size:
             raise DerivedDamage("length of an index", file=file, offset=len(data))
-        rows = np.frombuffer(data, "<u8", offset=HEADER.size).reshape(-1, 3)
-        ids, offsets = rows[:, 0], rows[:, 1]
-        ascend = (ids[1:] > ids[:-1]).all() and (offsets[1:] > offsets[:-1]).all()
+        rows = array("Q", data[HEADER.size :])
+        if sys.byteorder == "big":
+            rows.byteswap()
+        ids, offsets = rows[::3], rows[1::3]
+        ascend = ascending(ids) and ascending(offsets)
         if count and not (ascend and offsets[0] >= 64 and offsets[-1] < size and ids[0]):
             raise DerivedDamage("rows of an index", file=file, offset=HEADER.size)
         made = cls()
-        for column, field in zip(rows.T, (made.ids, made.offsets, made.times), strict=True):
-            field.frombytes(np.ascontiguousarray(column).astype(np.uint64).tobytes())
+        made.ids, made.offsets, made.times = ids, offsets, array("q", rows[2::3].tobytes())
         if count:
             made.next = made.offsets[-1] + SPACING
         return made
+
+
+def little(column: array[int]) -> bytes:
+    """The bytes of numbers, little-endian."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()
+
+
+def ascending(column: array[int]) -> bool:
+    """Whether each number is higher than that before."""
+    return all(map(lt, column, islice(column, 1, None)))

@@ -14,14 +14,15 @@ Little-endian.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import xxhash
 
 from winkformats.errors import DerivedDamage
+from winkformats.ledgerq.index import little
 
 SUFFIX: Final = ".pri"
 MAGIC: Final = b"WINKQPRI"
@@ -38,11 +39,7 @@ def empty() -> tuple[Places, Places, Places]:
 
 def encode(tables: Sequence[Places], covered: int) -> bytes:
     head = HEADER.pack(MAGIC, covered, *(len(ids) for ids, _ in tables))
-    body = b"".join(
-        np.frombuffer(column, np.uint64).astype("<u8").tobytes()
-        for places in tables
-        for column in places
-    )
+    body = b"".join(little(column) for places in tables for column in places)
     return head + SUM.pack(_sum(head, body)) + body
 
 
@@ -58,8 +55,9 @@ def decode(data: bytes, *, file: str, size: int) -> tuple[tuple[Places, Places, 
     found, at = empty(), 0
     for places, count in zip(found, counts, strict=True):
         for column in places:
-            part = np.frombuffer(body, "<u8", count, at)
-            column.frombytes(part.astype(np.uint64).tobytes())
+            column.frombytes(body[at : at + 8 * count])
+            if sys.byteorder == "big":
+                column.byteswap()
             at += 8 * count
     return found, covered
 

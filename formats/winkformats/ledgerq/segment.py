@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-import numpy as np
 from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Storage
@@ -211,6 +210,7 @@ class Walk:
 
     def _candidates(self, data: bytes, count: int, base: int, start: int, size: int) -> list[int]:
         """Where in `data` an entry may begin."""
+        import numpy as np  # a queue without damage starts without it
 
         def field_at(offset: int, kind: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
             return np.ndarray((count,), kind, data, offset, (1,))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from winkformats.disk.paths import open_folder
 from winkformats.errors import CorruptError, FormatError
-from winkformats.ledgerq import index, priorities, state
+from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import DATA, PRIORITY, decode
 from winkformats.ledgerq.segment import START, Walk, name_of
 from winkfs.container.verify import Report
@@ -36,16 +35,6 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         for cursor in queue.state.cursors.values():
             if max(cursor.at) > max(known):
                 report.add(f"{path}: consumer {cursor.name!r} is at message {max(cursor.at)}")
-    directory = open_folder(path)
-    for name, read in ((state.DEDUP, state.decode_dedup), (state.RETRY, state.decode_retry)):
-        try:
-            with directory.open(name, follow=False) as storage:
-                read(storage.read(0, state.MOST), file=storage.name)
-        except FileNotFoundError:
-            pass
-        except CorruptError as error:
-            report.add(str(error))
-    directory.close()
     return report
 
 

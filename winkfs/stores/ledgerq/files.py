@@ -12,7 +12,6 @@ from errno import ENOENT
 from time import sleep
 from typing import Final
 
-import numpy as np
 from google_crc32c import value as crc32c
 
 from winkformats.disk.storage import Directory, Kind, Storage
@@ -651,6 +650,8 @@ class Files:
 
 def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:
     """Note where the messages are that a walk has found. Cost: 0.1 us a message."""
+    import numpy as np  # a queue by arrival starts without it
+
     at = np.array(walk.places)
     heads = np.frombuffer(walk.data, np.uint8)[at[:, None] + np.arange(HEAD.size + 1)]
     ids, offsets = heads[:, 6:14].copy().view("<u8")[:, 0], at.astype(np.uint64) + walk.base

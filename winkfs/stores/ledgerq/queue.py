@@ -31,7 +31,6 @@ from winkformats.ledgerq.state import METADATA, Dedup, Metadata, Retry, time_tex
 from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.registry import refuse_other
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
@@ -73,6 +72,8 @@ def create(
     raises    FileExists where there is one, or another store; Refusal for other folders, and for a
               queue that is there and is not read by priority; OSError
     """
+    from winkfs.registry import refuse_other  # a queue that is there opens without
+
     path = os.fspath(path)
     refuse_other(path, "queue")
     if is_queue(path):
@@ -107,8 +108,9 @@ class Queue(Keeping):
 
     mode          "r": to look, also while others write; "a": to push and pop
     shared        several processes have it open so; they take turns, call by call
-    sync          when what was pushed, popped and acknowledged is durable: "none": by `sync` and
-                  `close`; "interval": each `interval` seconds, too; "always": before a call returns
+    sync          when what was pushed, popped and acknowledged is durable: "interval": each
+                  `interval` seconds, by `sync` and by `close`; "none": by these alone; "always":
+                  before a call returns
     by_priority   whether messages are read by priority; None: as before, or as they were written
     starved       seconds after which a message of low priority comes before others; 0: never
     ttl           seconds after which a message expires, where `push` says nothing else
@@ -128,7 +130,7 @@ class Queue(Keeping):
         mode: str = "r",
         *,
         shared: bool = False,
-        sync: Sync = "none",
+        sync: Sync = "interval",
         interval: float = 1.0,
         by_priority: bool | None = None,
         starved: float = STARVED,
@@ -168,6 +170,7 @@ class Queue(Keeping):
         self.problems: list[str] = []
         self.retries = retries
         self._always, self._wanted = sync == "always", by_priority
+        self._sync_how = sync, interval
         self._window, self._keys = span_ns(window, "window"), keys
         self._dead_path = None if dead_letters is None else os.fspath(dead_letters)
         self._dead: Queue | None = None
@@ -203,6 +206,7 @@ class Queue(Keeping):
     def _begin(self, *, make: bool) -> None:
         if not self.writable:
             self._load(follow=True)
+            self._ledgerq.read_trackers()
             self.files.tell_torn()
             if not (self.files.segments or self.directory.exists(METADATA) or make):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
@@ -677,7 +681,10 @@ class Queue(Keeping):
         if self._dead_path is None:
             raise ValueError("the queue was opened without dead_letters")
         if self._dead is None:
-            self._dead = Queue(self._dead_path, "a", shared=self.shared, make=True)
+            self._dead = Queue(
+                self._dead_path, "a", shared=self.shared, sync=self._sync_how[0],
+                interval=self._sync_how[1], make=True,
+            )  # fmt: skip
         return self._dead
 
     def _bury(self, id: int, failures: int, reason: str, now: int) -> None:
@@ -764,6 +771,7 @@ class Queue(Keeping):
                 return False
             before = self._picture()
             self._load(follow=True)
+            self._ledgerq.read_trackers()
             return before != self._picture()
 
     def _picture(self) -> object:
@@ -949,11 +957,11 @@ class Queue(Keeping):
         """Messages and ids, segments, bytes, consumers, what is leased. Cost: little."""
         with self._section:
             segments = list(self.files.segments.values())
-            cursors = self.state.cursors.values()
+            cursors, main = self.state.cursors.values(), self.state.cursors[MAIN]
+            failed = {id for id, lease in main.leased.items() if lease.failures}
             return {
                 "pending": self.pending(), "next_id": self.next_id,
-                "read_id": self.state.cursors[MAIN].low,
-                "in_flight": len(self.state.cursors[MAIN].leased),
+                "read_id": main.low, "in_flight": len(main.leased),
                 "messages": sum(segment.count for segment in segments),
                 "segments": len(segments), "disk_bytes": sum(s.size for s in segments),
                 "by_priority": self._deliveries.by_priority,
@@ -965,7 +973,7 @@ class Queue(Keeping):
                     for cursor in cursors
                     if cursor.name != MAIN
                 },
-                "keys": len(self.state.dedup), "retrying": len(self._ledgerq.retry),
+                "keys": len(self.state.dedup), "retrying": len(self._ledgerq.retry.keys() | failed),
                 "removable": len(self.files.removable(self.state.low, None, None, None, 1)),
                 "problems": len(self.problems),
             }  # fmt: skip

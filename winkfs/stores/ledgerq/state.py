@@ -338,6 +338,7 @@ class LedgerqState:
     # --- JSON ---
 
     def read_trackers(self) -> None:
+        self.retry.clear()
         now = time.time_ns()
         for key in self._entries(theirs.DEDUP, theirs.decode_dedup):
             if key.expires > now and len(key.key) == 64:

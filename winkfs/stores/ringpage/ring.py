@@ -243,7 +243,11 @@ class Ring(Keeping):
         known = max(pages.state.num_pages, min(len(good), NUM_PAGES))
         self._state = pages.state._replace(looped=pages.looped, num_pages=known)
         self._written, self._stored = self._state.written, self._state.stored
-        self._overwritten = self._state.overwritten
+        # Behind an unclean end: records that are gone since the state; none is known to be read.
+        since = self._state.tail if self._state.clean else self._state.overwritten
+        gone = 0 if pages.trusted or not good else max(self._tail - since, 0)
+        self._overwritten = self._state.overwritten + gone
+        self._uncounted = 0 if pages.trusted else max(pages.end - pages.state.next, 0)
         self._unsynced = self.writable  # what was here before may be in the page cache alone
         self._changed = False
 
@@ -575,8 +579,9 @@ class Ring(Keeping):
     def stats(self) -> dict[str, Any]:
         """Facts for people and JSON.
 
-        The counters are of all the buffer's life, but what was written before an unclean end may
-        not be in them.
+        The counters are of all the buffer's life. Behind an unclean end bytes written and bytes of
+        records are without those of `uncounted` records, and `overwritten` has those that were
+        popped since the last state, which would have come again.
         """
         with self._lock:
             pages, settings, writer = self.pages, self.settings, self.writable
@@ -598,6 +603,7 @@ class Ring(Keeping):
                 "written_bytes": written,
                 "record_bytes": stored,
                 "write_amplification": round(written / stored, 4) if stored else None,
+                "uncounted": self._uncounted,
                 "overwritten": self._overwritten,
                 "notes": self.notes,
             }
