@@ -137,6 +137,7 @@ def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
 
 SELF: Final = b"@file"
 OWN: Final = b"/" + SELF
+AT: Final = ord("@")  # in a path that has none, nothing is escaped
 NO_NAME: Final = b"\0"  # what no name has
 
 _ODD: Final = re.compile(rb"@*\.{0,2}|@+file")
@@ -171,18 +172,18 @@ def shown_all(names: list[bytes]) -> list[bytes]:
 def name_below(path: bytes) -> bytes:
     """What the names below a directory begin with, but for the / behind it: the inverse of `shown`;
     of what is the path of no name, the beginning of none."""
-    return b"/".join(map(part_shown, path.split(b"/"))) if b"@" in path else path
+    return b"/".join(map(part_shown, path.split(b"/"))) if AT in path else path
 
 
 def name_at(path: bytes) -> bytes:
     """The name of the file at a path: the inverse of `shown`, also of a file that is in the
     directory of its name."""
-    return name_below(path.removesuffix(OWN)) if b"@" in path else path
+    return name_below(path.removesuffix(OWN)) if AT in path else path
 
 
 def key_at(path: bytes) -> bytes:
     """The key of the inode of what is at a path, see `inode_key`."""
-    return (name_at(path) if b"@" in path else path) + INODE
+    return (name_at(path) if AT in path else path) + INODE
 
 
 def is_odd(name: bytes) -> bool:

@@ -211,14 +211,12 @@ class Reader(ABC):
         root = to_str(top).strip("/")
         name = to_str(name_below(to_bytes(root)))
         tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
-        for below, is_directory in self._listed(f"{name}/" if root else ""):
-            rest = _path(below[len(name) + 1 :] if root else below)
-            path = f"{root}/{rest}" if root else rest
-            parent, _, name_here = path.rpartition("/")
-            tree.setdefault(parent, (set(), set()))[not is_directory].add(name_here)
+        for path, is_directory in self._listed(f"{name}/" if root else ""):
+            parent, _, short = path.rpartition("/")
+            tree.setdefault(parent, (set(), set()))[not is_directory].add(short)
             while parent != root:
-                parent, _, name_here = parent.rpartition("/")
-                tree.setdefault(parent, (set(), set()))[0].add(name_here)
+                parent, _, short = parent.rpartition("/")
+                tree.setdefault(parent, (set(), set()))[0].add(short)
         if root and any(tree[root]) and self._is_file(name):
             tree[root][1].add(to_str(SELF))
         left = [root]
@@ -233,8 +231,8 @@ class Reader(ABC):
             left += [f"{here}/{each}" if here else each for each in below_here]
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        """Names that begin so, and whether each is that of a directory."""
-        return ((e.name, e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
+        """The paths of names that begin so, and whether each is that of a directory."""
+        return ((path_of(e.name), e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
 
     def _is_file(self, name: Name) -> bool:
         """Whether there is a file of this name, not a directory."""
@@ -250,22 +248,16 @@ class Reader(ABC):
     def _below(self, path: str) -> tuple[set[str], set[str]]:
         """What directories and other files directly below a directory are called."""
         name = to_str(name_below(to_bytes(path)))
-        prefix = f"{name}/" if path else ""
+        cut = len(path) + 1 if path else 0
         directories: set[str] = set()
         files: set[str] = set()
-        for below, is_directory in self._listed(prefix):
-            part, slash, _ = below[len(prefix) :].partition("/")
-            (directories if slash or is_directory else files).add(part)
-        directories, files = set(map(_path, directories)), set(map(_path, files - directories))
+        for below, is_directory in self._listed(f"{name}/" if path else ""):
+            short, slash, _ = below[cut:].partition("/")
+            (directories if slash or is_directory else files).add(short)
+        files -= directories
         if path and (directories or files):
             if self._is_file(name):
                 files.add(to_str(SELF))
         elif path and self._stat_at(path).ftype != FileType.DIR:
             raise NotDirectory("not a directory", path)
         return directories, files
-
-
-def _path(name: str) -> str:
-    """See `names.path_of`. Cost: nothing but a look at most."""
-    odd = name[:1] in "/." or name[-1:] == "/" or "@" in name or "//" in name or "/." in name
-    return path_of(name) if odd else name

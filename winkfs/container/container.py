@@ -32,7 +32,17 @@ from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.scan import scan
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import INODE, Name, base_of, literal_prefix, matcher, to_bytes, to_str, to_strs
+from winkfs.names import (
+    INODE,
+    Name,
+    base_of,
+    literal_prefix,
+    matcher,
+    shown_all,
+    to_bytes,
+    to_str,
+    to_strs,
+)
 from winkfs.reader import Problem, Reader
 from winkfs.registry import refuse_other
 from winkfs.units import as_content, as_int, checked_ns, to_ns
@@ -394,7 +404,7 @@ class Container(Reader):
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
         for rows in self._engine.rows(to_bytes(prefix), None):
-            yield from zip(to_strs(rows.names), rows.directories.tolist(), strict=True)
+            yield from zip(to_strs(shown_all(rows.names)), rows.directories.tolist(), strict=True)
 
     # --- whole files ---
 

@@ -28,7 +28,7 @@ from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
-from winkfs.names import INODE, MAX_PATH, OWN, SELF, key_at, name_at, to_str, within
+from winkfs.names import AT, INODE, MAX_PATH, OWN, SELF, key_at, name_at, to_str, within
 from winkfs.units import nearest_ns
 from winkmount.source import Amendment, Attr, DirEntry, Page, Steps, amend_singly, run_steps
 
@@ -224,7 +224,7 @@ class ContainerSource:
     def _new(
         self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Attr:
-        if name == SELF and ftype == FileType.DIR:
+        if ftype == FileType.DIR and name == SELF:
             raise _refuse(errno.EPERM, name)
         path = self._free(parent, name)
         if ftype == FileType.DIR and not can_have_entry(path):
@@ -256,7 +256,7 @@ class ContainerSource:
             owner = self.names.changes.attrs_for(ftype, mode & PERMISSIONS, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
-        key = path + INODE if b"@" not in path else key_at(path)
+        key = path + INODE if AT not in path else key_at(path)
         draft = self.names.engine.begin(key, ftype, owner)
         if data:
             self._container.write(name_at(path), 0, data)

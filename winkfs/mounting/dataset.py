@@ -31,7 +31,7 @@ from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.shards import Footprint, Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_PATH, OWN, name_at, shown
+from winkfs.names import AT, MAX_PATH, OWN, name_at, shown
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry, ReadOnlySource
 
@@ -197,7 +197,7 @@ class DatasetView:
         """The attributes of what is shown under a name; None where nothing is."""
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
-        if b"@" in path and path.endswith(OWN) and not self.tree.shows_own(path):
+        if AT in path and path.endswith(OWN) and not self.tree.shows_own(path):
             return None
         found = self.find(path)
         if found is None:

@@ -93,15 +93,16 @@ class Batch:
         """`cut`: bytes of each name up to what is below the directory."""
         self.shorts = [name[cut:] for name in self.names] if cut else self.names
         self.flat = flat(self.names, self.shorts)
+        if self.paths is not self.names:
+            self.flat = self.flat and not any_odd(self.shorts)
 
 
 def flat(names: list[bytes], shorts: list[bytes]) -> bool:
-    """Whether all can be shown as they are, and are in the directory itself: see `Batch`."""
+    """Whether none is too long, and all are in the directory itself: see `Batch`."""
     return (
         b"/".join(shorts).count(b"/") == len(names) - 1
         and max(map(len, shorts)) <= MAX_COMPONENT
-        and max(map(len, names)) <= MAX_PATH // 2
-        and not any_odd(shorts)
+        and max(map(len, names)) <= MAX_PATH // 2  # of the paths it may be twice as many
     )
 
 

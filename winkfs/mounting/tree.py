@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from winkfs.container.ondisk.inode import FileType
-from winkfs.names import OWN, SELF, bad_prefix, name_below, part_shown, shown, within
+from winkfs.names import AT, OWN, SELF, bad_prefix, name_below, part_shown, shown, within
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
@@ -106,7 +106,7 @@ class Overlay:
             return 0, self.order.count
         found = self._ranges.get(directory)
         if found is None:
-            name = directory if b"@" not in directory else name_below(directory)
+            name = directory if AT not in directory else name_below(directory)
             low = self.order.lower_bound(name + b"/")
             found = low, self._end(name, low)
             if len(self._ranges) >= RANGES:
@@ -150,7 +150,7 @@ class Overlay:
         cost    a search of the order, except for a path beside the last one: programs often make
                 files one after another
         """
-        prefix = (path if b"@" not in path else name_below(path)) + b"/"
+        prefix = (path if AT not in path else name_below(path)) + b"/"
         behind, before, at = self._gap
         if not (behind < prefix and (before is None or prefix <= before)):
             above, _, short = path.rpartition(b"/")
@@ -277,7 +277,7 @@ class NameTree:
 
     def add(self, path: bytes, *, was_there: bool = False) -> None:
         """An entry came. `was_there`: a directory that was implied has one now."""
-        if path.endswith(OWN):
+        if AT in path and path.endswith(OWN):
             path, was_there, self.clashes = path[: -len(OWN)], True, True
             self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
@@ -296,7 +296,8 @@ class NameTree:
     def change(self, path: bytes) -> None:
         """An entry has another inode than before."""
         self.version += 1
-        above, _, short = path.removesuffix(OWN).rpartition(b"/")
+        entry = path if AT not in path else path.removesuffix(OWN)
+        above, _, short = entry.rpartition(b"/")
         changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
         if not changed.knows(short):
             changed.states[short] = True
@@ -304,7 +305,7 @@ class NameTree:
 
     def remove(self, path: bytes) -> None:
         """An entry went. The directory it was in stays."""
-        if path.endswith(OWN):
+        if AT in path and path.endswith(OWN):
             path = path[: -len(OWN)]
             self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")

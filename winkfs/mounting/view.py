@@ -33,7 +33,7 @@ from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import INODE, MAX_PATH, OWN, key_at, name_below, name_of
+from winkfs.names import AT, INODE, MAX_PATH, OWN, any_odd, key_at, name_below, name_of
 from winkfs.units import NANO, nearest_ns
 from winkmount.source import Attr, Page
 
@@ -97,7 +97,7 @@ class ContainerNames:
         """FTYPE of the entry of the name with this path, 0: there is none."""
         if not path:
             return 0
-        key = path + INODE if b"@" not in path else key_at(path)
+        key = path + INODE if AT not in path else key_at(path)
         draft = self.drafts.get(key)
         if draft is not None:
             return draft.ftype
@@ -365,7 +365,7 @@ class ContainerView:
         ids = rows.numbers[:, FILEID]
         odd = rows.asked | rows.directories | (ids >= OWN_IDS) | (ids < 1)
         shorts = [name[cut:] for name in rows.names]
-        if odd.any() or not flat(rows.names, shorts):
+        if odd.any() or not flat(rows.names, shorts) or any_odd(shorts):
             return None
         attrs = np.ascontiguousarray(attributes(rows, self.names.store.owner).T)
         known = self._ctimes
@@ -438,18 +438,15 @@ class ContainerView:
         names = self.names
         if names.engine.troubles != names.troubles:
             names.recheck()
-        if b"@" in path and path.endswith(OWN) and not names.tree.shows_own(path):
+        if AT in path and path.endswith(OWN) and not names.tree.shows_own(path):
             return None
-        key = path + INODE if b"@" not in path else key_at(path)
+        key = path + INODE if AT not in path else key_at(path)
         alias = names.alias.get(path) if names.alias else None
         found, attr = None, None
         if alias is not None and alias in self.spools:
             attr = self.spool_attr(alias)
         elif (draft := names.drafts.get(key)) is not None:
-            if draft.ftype != FileType.DIR:
-                attr = self._file_attr(
-                    draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs
-                )
+            attr = None if draft.ftype == FileType.DIR else self._of_draft(draft)
         else:
             try:
                 found = names.lookup.find(key)
@@ -480,6 +477,9 @@ class ContainerView:
         size = draft.body + len(draft.tail)
         attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
         return self._with_ctime(attr) if self._ctimes else attr
+
+    def _of_draft(self, draft: Draft) -> Attr:
+        return self._file_attr(draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs)
 
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""
@@ -599,7 +599,7 @@ class ContainerView:
         if names.engine.troubles != names.troubles:
             names.recheck()
         path = self.places[id]
-        key = path + INODE if b"@" not in path else key_at(path)
+        key = path + INODE if AT not in path else key_at(path)
         if key in names.drafts:
             return names.files.read(key, offset, size)
         # where nothing is opened, each read comes right after a lookup
