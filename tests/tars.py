@@ -23,8 +23,19 @@ def header(
     block[124:136] = b"%011o\0" % size if isinstance(size, int) else size
     block[136:148], block[156:157], block[157 : 157 + len(link)] = mtime, kind, link
     block[257:265], block[345 : 345 + len(prefix)] = magic, prefix
-    block[148:156] = b"%06o\0 " % (sum(block) + 8 * 32)
-    return bytes(block)
+    return summed(bytes(block))
+
+
+def summed(block: bytes) -> bytes:
+    """The header with its checksum."""
+    rest = sum(block[:148]) + 8 * 32 + sum(block[156:])
+    return block[:148] + b"%06o\0 " % rest + block[156:]
+
+
+def signed(block: bytes) -> bytes:
+    """The header with the checksum of signed bytes, as some old tools write it."""
+    rest = sum(byte - 256 * (byte > 127) for byte in block[:148] + block[156:]) + 8 * 32
+    return block[:148] + b"%06o\0 " % rest + block[156:]
 
 
 def padded(data: bytes) -> bytes:
@@ -49,7 +60,6 @@ def pax(*records: tuple[bytes, bytes], kind: bytes = b"x") -> bytes:
 
 END = bytes(1024)
 OLD_GNU = b"ustar  \0"
-BASE256 = b"\x80" + bytes(10)
 
 
 def around(*middle: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import tarfile
 from datetime import datetime
@@ -20,6 +21,7 @@ from winkfs.errors import NoSuchFile, Refusal
 from winkfs.spark.jobs import ingest
 from winkfs.spark.jobs import ingest as inputs
 from winkfs.spark.jobs.session import Bad
+from winkfs.units import CLAMPED
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+TARS = Path(__file__).parents[1] / "archive/tars"
 FILES = {
     b"a.html": b"<title>A</title>", b"deep/er/b": b"b" * 70_000, b"deep/empty": b"",
     b"no utf-8 \xff": b"x", b"large": os.urandom(3 << 20), b"\xc3\xbc, [x] *": b"odd",
@@ -143,15 +146,40 @@ def test_what_comes_before_damage_is_kept_and_the_damage_is_listed(
     summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append)
     assert summary["bad"] == len(listed) == 2
     assert [bad.where for bad in listed] == paths[:2]
-    assert all("not a whole tar file" in bad.reason for bad in listed)
+    assert listed[0].name == "large"
+    assert "the gzip data are cut" in listed[0].reason
+    assert listed[1].reason == "not a tar file"
     before = [b"a.html", b"deep/er/b", b"deep/empty", b"no utf-8 \xff"]
     assert content(tmp_path / "d") == {name: FILES[name] for name in before} | {b"c": b"c"}
+
+
+def test_odd_members_of_tar_files_cost_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """Of each file of tests/archive/tars the same is taken as by `pack`."""
+    wanted: set[bytes] = set()
+    failed, paths = [], []
+    for name, expected in json.loads((TARS / "expected.json").read_text()).items():
+        path = tmp_path / name
+        path.write_bytes(gzip.decompress((TARS / f"{name}.gz").read_bytes()))
+        paths.append(str(path))
+        files = expected["files"].items()
+        wanted |= {file.encode() for file, (kind, *_) in files if kind != "d"}
+        failed += [(str(path), file or str(path)) for file in expected["failed"]]
+    listed: list[Bad] = []
+    tar = inputs.TarOptions(ignore_zeros=True)
+    summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append, tar=tar)
+    failed.remove((paths[-6], paths[-6]))  # case-concatenated: read on here
+    assert sorted((bad.where, bad.name) for bad in listed) == sorted(failed)
+    assert summary["bad"] == len(failed)
+    assert set(content(tmp_path / "d")) == wanted | {b"two"}
+    assert (summary["left_out"], summary["changed"]) == (2, 12)
+    assert summary["reasons"][CLAMPED] == 12
+    assert any(CLAMPED in line and "inc, inc/a, inc/hard" in line for line in summary["lines"])
 
 
 def test_fail_fast_commits_nothing_of_the_round(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(b"no tar file" * 1000)
     good = tar(tmp_path / "c.tar", {b"c": b"c"})
-    with pytest.raises(Refusal, match=r"b\.tar: not a whole tar file"):
+    with pytest.raises(Refusal, match=r"b\.tar: not a tar file"):
         ingest.run(spark, [str(good), str(tmp_path / "b.tar")], str(tmp_path / "d"), fail_fast=True)
     assert content(tmp_path / "d") == {}
     assert list((tmp_path / "d" / "_pending").iterdir()) == []

@@ -40,7 +40,7 @@ from winkfs.archive.items import (
     clamped,
 )
 from winkfs.archive.tarheader import BLOCK
-from winkfs.archive.tarreader import BUFFER, Member, NoTar, Reader, clean
+from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader, clean
 from winkfs.container.ondisk.inode import CTIME, UINT32, FileType
 from winkfs.container.writemany import Row
 from winkfs.names import MAX_NAME, to_bytes, to_str
@@ -314,7 +314,7 @@ class Tarball:
 def left_out(member: Member) -> str | None:
     """Return why no container can hold a member, which is as expected; None: it can."""
     if member.kind == tar.LABEL:
-        return "the label of the volume: left out"
+        return LABEL
     if device := tar.DEVICES.get(member.kind):
         return f"{device}: left out"
     return None

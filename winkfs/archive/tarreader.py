@@ -26,6 +26,7 @@ XATTR: Final = b"SCHILY.xattr."
 SPARSE_KEYS: Final = b"GNU.sparse."
 LONG: Final = (tar.LONG_NAME, tar.LONG_LINK)
 NUMBERS: Final = (b"mtime", b"size", b"uid", b"gid")
+LABEL: Final = "the label of the volume: left out"
 GLOBALS: Final = frozenset((b"path", b"linkpath", *NUMBERS))
 """Keys of a global pax header that are kept: their number is bounded."""
 
@@ -81,6 +82,8 @@ class Extended:
 
     def add(self, data: bytes) -> None:
         """Take the records of a pax header."""
+        if not data:
+            self.faults.append("its pax header is empty")
         for record in tar.pax_records(data):
             if record is None:
                 self.whole = False
@@ -136,6 +139,8 @@ class Reader:
         self._doubt = 0  # bytes that may be its data, or the next headers
         self._ended = False
         self._members = 0
+        self._zeros = False  # the last block was one of the end
+        self._continued = False  # the next member, from another volume
         self.globals: dict[bytes, bytes] = {}
 
     def go(self, offset: int, known: dict[bytes, bytes]) -> None:
@@ -202,7 +207,7 @@ class Reader:
             raise NoTar(f"not a {whole}tar file: {self.cut()}")
         if block or (self._source and self._source.cut):
             self._bad(self._at - len(block), self.cut())
-        else:
+        elif not self._zeros:
             what = f"the archive ends at byte {self._at:,} without its mark of the end: is it all?"
             self._note(Note(b"", what, True))
         return b""
@@ -240,6 +245,7 @@ class Reader:
         skipped: int | None = None
         while not self._ended and (block := self._block()):
             at, zeros = self._at - BLOCK, block == tar.ZEROS
+            self._zeros = zeros
             if zeros and self._ignore_zeros:
                 continue
             if (sound := not zeros and self._is_sound(block)) or zeros:
@@ -312,6 +318,9 @@ class Reader:
         found.add(data)
         for fault in found.faults:
             self._bad(at, fault.replace("its", "a global", 1))
+        if label := found.pax.get(b"GNU.volume.label"):
+            self._note(Note(label, LABEL, False))
+        self._continued = found.pax.get(b"GNU.volume.offset", b"0") != b"0"
         self.globals = {key: value for key, value in found.pax.items() if key in GLOBALS}
 
     def _extend(self, before: Extended, head: tar.Header) -> bool:
@@ -371,8 +380,8 @@ class Reader:
             self._old_sparse(member, block)
         elif before.pairs or any(key.startswith(SPARSE_KEYS) for key in before.pax):
             self._pax_sparse(member, before)
-        if before.pax.get(b"GNU.volume.offset", b"0") != b"0":
-            member.kind = tar.CONTINUED
+        if self._continued:
+            member.kind, self._continued = tar.CONTINUED, False
         for key, value in before.pax.items():
             if key.startswith(XATTR):
                 name = key.removeprefix(XATTR).replace(b"%3D", b"=").replace(b"%25", b"%")

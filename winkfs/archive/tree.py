@@ -39,6 +39,7 @@ from winkfs.archive.items import (
     Seen,
     Suspect,
     Unreadable,
+    clamped,
 )
 from winkfs.container.ondisk.inode import INT64, FileType
 from winkfs.container.writemany import Row
@@ -360,6 +361,8 @@ class Tree:
                 return None
             size = before.st_size
             mtime = _mtime(before) if mtime_ns is None else mtime_ns
+            if _is_clamped(before):
+                self._note(clamped(found.name))
             xattrs = self._xattrs.of_file(fd, before.st_dev)
             sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
             if size >= LARGE or sparse:
@@ -379,6 +382,8 @@ class Tree:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
         mtime = _mtime(status) if mtime_ns is None else mtime_ns
+        if _is_clamped(status) and kind != OTHER:
+            self._note(clamped(name))
         owner = status.st_uid, status.st_gid
         if kind == DIR:
             xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
@@ -562,6 +567,10 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 def _mtime(status: os.stat_result) -> int:
     ns = status.st_mtime_ns
     return ns if -INT64 <= ns <= INT64 else nearest_ns(ns)
+
+
+def _is_clamped(status: os.stat_result) -> bool:
+    return not -INT64 - 1 <= status.st_mtime_ns <= INT64
 
 
 def _found(root: int, kind: bytes, seen: Seen) -> Found:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from winkformats.errors import FormatError
-from winkfs.cli._common import COMPRESS, bad_records, emit, name_bytes, printable, say
+from winkfs.cli._common import COMPRESS, MAX_RATIO, bad_records, emit, name_bytes, printable, say
 from winkfs.cli.dataset import SHARD_SIZE
 from winkfs.names import to_str
 
@@ -124,6 +124,11 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.option(
     "--latest", is_flag=True, help="Of web documents keep only the newest capture of each URL."
 )
+@click.option(
+    "--ignore-zeros", is_flag=True,
+    help="Of tar files: read on behind their end, as of archives that were joined, like tar -i.",
+)  # fmt: skip
+@MAX_RATIO
 @FAIL_FAST
 @BAD
 @options
@@ -137,6 +142,8 @@ def ingest(
     html: bool,
     again: bool,
     latest: bool,
+    ignore_zeros: bool,
+    max_ratio: int,
     fail_fast: bool,
     bad_list: str | None,
     **where: Any,
@@ -153,7 +160,7 @@ def ingest(
     documents say of themselves.
     """
     from winkfs.spark.jobs import ingest as job
-    from winkfs.spark.jobs.ingest import ParquetColumns
+    from winkfs.spark.jobs.ingest import ParquetColumns, TarOptions
 
     columns = ParquetColumns(path_column, content_column, mtime_column)
     return run(
@@ -161,6 +168,7 @@ def ingest(
         lambda spark, bad: job.run(
             spark, inputs, dataset, kind=kind, columns=columns, html=html, again=again,
             latest=latest, fail_fast=fail_fast, bad=bad,
+            tar=TarOptions(ignore_zeros, max_ratio),
         ),
         bad_list=bad_list, **where,
     )  # fmt: skip

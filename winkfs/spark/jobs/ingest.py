@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import xxhash
 
 from winkformats.errors import FormatError
-from winkfs.archive.items import Item, Large, Note, Notes, Readable, Source, Unreadable
+from winkfs.archive.items import (
+    MAX_RATIO,
+    Item,
+    Large,
+    Note,
+    Notes,
+    Ratio,
+    Readable,
+    Source,
+    Unreadable,
+    clamped,
+)
 from winkfs.archive.pack import Packer, PackReport
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
@@ -107,6 +118,13 @@ class ParquetColumns:
     path: str = "path"
     content: str = "content"
     mtime: str = "mtime"
+
+
+class TarOptions(NamedTuple):
+    """How tar files are read: see `winkfs.archive.pack.pack`."""
+
+    ignore_zeros: bool = False
+    max_ratio: int = MAX_RATIO
 
 
 def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]:
@@ -258,12 +276,15 @@ def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
 # --- reading ---
 
 
-def source_of(unit: Unit, note: Notes, scratch: str, columns: ParquetColumns) -> Source:
+def source_of(
+    unit: Unit, note: Notes, scratch: str, columns: ParquetColumns, tar: TarOptions
+) -> Source:
     """The files of a unit. Raises as they are read: FormatError, Refusal, OSError."""
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
     if unit.kind == "tar":
-        return Tarball(unit.path, note, scratch, exclude=None)
+        ratio = Ratio(tar.max_ratio)
+        return Tarball(unit.path, note, scratch, ignore_zeros=tar.ignore_zeros, ratio=ratio)
     if unit.kind == "warc":
         return Warc(unit.path, note)
     if unit.kind == "records":
@@ -366,8 +387,7 @@ class Table:
             stamps = batch.column(self._columns.mtime)
             if not pa.types.is_timestamp(stamps.type):
                 stamps = stamps.cast(pa.timestamp("ns"))
-            found = times_of_arrow(stamps)
-            times = [None if ns is None else nearest_ns(ns) for ns in found]
+            times = times_of_arrow(stamps)
         texts = [texts_of_arrow(name, kind, batch.column(name)) for name, kind in schema.items()]
         keys, record = [USER + name.encode() for name in schema], schema_text(schema)
         for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
@@ -376,7 +396,10 @@ class Table:
                 if schema:
                     pairs = ((k, column[i]) for k, column in zip(keys, texts, strict=True))
                     xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
-                yield Row(name, content, mtime, FileType.FILE, None, None, None, xattrs)
+                known = None if mtime is None else nearest_ns(mtime)
+                if known != mtime:
+                    self._note(clamped(name))
+                yield Row(name, content, known, FileType.FILE, None, None, None, xattrs)
             else:
                 what = "a row without content" if name else "a row without a path"
                 self._note(Note(name or self._path.encode(), what, True))
@@ -489,6 +512,7 @@ def run(
     html: bool = False,
     again: bool = False,
     fail_fast: bool = False,
+    tar: TarOptions | None = None,
     round_bytes: int = ROUND,
     bad: Report = ignore,
     latest: bool = False,
@@ -520,7 +544,9 @@ def run(
     for part in _rounds(todo, round_bytes):
         with begun(target) as transaction:
             with guarded(spark, f"ingest {len(part)} units"):
-                task = Task(transaction, columns or ParquetColumns(), html, fail_fast)
+                task = Task(
+                    transaction, columns or ParquetColumns(), html, fail_fast, tar or TarOptions()
+                )
                 found = on_units(spark, part, task)
             found, more = _settled(transaction, found, latest=latest)
             _commit(transaction, part, found, more, again)
@@ -643,17 +669,19 @@ class Task:
     columns: ParquetColumns
     html: bool
     fail_fast: bool
+    tar: TarOptions
 
     def __call__(self, unit: Unit) -> Done:
         notes, report = _Heard(unit.path, self.fail_fast), PackReport()
         writer = ShardWriter(self.transaction, "{:05d}-{}".format(*attempt()))
         try:
-            source = source_of(unit, notes, self.transaction.pending, self.columns)
+            source = source_of(unit, notes, self.transaction.pending, self.columns, self.tar)
             warc = source if isinstance(source, Warc) else None
             if self.html:
                 source = Documents(source, notes)
             try:
-                Packer(writer.container, report, notes, None).run(source)
+                ratio = Ratio(self.tar.max_ratio)
+                Packer(writer.container, report, notes, None, ratio).run(source)
             except FormatError as error:  # what came before it is in the container
                 what = str(error).removeprefix(f"{unit.path}: ")
                 notes(Note(to_bytes(unit.path), what, True))
@@ -679,7 +707,7 @@ class _Heard:
         self.reasons: dict[str, Reason] = {}
 
     def __call__(self, note: Note) -> None:
-        name = to_str(note.name)
+        name = to_str(note.name) or self._where
         if not note.failed:
             self.changed += note.kept
             self.left_out += not note.kept
