@@ -120,16 +120,21 @@ class DamageWarning(UserWarning):
     """A container that was opened is damaged: files may be missing, `problems` says where."""
 
 
+def warn_caller(what: str, kind: type[Warning]) -> None:
+    """Warn at the line of the caller of this library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "winkfs":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(what, kind, stacklevel=level)
+
+
 def warn_of_damage(base: str, problems: Sequence[str]) -> None:
     """A DamageWarning at the line of the user's that opened `base`, if there are any problems."""
     if not problems:
         return
-    frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "winkfs":
-        frame, level = frame.f_back, level + 1
     more = f" (and {len(problems) - 1} more: see `problems`)" if len(problems) > 1 else ""
     what = f"{base} is damaged, files may be missing: {problems[0]}{more}"
-    warnings.warn(what, DamageWarning, stacklevel=level)
+    warn_caller(what, DamageWarning)
 
 
 class Stopped(BaseException):

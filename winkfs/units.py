@@ -7,8 +7,10 @@ This is the one place for each.
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from numbers import Real
 from operator import index
@@ -106,11 +108,12 @@ def time_text(seconds: float | None) -> str | None:
 
 
 def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds, the nearest one. Raises TypeError; ValueError for NaN, infinity."""
+    """Seconds -> nanoseconds, the nearest one, any number of bits. Raises TypeError; ValueError for
+    NaN, infinity."""
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
     try:
-        inside = -LAST < mtime < LAST
+        inside = math.isfinite(mtime)
     except TypeError:
         raise TypeError(f"a time is seconds since the epoch, not {shown(mtime)}") from None
     if not inside:
@@ -129,6 +132,39 @@ def checked_ns(ns: int | None) -> int | None:
         what = f"mtime of {shown(ns)} ns does not fit into 64 bits (the years 1677 to 2262)"
         raise ValueError(what)
     return number
+
+
+def is_time(ns: int | None) -> bool:
+    """Return whether it is an int that a file can have as its time; None: now."""
+    return ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST)
+
+
+@dataclass(slots=True)
+class Clamped:
+    """Files whose time was clamped: their number, and the names of the first NAMED."""
+
+    number: int = 0
+    names: list[str] = field(default_factory=list)
+
+    def nearest(self, ns: int | None, name: str | bytes | os.PathLike[str]) -> int | None:
+        """Return the time nearest to this one that a file can have; counted if it is another.
+        Raises TypeError for no int."""
+        if ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST):
+            return ns
+        found = as_int(ns, "a time in nanoseconds")
+        if (nearest := nearest_ns(found)) != found:
+            self.add(1, [os.fsdecode(name)])
+        return nearest
+
+    def add(self, number: int, names: Iterable[str]) -> None:
+        self.number += number
+        self.names = [*self.names, *names][:NAMED]
+
+    def line(self) -> str:
+        """Return the line about them; "": there are none."""
+        more = self.number - len(self.names)
+        names = ", ".join(self.names) + (f" and {more:,} more" if more else "")
+        return f"{names}: {CLAMPED}" if self.number else ""
 
 
 def nearest_ns(ns: int) -> int:

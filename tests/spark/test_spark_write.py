@@ -33,6 +33,7 @@ pytest.importorskip("pyspark")
 from winkfs.spark.writing import shard as spool  # noqa: E402 - needs the two above
 from winkfs.spark.writing import sink  # noqa: E402
 from winkfs.spark.writing.inputs import Inputs, SinkOptions  # noqa: E402
+from winkfs.units import CLAMPED  # noqa: E402
 
 SQL = {pa.string(): "string", pa.binary(): "binary", pa.int64(): "bigint", pa.int32(): "int"}
 MOMENT = 1_700_000_000 * NANO
@@ -184,10 +185,17 @@ def test_a_row_that_is_no_file_is_named_and_nothing_stays(
     assert everything(root) == before
 
 
-def test_a_year_that_nanoseconds_cannot_say_is_refused(root: Path) -> None:
-    far = pa.array([1 << 60], pa.timestamp("us", "UTC"))
-    with pytest.raises(ValueError, match="a: its mtime is not in the years 1677 to 2262"):
-        put(root, batch(path=["a"], content=[b"1"], mtime=far))
+def test_times_that_nanoseconds_cannot_hold_are_clamped_and_counted(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    far = pa.array([1 << 60, 0, -(1 << 60), 1 << 61, 1 << 62], pa.timestamp("us", "UTC"))
+    put(root, batch(path=list("abcde"), content=[b"1"] * 5, mtime=far))
+    last = (1 << 63) - 1
+    with winkfs.open(root) as files:
+        found = [files.stat(name).mtime_ns for name in "abcde"]
+    assert found == [last, 0, -last - 1, last, last]
+    assert Log(str(root)).latest().metrics["clamped"] == 4
+    assert f"winkfs: {root}: a, c, d and 1 more: {CLAMPED}" in capfd.readouterr().err
 
 
 def test_the_earliest_time_of_a_file_comes_back(root: Path) -> None:

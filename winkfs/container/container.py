@@ -424,7 +424,9 @@ class Container(Reader):
     ) -> None:
         """Create or replace a file with this content.
 
-        mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact
+        mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact.
+                   Beyond the years 1677 to 2262 the nearest time in them is stored, of which
+                   `close` warns once
         mode, uid, gid  kept where they differ from the defaults (0644, the container's owner); mode
                    up to 07777
         columns    values: {"lang": "de", "score": 0.93}; those that are missing, or None, are null
@@ -438,7 +440,8 @@ class Container(Reader):
             ftype = check_ftype(ftype)
             check_directory(ftype, name, len(content))
         if mtime is not None or mtime_ns is not None:
-            mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
+            mtime_ns = to_ns(mtime) if mtime_ns is None else mtime_ns
+            mtime_ns = self._engine.changes.clamped.nearest(mtime_ns, name)
         with self._engine.lock:
             self._engine.need_writable()
             if exclusive and self._engine.files.find(key):
@@ -534,7 +537,8 @@ class Container(Reader):
         mtime_ns  of the file after that; None: now
         raises    FileNotFoundError; PermissionError (ao)
         """
-        start, content, ns = _offset(offset), as_content(data), checked_ns(mtime_ns)
+        start, content, ns = _offset(offset), as_content(data), mtime_ns
+        ns = self._engine.changes.clamped.nearest(ns, name)
         check_length(start + len(content), name)
         self._change(name, self._engine.changes.write, start, content, ns)
 
@@ -549,7 +553,8 @@ class Container(Reader):
         contents = [(_offset(offset), as_content(data)) for offset, data in pieces]
         for offset, content in contents:
             check_length(offset + len(content), name)
-        self._change(name, self._engine.changes.write_many, contents, checked_ns(mtime_ns))
+        ns = self._engine.changes.clamped.nearest(mtime_ns, name)
+        self._change(name, self._engine.changes.write_many, contents, ns)
 
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
@@ -592,9 +597,10 @@ class Container(Reader):
         """
         now = time.time_ns()
         ns, changed = (
-            checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns),
+            to_ns(mtime) if mtime_ns is None else mtime_ns,
             checked_ns(ctime_ns),
         )
+        ns = self._engine.changes.clamped.nearest(ns, name)
         ns, changed = now if ns is None else ns, now if changed is None else changed
         self._change(name, self._engine.changes.utime, ns, changed)
 

@@ -37,9 +37,17 @@ from winkfs.container.rows import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.store import Store
 from winkfs.container.where import parse
 from winkfs.container.write import Changes
-from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
+from winkfs.errors import (
+    Busy,
+    Closed,
+    NameTooLong,
+    NotAllowed,
+    ReadOnly,
+    StalePlan,
+    warn_caller,
+)
 from winkfs.names import INODE, Name, to_bytes, to_str
-from winkfs.units import checked_ns, shown
+from winkfs.units import shown
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
 BESIDE: Final = 32  # bytes of an entry beside its value, about
@@ -161,7 +169,8 @@ class Engine:
         fileid: int | None = None,
     ) -> int:
         """See `Container.put_file`. `fileid`: of `Store.new_fileid`, used by no file; None: new."""
-        key, ftype, ns = self.key(name), check_ftype(ftype), checked_ns(mtime_ns)
+        key, ftype = self.key(name), check_ftype(ftype)
+        ns = self.changes.clamped.nearest(mtime_ns, name)
         check_directory(ftype, name, 0)
         if not hasattr(source, "read"):
             raise TypeError(f"a source has a method read, which {shown(source)} has not")
@@ -372,6 +381,9 @@ class Engine:
                         self._recover()
                     self.changes.close()
                     self.store.close()
+                    if self.changes.clamped.number:
+                        line = f"{self.store.base}: {self.changes.clamped.line()}"
+                        warn_caller(line, UserWarning)
                     self.changes.report_unwritten()
             finally:
                 self.fast = None

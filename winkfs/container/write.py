@@ -51,7 +51,7 @@ from winkfs.container.ondisk.typed import (
 from winkfs.container.read import Content, Files
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
-from winkfs.units import NANO, shown
+from winkfs.units import NANO, Clamped, shown
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -81,6 +81,7 @@ class Changes:
         self.files = Files(store, content)
         self.drafts = self.files.drafts
         self.last = 0
+        self.clamped = Clamped()
         self._encoder: tuple[Schema, bytes, Encoder] | None = None
         self._record: tuple[Schema, tuple[bytes, list[tuple[bytes, str]]]] | None = None
         self.held: dict[int, int] = {}

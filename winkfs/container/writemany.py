@@ -30,7 +30,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
-from winkfs.units import as_content, checked_ns, shown, to_ns
+from winkfs.units import Clamped, as_content, is_time, shown, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.engine import Engine
@@ -97,6 +97,7 @@ class Writer(Protocol):
     """What a call of put_many asks of `write.Changes`, which has all of it."""
 
     last: int
+    clamped: Clamped
     compressor: Compressor | None
 
     @property
@@ -252,7 +253,8 @@ class BulkPut:
             ns: Sequence[int | None] = (None,) * len(batch)
         elif lengths <= {2, 3, 4}:
             names, data = zip(*[item[:2] for item in batch], strict=True)
-            ns = [checked_ns(to_ns(item[2])) if len(item) > 2 else None for item in batch]
+            ns = [to_ns(item[2]) if len(item) > 2 else None for item in batch]
+            ns = self._clamped(names, ns)
             if 4 in lengths:
                 made = self._changes.column_attributes
                 attrs = [made(item[3]) if len(item) == 4 and item[3] else None for item in batch]
@@ -283,13 +285,20 @@ class BulkPut:
         attrs: Sequence[Any] = (None,) * len(batch)
         for ftype in set(ftypes):
             check_ftype(ftype)
-        list(map(checked_ns, ns))
+        times = self._clamped(names, ns)
         if FileType.DIR in ftypes:
             for row in batch:
                 check_directory(row.ftype, row.name, len(row.data))
         if any(column.count(None) != len(batch) for column in owners):
             attrs = list(map(self._attributes, batch))
-        return self._columns(names, _contents(data), ns, ftypes, attrs)
+        return self._columns(names, _contents(data), times, ftypes, attrs)
+
+    def _clamped(self, names: Sequence[Name], ns: Sequence[int | None]) -> Sequence[int | None]:
+        """Return the times that files can have."""
+        if all(map(is_time, ns)):
+            return ns
+        nearest = self._changes.clamped.nearest
+        return [nearest(one, name) for one, name in zip(ns, names, strict=True)]
 
     def _attributes(self, row: Row) -> Attrs | bytes | None:
         given: Any = row.xattrs

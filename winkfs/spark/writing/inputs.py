@@ -56,7 +56,7 @@ from winkfs.spark.reading.options import (
     value_of,
 )
 from winkfs.spark.reading.partition import batch_ranges
-from winkfs.units import LAST, MICRO
+from winkfs.units import LAST, MICRO, NAMED, Clamped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,10 +201,11 @@ class Inputs:
             schema, tuple(typed),
         )  # fmt: skip
 
-    def files(self, batch: pa.RecordBatch, now: int) -> Iterator[Files]:
+    def files(self, batch: pa.RecordBatch, now: int, clamped: Clamped) -> Iterator[Files]:
         """The rows of a batch in order, ROWS or about BYTES of content at a time.
 
         now     nanoseconds: the mtime of rows that have none
+        clamped  counts times that no file can have
         raises  ValueError that names the row
         cost    the content is not copied
         """
@@ -213,7 +214,7 @@ class Inputs:
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
         self._check_nulls(names, contents)
-        ns = self._times(batch, now)
+        ns = self._times(batch, now, clamped)
         name_at, name_bytes = layout(names)
         at, content = layout(contents)
         texts = [
@@ -260,7 +261,7 @@ class Inputs:
                 'file with coalesce(content, X"")'
             )
 
-    def _times(self, batch: pa.RecordBatch, now: int) -> Int64:
+    def _times(self, batch: pa.RecordBatch, now: int, clamped: Clamped) -> Int64:
         if self.mtime is None:
             return np.full(len(batch), now, np.int64)
         column = batch.column(self.mtime)
@@ -268,9 +269,10 @@ class Inputs:
         if column.type != "int64":  # microseconds, as all timestamps of Spark are
             far = np.flatnonzero(((ns > LATEST) | (ns < -LATEST - 1)) & ~missing)
             if len(far):
-                path = shown(batch.column(self.name)[int(far[0])].as_py())
-                raise ValueError(f"{path}: its mtime is not in the years 1677 to 2262")
-            ns = np.where(ns < -LATEST, -LAST - 1, ns * MICRO)  # read of the earliest there is
+                column = batch.column(self.name)
+                clamped.add(len(far), [shown(column[int(i)].as_py()) for i in far[:NAMED]])
+            low, high = ns < -LATEST, ns > LATEST  # -LATEST - 1 is read of the earliest there is
+            ns = np.where(low, -LAST - 1, np.where(high, LAST, ns * MICRO))
         return np.where(missing, now, ns) if missing.any() else ns
 
     def _kinds(

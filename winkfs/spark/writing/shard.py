@@ -26,7 +26,7 @@ from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
 from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import Files, Inputs, SinkOptions, blame, conflict
-from winkfs.units import MICRO
+from winkfs.units import MICRO, Clamped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,6 +203,7 @@ class Attempt:
         self._shard: NewShard | None = None
         self._bases: list[str] = []
         self.records: list[ShardRecord] = []
+        self.clamped = Clamped()
 
     def write(self, batches: Iterable[pa.RecordBatch], inputs: Inputs) -> None:
         """Write all batches; the records are of what is durable then.
@@ -216,7 +217,7 @@ class Attempt:
                 root = self._transaction.root
                 batches = in_order(batches, inputs.mtime, inputs.content, now, root)
             for batch in batches:
-                for files in inputs.files(batch, now):
+                for files in inputs.files(batch, now, self.clamped):
                     self._shard_for(sum(map(len, files.data)), inputs.schema).put(files)
             self._seal()
         except BaseException:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
 from winkfs.names import name_of
 from winkfs.spark.reading.options import TYPED, local_path
 from winkfs.spark.writing.inputs import Inputs, SinkOptions, conflict
+from winkfs.units import Clamped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,6 +75,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]  # PySpark is not type
 
     records: list[ShardRecord] = field(default_factory=list)
     seconds: float = 0.0
+    clamped: Clamped = field(default_factory=Clamped)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WinkfsWriter:
@@ -147,7 +150,7 @@ def write_task(
     began = time.monotonic()
     attempt = Attempt(transaction, attempt_name(), options)
     attempt.write(batches, inputs)
-    return Written(attempt.records, time.monotonic() - began)
+    return Written(attempt.records, time.monotonic() - began, attempt.clamped)
 
 
 def attempt_name() -> str:
@@ -178,6 +181,12 @@ def publish(
         "seconds": round(sum(message.seconds for message in written), 3),
         "tasks": len(written),
     }
+    clamped = Clamped()
+    for message in written:
+        clamped.add(message.clamped.number, message.clamped.names)
+    if clamped.number:
+        metrics["clamped"] = clamped.number
+        print(f"winkfs: {transaction.root}: {clamped.line()}", file=sys.stderr)
 
     def check(before: State) -> None:
         if options.after is not None:
@@ -230,7 +239,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         job = f"stream-{query}-{batch}-{(task.getLocalProperty(RUN) or '0')[:8]}"
         transaction = join(self._root, self._operation, job)
         written = write_task(iterator, transaction, self._inputs, self._options)
-        return BatchWritten(written.records, written.seconds, query, transaction)
+        return BatchWritten(written.records, written.seconds, written.clamped, query, transaction)
 
     @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
