@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from model_operations import LIBC
 from mounting import dead, kill_server, mounted, not_by_libfuse2, run, watched, winkfs_command
 
 import winkfs
+from winkfs.container.compact import compact
 from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
@@ -188,3 +190,22 @@ def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(
         shutil.rmtree(directory)
         for file in tmp_path.glob("corpus.*"):
             file.unlink()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_writer_of_a_mounted_container_learns_where_it_is_mounted(
+    tmp_path: Path, linked: bool
+) -> None:
+    (tmp_path / "d").mkdir()
+    winkfs.create(tmp_path / "d/c").close()
+    base = tmp_path / "d/c"
+    if linked:
+        (tmp_path / "link").symlink_to("d")
+        base = tmp_path / "link/c"
+    with mounted(tmp_path / "d/c", "--ro"), winkfs.open(base, "a"):
+        pass  # one that only reads hinders no writer
+    with mounted(tmp_path / "d/c") as there:
+        for change in (partial(winkfs.open, base, "a"), partial(compact, base)):
+            with pytest.raises(winkfs.Locked) as caught:
+                change()
+            assert f"it is mounted at {there}: write there, or winkfs umount" in str(caught.value)

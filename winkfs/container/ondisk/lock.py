@@ -76,7 +76,21 @@ class WriterLock:
             pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
         if pid == str(os.getpid()):
             return f"(this process, {pid}); use that one, or close it"
+        if point := self._mounted_at():
+            where = f"it is mounted at {point}: write there, or winkfs umount {point}"
+            return f"(process {pid or 'unknown'}): {where}"
         return f"(process {pid or 'unknown'}); wait for it or stop it"
+
+    def _mounted_at(self) -> str:
+        """Where this process sees a mount of it that may write, "": nowhere."""
+        from winkmount.mounts import mounts
+
+        with contextlib.suppress(OSError):
+            places = os.path.realpath(self.base), os.path.abspath(self.base)
+            for mount in mounts():
+                if mount.kind == "fuse.winkfs" and not mount.ro and mount.origin in places:
+                    return mount.point
+        return ""
 
     def _say(self, text: bytes) -> None:
         """Put a text into BASE.lock, as far as the disk and our rights let us: it is a courtesy."""
