@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from winkfs.archive.backup import backup as backup
     from winkfs.container.container import Container as Container
     from winkfs.container.container import create as create
     from winkfs.container.entry import Entry as Entry
@@ -66,6 +67,7 @@ _HOMES = {
     "StalePlan": "errors",
     "Stat": "container.entry",
     "WinkError": "errors",
+    "backup": "archive.backup",
     "create": "container.container",
     "name_of_path": "names",
     "open": "registry",

@@ -31,6 +31,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "info": ("read", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("maintain", "Rebuild the index from the data file."),
     "verify": ("maintain", "Check every entry, inode and checksum."),
+    "backup": ("maintain", "Copy a container or a data set that is in use, or what is new in it."),
     "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
     "repair": ("maintain", "Repair a damaged container."),
     "rollback": ("maintain", "Return to the state of the last sync."),

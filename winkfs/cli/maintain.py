@@ -1,4 +1,4 @@
-"""Commands for a container as a whole: verify, reindex, compact, repair, rollback, salvage."""
+"""Commands for a container as a whole: verify, reindex, backup, compact, repair, salvage ..."""
 
 from __future__ import annotations
 
@@ -82,6 +82,38 @@ def reindex(base: str, as_json: bool) -> int:
     else:
         click.echo(f"{counted(files, 'file')} indexed")
     return 1 if problems else 0
+
+
+@click.command()
+@BASE
+@click.argument("dest")
+@click.option("--keep", type=click.IntRange(0), default=0, show_default=True, metavar="N",
+              help="Keep N earlier states in DEST.")  # fmt: skip
+@click.option("--state", type=click.IntRange(0), default=0, metavar="N",
+              help="BASE is a backup: copy the state N backups before its last.")  # fmt: skip
+@JSON
+def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
+    """Copy a container or a data set to DEST, as of its last sync, while others write to it.
+
+    Run again with the same DEST it copies only what is new; after a compaction of BASE, all. A run
+    that is killed leaves DEST as it was. DEST is an ordinary container or data set. The exit status
+    is 1 if BASE is damaged: it is copied as it is.
+    """
+    import winkfs
+
+    with Progress("copying", "bytes") as bar:
+        done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
+        for problem in done.problems:
+            bar.say(problem)
+    if as_json:
+        emit({"base": base, "dest": dest, "kind": done.kind, "whole": done.whole,
+              "bytes_copied": done.copied, "bytes": done.size, "states": done.states,
+              "problems": done.problems})  # fmt: skip
+    else:
+        what = "all" if done.whole else "what is new"
+        more = f", {done.states} states" if done.states > 1 else ""
+        click.echo(f"{dest}: {done.copied} bytes copied ({what}), {done.size} bytes{more}")
+    return 1 if done.problems else 0
 
 
 @click.command()

@@ -1,0 +1,139 @@
+"""Copies by cp, rsync and tar of a container that another process writes: each is a whole sync."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import winkfs
+from winkfs.container.repair import repair
+
+NAMES = 40
+WRITER = """
+import itertools, sys, time
+import winkfs
+from winkfs.container.compact import compact
+base, stop = sys.argv[1:]
+c = winkfs.open(base, "a")
+for g in itertools.count(1):
+    c.put_many((f"k{j}", b"%08d" % g * 60) for j in range(40))
+    c.rename(f"r{g - 1}", f"r{g}")
+    if g > 1:
+        c.delete(f"d{g - 1}")
+    c.put(f"d{g}", b"%d" % g)
+    c.put("gen", b"%d" % g)
+    c.sync()
+    if g % 25 == 0:
+        c.close()
+        compact(base)
+        c = winkfs.open(base, "a")
+    time.sleep(float(stop))
+"""
+
+
+@contextmanager
+def writing(folder: Path, large: int) -> Iterator[str]:
+    """A container that a process writes to."""
+    base = str(folder / "c")
+    with winkfs.create(base) as made:
+        made.put_many((f"big{i}", os.urandom(1 << 20)) for i in range(large))
+        made.put("r0", b"renamed")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, base, "0.02"])
+    try:
+        for _ in range(300):
+            with winkfs.open(base) as reader:
+                if "gen" in reader:
+                    break
+            time.sleep(0.05)
+        yield base
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def by_file(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:
+    """Each as long as it is when it is opened, as rsync and tar read it."""
+    target.mkdir()
+    for suffix in suffixes:
+        try:
+            with (source / f"c{suffix}").open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                with (target / f"c{suffix}").open("wb") as copy:
+                    while size and (part := file.read(min(size, 1 << 18))):
+                        copy.write(part)
+                        size -= len(part)
+        except FileNotFoundError:
+            continue
+
+
+def copy(how: int, source: Path, target: Path) -> str:
+    orders = list(itertools.permutations((".data", ".idx", ".cat")))
+    if how % 4 == 0:
+        subprocess.run(["cp", "-a", "--reflink=never", source, target], check=False,
+                       capture_output=True)  # fmt: skip
+        return "cp"
+    if how % 4 == 1 and shutil.which("rsync"):
+        subprocess.run(["rsync", "-a", f"{source}/", f"{target}/"], check=False,
+                       capture_output=True)  # fmt: skip
+        return "rsync"
+    if how % 4 == 2:
+        target.mkdir()
+        tar = subprocess.Popen(["tar", "c", "-C", source, "."], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(["tar", "x", "-C", target], stdin=tar.stdout, check=False)
+        tar.communicate()
+        return "tar"
+    by_file(source, target, orders[how // 4 % len(orders)])
+    return "file by file"
+
+
+def judged(base: str) -> str:
+    """What a copy shows."""
+    with winkfs.open(base) as reader:
+        names = set(reader.names())
+        problems = list(reader.problems)
+        gen = reader.read("gen") if "gen" in reader else b""
+        wanted = {f"k{j}" for j in range(NAMES)} | {"gen", f"r{gen.decode()}", f"d{gen.decode()}"}
+        whole = {n for n in names if not n.startswith("big")} == wanted and all(
+            reader.read(f"k{j}") == b"%08d" % int(gen) * 60 for j in range(NAMES)
+        )
+        whole &= all(len(reader.read(n)) == 1 << 20 for n in names if n.startswith("big"))
+    if whole:
+        return "whole"
+    assert problems, (sorted(names - wanted), sorted(wanted - names))
+    return "reported"
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_copies_by_programs_are_whole_or_say_what_is_missing(tmp_path: Path, soak: bool) -> None:
+    found: dict[str, int] = {}
+    source = tmp_path / "s"
+    source.mkdir()
+    with warnings.catch_warnings(), writing(source, 40 if soak else 8):
+        warnings.simplefilter("ignore")
+        for number in range(500 if soak else 12):
+            target = tmp_path / "copy"
+            tool = copy(number, source, target)
+            base = str(target / "c")
+            if not (target / "c.data").exists():  # it was replaced just then: the tool says so
+                key = f"{tool}: not there"
+            else:
+                key = f"{tool}: {judged(base)}"
+                repair(base, apply=True)
+                assert winkfs.verify(base).problems == []
+            found[key] = found.get(key, 0) + 1
+            shutil.rmtree(target, ignore_errors=True)
+    print(found)
+    assert sum(n for key, n in found.items() if key.endswith("whole")) >= sum(found.values()) // 2

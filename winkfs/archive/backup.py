@@ -1,0 +1,544 @@
+"""Backup: a copy of a container or a data set as of its last sync, brought up to date by each run.
+
+    DEST.data ...     a container: it opens at any moment, with what one backup has copied
+    DEST.backup       its record, JSON: the states that DEST.data begins with, the newest last
+    DEST.<time>.data  the file before a compaction of the source, as long as a state in it is kept
+
+What a writer has synced below FILESIZE never changes but for delflags, and these add nothing to
+what is live. So a run appends what is new behind the end of DEST.data, checks and syncs it, then
+writes the superblock; delflags follow as after any sync. A state is a superblock: none needs room.
+
+A data set is files that never change, and manifests: the files that a generation names are copied,
+then its manifest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from winkformats.disk.paths import absolute, directory_of, locate, make_directory, open_file
+from winkformats.disk.storage import Directory, Kind, Storage, replacing
+from winkformats.errors import CorruptError, FormatError
+from winkformats.kv.scan import scan_intact
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import Superblock, read_superblock, write_first, write_second
+from winkfs.container.datafile import end_of, remove_files
+from winkfs.container.frames import entries_of
+from winkfs.container.ondisk.data import UNNAMED, Settings
+from winkfs.container.ondisk.idx import covered_by
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.typed import COLUMNS, KEY
+from winkfs.container.reindex import reindex
+from winkfs.container.store import Store
+from winkfs.dataset.manifest import PENDING, Folder, Log, is_dataset, root_of
+from winkfs.dataset.records import ShardRecord
+from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
+from winkfs.names import DATA, DERIVED, MANIFESTS, PARTIAL, base_of
+from winkfs.registry import kind_of
+
+Progress = Callable[[int], None]
+RECORD: Final = ".backup"
+FORMAT: Final = "winkfs-backup"
+PIECE: Final = 8 << 20  # bytes copied at a time
+ROOM: Final = 4096  # zeros behind what is copied: entries that end with the file would count
+COMPARED: Final = 1 << 20  # bytes before the end of a state that are held against the source
+FIRST: Final = "backup-first"  # in _pending: the folder of manifests
+BEGUN: Final = "backup-begun"  # in _pending: the mark of a backup that has no manifest yet
+TRIES: Final = 5  # a vacuum may remove what is being copied
+
+
+@dataclass
+class Backup:
+    """What a backup did.
+
+    kind      "container" or "data set"
+    whole     whether all was copied, and not what was new alone
+    copied    bytes of data files that were copied; size: that the backup has
+    states    how many states DEST can give back, the newest included
+    problems  damage of the source, a line each; it was copied as it is
+    """
+
+    kind: str
+    whole: bool = False
+    copied: int = 0
+    size: int = 0
+    states: int = 1
+    problems: list[str] = field(default_factory=list)
+
+
+def backup(
+    base: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    keep: int = 0,
+    state: int = 0,
+    progress: Progress | None = None,
+) -> Backup:
+    """Copy a container or a data set as of its last sync, while others write to it; run again,
+    what is new.
+
+    keep      earlier states that DEST is to keep: those of the last backups; of a data set, the
+              generations before
+    state     copy the state so many backups before the last one of `base`, which is a backup
+    progress  called with the number of bytes done since the last call
+    raises    NoSuchFile; FileExists (DEST is something else); Locked (DEST, or a classic BASE);
+              Refusal (another kind; a source that is cut short); FormatError; OSError: DEST is then
+              as it was
+    cost      what is new, and what its inodes replaced; a whole copy after a compaction
+    A run that is killed leaves DEST as it was, or finished; it can be run again.
+    """
+    if keep < 0 or state < 0:
+        raise ValueError("numbers of states are not negative")
+    source, target = os.fspath(base), os.fspath(dest)
+    kind, path = kind_of(source)
+    if kind.name == "data set":
+        if state:
+            raise ValueError("a data set keeps generations: winkfs dataset history lists them")
+        return _DatasetBackup(root_of(path), root_of(target), keep, progress).run()
+    if kind.name != "container":
+        raise Refusal(
+            f"is of the kind {kind.name}: containers and data sets can be backed up", source
+        )
+    return _ContainerBackup(path, base_of(target.rstrip("/")), keep, progress).run(state)
+
+
+# --- a container ---
+
+
+@dataclass
+class _State:
+    """A state of a backup.
+
+    file       name of the data file that begins with it
+    end        FILESIZE; last: position of its last entry
+    time_ns    of the backup
+    variables  of the superblock
+    """
+
+    file: str
+    end: int
+    last: int
+    time_ns: int
+    variables: dict[str, int]
+
+
+class _ContainerBackup:
+    def __init__(self, base: str, dest: str, keep: int, progress: Progress | None) -> None:
+        self._base, self._dest, self._keep = base, dest, keep
+        self._progress = progress or (lambda _: None)
+        self._directory, self._name = locate(dest)
+        self.done = Backup("container")
+
+    def run(self, state: int) -> Backup:
+        if absolute(self._base) == absolute(self._dest):
+            raise Refusal("is the container itself: give another path", self._dest)
+        if not locate(self._base)[0].exists(locate(self._base)[1] + DATA):
+            raise NoSuchFile("no such container (there is no BASE.data)", self._base)
+        self._check_free()
+        head = locate(self._dest)[0]
+        if head.info() is None:
+            make_directory(absolute(self._dest).rpartition("/")[0])
+        lock = WriterLock(self._dest)
+        try:
+            with contextlib.ExitStack() as stack:
+                self._copy(stack, lock, state)
+        finally:
+            lock.release()
+        return self.done
+
+    def _check_free(self) -> None:
+        directory, name = self._directory, self._name
+        there, mine = directory.exists(name + DATA), directory.exists(name + RECORD)
+        if directory.info(name, follow=True) is not None and not there:
+            raise FileExists("is a file or folder: the backup of a container is BASE.data beside "
+                             "others, give a path that is free", self._dest)  # fmt: skip
+        if there and not mine:
+            raise FileExists("is a container, and no backup: give a path that is free", self._dest)
+        if mine and _states(directory, name) is None:
+            raise FileExists("is no backup that this version can read", self._dest)
+
+    def _copy(self, stack: contextlib.ExitStack, lock: WriterLock, state: int) -> None:
+        name, block, end = self._base + DATA, None, 0
+        if state:
+            directory, own = locate(self._base)
+            states = (_states(directory, own) or [])[::-1]
+            if state >= len(states):
+                raise Refusal(f"has {max(len(states) - 1, 0)} earlier states", self._base)
+            chosen = states[state]
+            name = f"{absolute(self._base).rpartition('/')[0]}/{chosen.file}"
+            block, end = Superblock(chosen.variables), chosen.end
+        storage = stack.enter_context(open_file(name, uncached=True))
+        if block is None:
+            block, end = self._source(storage, stack)
+        if not state and self._is_ours(storage, block, end):
+            self._append(storage, block, end, lock)
+        else:
+            self._replace(storage, block, end)
+
+    def _source(self, storage: Storage, stack: contextlib.ExitStack) -> tuple[Superblock, int]:
+        """-> the superblock of the source, and where its entries end."""
+        block = read_superblock(storage)
+        block.check_known(storage.name)
+        settings = Settings.of(block, storage.name)
+        kv = KVSeq(storage, block, writable=False)
+        if not kv.layout.checksum:  # a copy that is torn could not be told from a good one
+            stack.callback(WriterLock(self._base).release)
+            block = read_superblock(storage)
+            kv = KVSeq(storage, block, writable=False)
+        if kv.truncated:
+            if self._directory.exists(self._name + DATA):
+                raise Refusal("is cut short: the backup stays as it is (winkfs repair)", self._base)
+            self.done.problems.append(f"{storage.name}: cut short at byte {kv.end}")
+        end = end_of(kv, covered_by(self._base + ".idx", settings))
+        return block, end
+
+    # --- what is new ---
+
+    def _is_ours(self, storage: Storage, block: Superblock, end: int) -> bool:
+        """Whether DEST begins as the source does, and everything it lacks is behind its end."""
+        states = _states(self._directory, self._name)
+        if not states or "CONTID" not in block or not KVSeq(
+            storage, block, writable=False
+        ).layout.checksum:  # fmt: skip
+            return False
+        try:
+            with self._directory.open(self._name + DATA) as target:
+                mine = read_superblock(target)
+                last = next((s for s in states if self._is_current(s, mine)), None)
+                if last is None or mine.get("CONTID") != block["CONTID"] or mine["FILESIZE"] > end:
+                    return False
+                start = max(last.last + 1, last.end - COMPARED)  # without the delflag
+                size = last.end - start
+                return target.read(start, size) == storage.read(start, size)
+        except (FormatError, OSError):
+            return False
+
+    def _is_current(self, state: _State, mine: Superblock) -> bool:
+        return state.file == self._name + DATA and state.end == mine.get("FILESIZE")
+
+    def _append(self, storage: Storage, block: Superblock, end: int, lock: WriterLock) -> None:
+        states = _states(self._directory, self._name) or []
+        with self._directory.open(self._name + DATA, "w", uncached=True) as target:
+            mine = read_superblock(target)
+            start = mine["FILESIZE"]
+            states = [s for s in states if s.file != self._name + DATA or s.end <= start]
+            if end > start or mine.get(COLUMNS) != block.get(COLUMNS):
+                target.preallocate(end + ROOM)
+                try:
+                    self._bytes(storage, target, start, end)
+                    last, old = self._check(target, block, start, end)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        target.truncate(start)
+                    raise
+                target.sync()
+                new = _published(block, end)
+                if "SBSEQ" in mine:
+                    new["SBSEQ"] = mine["SBSEQ"]
+                self._record([*states, self._state(new, end, last or states[-1].last)])
+                write_first(target, new)
+                target.sync()
+                write_second(target, new)
+                was = [mine[COLUMNS]] if mine.get(COLUMNS) else []
+                target.patch_each([p for p in was + old if p != new.get(COLUMNS)], b"\1")
+                target.sync()
+                target.truncate(end)
+        self.done.size = end
+        self._finish(lock)
+        self._prune()
+
+    def _finish(self, lock: WriterLock) -> None:
+        """Set the delflags that follow from what is new, and bring derived files up to date."""
+        store = Store(self._dest, writable=True, lock=lock)
+        try:
+            store.kv.sync_storage()
+            if store.is_behind and not store.may_leave_tail:
+                store.merge()
+            store.catalog.save(quickly=True)
+            store.close()
+        except BaseException:
+            store.abandon()
+            raise
+
+    def _bytes(self, storage: Storage, target: Storage, start: int, end: int) -> None:
+        reader = storage.bulk(start, end)
+        try:
+            for at in range(start, end, PIECE):
+                size = min(PIECE, end - at)
+                data = reader.read(at, size)
+                if len(data) < size:
+                    raise Refusal(f"{storage.name} was cut short meanwhile", self._base)
+                target.write(at, [bytes(data)])
+                self.done.copied += size
+                self._progress(size)
+        finally:
+            reader.close()
+
+    def _check(
+        self, target: Storage, block: Superblock, start: int, end: int
+    ) -> tuple[int, list[int]]:
+        """Look at the checksums of what was copied -> position of the last entry, 0 without any;
+        those that declare columns."""
+        layout = KVSeq(target, block, writable=False).layout
+        last, columns = 0, list[int]()
+        start = layout.aligned(start)
+        try:
+            for batch in scan_intact(target, layout, start, end, problem=self._note):
+                last = int(batch.pos[-1])
+                columns += batch.pos[entries_of(batch, KEY)].tolist()
+        except CorruptError as error:  # no checksums by which to find where it goes on
+            self._note(error)
+        return last, columns
+
+    def _note(self, problem: CorruptError | str) -> None:
+        self.done.problems.append(str(problem))
+
+    # --- all of it ---
+
+    def _replace(self, storage: Storage, block: Superblock, end: int) -> None:
+        """Copy all beside DEST, make its derived files, then give it the name."""
+        directory, part = self._directory, self._name + PARTIAL
+        remove_files(self._dest + PARTIAL)
+        try:
+            new = _published(block, end)
+            with directory.create_new(part + DATA, like=storage, uncached=True) as target:
+                start = new["SBSIZE"]
+                target.preallocate(end)
+                self._bytes(storage, target, start, end)
+                target.write(0, new.images())
+                last, _ = self._check(target, new, start, end)
+                target.sync()
+            reindex(self._dest + PARTIAL)
+            with directory.open(part + DATA) as made:
+                new = read_superblock(made)
+            self._take_place(part, new, last)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove_files(self._dest + PARTIAL)
+            raise
+        self.done.whole, self.done.size = True, new["FILESIZE"]
+        self._prune()
+
+    def _take_place(self, part: str, block: Superblock, last: int) -> None:
+        directory, name = self._directory, self._name
+        states, kept = _states(directory, name) or [], ""
+        if directory.exists(name + DATA) and self._keep:
+            kept = f"{name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}{DATA}"
+            with contextlib.suppress(FileExistsError):
+                directory.link(name + DATA, kept)
+            for state in states:
+                state.file = kept if state.file == name + DATA else state.file
+        else:
+            states = [state for state in states if state.file != name + DATA]
+        for suffix in DERIVED:
+            directory.unlink(name + suffix)
+        directory.sync()
+        self._record([*states, self._state(block, block["FILESIZE"], last)])
+        directory.rename(part + DATA, name + DATA)
+        directory.sync()
+        for suffix in DERIVED:
+            if directory.exists(part + suffix):
+                directory.rename(part + suffix, name + suffix)
+        directory.unlink(part + ".lock")
+        directory.sync()
+
+    # --- states ---
+
+    def _state(self, block: Superblock, end: int, last: int) -> _State:
+        return _State(self._name + DATA, end, last, time.time_ns(), dict(block))
+
+    def _record(self, states: list[_State]) -> None:
+        """Write the record. The newest state may be one that is yet to come."""
+        text = {"format": FORMAT, "version": 1, "states": [asdict(state) for state in states]}
+        with replacing(self._directory, self._name + RECORD) as storage:
+            storage.write(0, [json.dumps(text).encode() + b"\n"])
+        storage.close()
+
+    def _prune(self) -> None:
+        """Forget states beyond those to be kept, and files that none is in."""
+        states = (_states(self._directory, self._name) or [])[-1 - self._keep :]
+        self._record(states)
+        named = {state.file for state in states}
+        for name in self._directory.list():
+            middle = name.removeprefix(self._name + ".").removesuffix(DATA)
+            stamped = len(middle) == 15 and middle[8] == "T" and middle.replace("T", "").isdecimal()
+            if name == f"{self._name}.{middle}{DATA}" and stamped and name not in named:
+                self._directory.unlink(name)
+        self.done.states = len(states)
+
+
+def _published(block: Superblock, end: int) -> Superblock:
+    """The superblock of a copy."""
+    new = Superblock(block)
+    new.pop(UNNAMED, None)
+    if "SYNCSIZE" in new:  # where a sync was lost the counters are: the next writer counts
+        new["SYNCSIZE"] = end if new.get("FILESIZE") == end else new["SBSIZE"]
+    new["FILESIZE"] = end
+    return new
+
+
+def _states(directory: Directory, name: str) -> list[_State] | None:
+    """The states of a backup, the newest last; None: there is no record that can be read."""
+    try:
+        with directory.open(name + RECORD) as storage:
+            record: dict[str, Any] = json.loads(storage.read(0, storage.size()))
+        if record["format"] != FORMAT or record["version"] != 1:
+            return None
+        return [_State(**state) for state in record["states"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+# --- a data set ---
+
+
+class _DatasetBackup:
+    def __init__(self, root: str, dest: str, keep: int, progress: Progress | None) -> None:
+        self._root, self._dest, self._keep = root, dest, keep
+        self._progress = progress or (lambda _: None)
+        self.done = Backup("data set")
+
+    def run(self) -> Backup:
+        root, dest = os.path.realpath(self._root), os.path.realpath(self._dest)
+        if dest == root or dest.startswith(root + "/") or root.startswith(dest + "/"):
+            raise Refusal("is the data set, in it or around it: give another path", self._dest)
+        self.done.whole = not is_dataset(self._dest)
+        if self.done.whole:
+            self._begin()
+        for left in range(TRIES, 0, -1):
+            try:
+                self._copy()
+                break
+            except (FileNotFoundError, StalePlan):
+                if left == 1:
+                    raise
+        return self.done
+
+    def _begin(self) -> None:
+        """Make the folder, with a mark by which the next run knows what this one has left."""
+        directory, pending = directory_of(self._dest), f"{self._dest}/{PENDING}"
+        there = directory.info()
+        begun = directory_of(pending).exists(BEGUN)
+        names = set(directory.list()) if there and there.kind is Kind.DIRECTORY else {self._dest}
+        if there is not None and names - {PENDING} and not begun:
+            what = "is there, and no backup of a data set: give a path that is free"
+            raise FileExists(what, self._dest)
+        make_directory(pending)
+        if not begun:
+            directory_of(pending).create_new(BEGUN).close()
+
+    def _copy(self) -> None:
+        log = Log(self._root)
+        newest = log.newest()
+        self._check_same(log)
+        oldest = max(log.head().oldest, newest - self._keep)
+        for number in range(oldest, newest + 1):
+            if is_dataset(self._dest) and number in self._numbers():
+                continue
+            state, manifest = log.state(number), log.read(number)
+            for record in state.shards:
+                self._shard(record)
+            made = replace(manifest, oldest=oldest, checkpoint=replace(state, oldest=oldest))
+            self._publish(number, made.encode())
+        self.done.problems += log.problems
+        self._prune(oldest)
+
+    def _numbers(self) -> list[int]:
+        return Folder(f"{self._dest}/{MANIFESTS}").numbers()
+
+    def _check_same(self, log: Log) -> None:
+        """Refuse a backup of another data set."""
+        if not is_dataset(self._dest):
+            return
+        mine = Log(self._dest).head()
+        with contextlib.suppress(StalePlan):  # it was vacuumed
+            if mine.generation > log.newest() or log.read(mine.generation).time_ns != mine.time_ns:
+                what = "is another data set, or a backup of another: give a path that is free"
+                raise FileExists(what, self._dest)
+
+    def _shard(self, record: ShardRecord) -> None:
+        """Copy the files of a shard that are not there yet, the data file last."""
+        job, name = record.path.split("/")
+        make_directory(f"{self._dest}/{job}")
+        with directory_of(self._root).subdirectory(job) as source:
+            target = directory_of(f"{self._dest}/{job}")
+            if target.exists(name + DATA):
+                return
+            if source.exists("_job") and not target.exists("_job"):
+                target.create_new("_job").close()
+            for suffix in (*DERIVED, DATA):
+                if source.exists(name + suffix):
+                    with source.open(name + suffix, uncached=True) as file:
+                        self._file(file, target, name + suffix)
+                elif suffix == DATA:
+                    raise FileNotFoundError(2, "no such file", f"{self._root}/{record.path}.data")
+
+    def _file(self, file: Storage, target: Directory, name: str) -> None:
+        with replacing(target, name, like=file, uncached=True) as copy:
+            size = file.size()
+            for at in range(0, size, PIECE):
+                data = file.read(at, min(PIECE, size - at))
+                copy.write(at, [data])
+                self.done.copied += len(data) if name.endswith(DATA) else 0
+                self._progress(len(data))
+            if name.endswith(DATA):
+                self._check(copy)
+        copy.close()
+
+    def _check(self, copy: Storage) -> None:
+        """Look at the checksums of what was copied."""
+        try:
+            kv = KVSeq(copy, read_superblock(copy), writable=False)
+            for _ in scan_intact(copy, kv.layout, kv.start, kv.end, problem=self._note):
+                pass
+        except FormatError as error:
+            self._note(error)
+
+    def _note(self, problem: FormatError) -> None:
+        self.done.problems.append(str(problem))
+
+    def _publish(self, number: int, data: bytes) -> None:
+        if is_dataset(self._dest):
+            Folder(f"{self._dest}/{MANIFESTS}").put_if_absent(number, data)
+            return
+        directory, made = directory_of(self._dest), f"{PENDING}/{FIRST}"
+        with directory.subdirectory(PENDING) as pending:
+            with contextlib.suppress(OSError):
+                pending.remove_tree(FIRST)
+            directory.mkdir(made)
+            Folder(f"{self._dest}/{made}").put_if_absent(number, data)
+            directory.rename(made, MANIFESTS)
+            directory.sync()
+            pending.unlink(BEGUN)
+
+    def _prune(self, oldest: int) -> None:
+        """Remove generations before, and shards that none names any more."""
+        folder = Folder(f"{self._dest}/{MANIFESTS}")
+        log = Log(self._dest)
+        kept = {r.path: r for n in self._numbers() if n >= oldest for r in log.state(n).shards}
+        for number in self._numbers():
+            if number < oldest:
+                folder.remove(number)
+        for path in self._paths():
+            if path not in kept:
+                job, name = path.split("/")
+                with directory_of(self._dest).subdirectory(job) as directory:
+                    for suffix in (DATA, *DERIVED):
+                        directory.unlink(name + suffix)
+        self.done.size = sum(record.size for record in kept.values())
+        self.done.states = len([n for n in self._numbers() if n >= oldest])
+
+    def _paths(self) -> Iterator[str]:
+        """Of all shards that are there."""
+        top = directory_of(self._dest)
+        for job in top.list():
+            if job not in (MANIFESTS, PENDING):
+                with top.subdirectory(job) as directory:
+                    yield from (f"{job}/{n.removesuffix(DATA)}" for n in directory.list()
+                                if n.endswith(DATA))  # fmt: skip
