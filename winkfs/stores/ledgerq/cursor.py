@@ -15,9 +15,11 @@ from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import Journal
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
 from winkfs.stores.ledgerq.files import Files, Say
-from winkfs.units import span_ns
+from winkfs.units import NANO, span_ns
 
 MAIN: Final = ""  # the cursor that LedgerQ has, too
+PLAIN: Final = (int, float)  # of most numbers of seconds
+YEAR: Final = 365 * 86400
 NONE: Final[Iterator[Message | None]] = iter(())
 BY_PRIORITY: Final = (HIGH, MEDIUM, LOW)
 
@@ -318,4 +320,6 @@ def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None
 
 def later(now: int, seconds: float, what: str = "a time") -> int:
     """Nanoseconds since the epoch. Raises TypeError; ValueError."""
+    if type(seconds) in PLAIN and 0 <= seconds < YEAR:
+        return now + int(seconds * NANO)
     return min(now + span_ns(seconds, what), LAST_ID)
