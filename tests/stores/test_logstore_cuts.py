@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import itertools
+from pathlib import Path
 
 import pytest
 from logstore_lives import SMALL, Life, content
 
+import winkfs
 from winkformats.disk.paths import directory_of
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.logstore import index
@@ -291,3 +293,21 @@ def test_a_call_that_fails_while_a_file_begins_costs_nothing(call: str, nth: int
             assert reader.get(recid) == acknowledged
     store.close()
     assert failed <= 1
+
+
+def test_a_close_behind_a_new_file_keeps_the_count_of_commits(tmp_path: Path) -> None:
+    """The saved table then ends at the start of a file."""
+    path = str(tmp_path / "s")
+    with LogStore.create(path, file_size=4096, cutoff=500) as store:
+        recid = store.put(b"1")
+        store.commit()
+        with store._log.write_lock:
+            store._log.next_file()
+    with LogStore(path, "a") as store:
+        assert store._log.sequence == 1
+        store.update(recid, b"2")
+        store.commit()
+    assert not winkfs.verify(path).problems
+    Path(path, "index").unlink()
+    with LogStore(path, "a") as store:
+        assert store.get(recid) == b"2"

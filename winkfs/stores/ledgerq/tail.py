@@ -354,7 +354,12 @@ class Tail:
         active, out = self.files.active, self.out
         assert active is not None and out is not None
         data = b"".join(self._parts)
-        out.write(self._flushed, [data])
+        try:
+            out.write(self._flushed, [data])
+        except OSError:  # of a full disk, say: no part of it stays, which LedgerQ would not open
+            with suppress(OSError):
+                out.truncate(self._flushed)
+            raise
         self.dirty = True
         self._parts.clear()
         self._flushed, self._waiting = active.size, 0

@@ -180,7 +180,8 @@ class Log:
     def _replay(self, table: Table) -> None:
         """Go on behind the last commit."""
         scan, before = self.scan, None
-        begin, at = self.age(scan.number) if scan.number >= 0 else 0, scan.end
+        goes_on, at = scan.number >= 0, scan.end  # it may go on at the start of a file
+        begin = self.age(scan.number) if goes_on else 0
         numbers = [number for number in self.numbers if self.age(number) >= begin]
         if scan.number >= 0 and not numbers:
             name = self.files.name(scan.number)
@@ -188,7 +189,8 @@ class Log:
         for number in numbers:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
-            if start == START and not adjacent:
+            first = goes_on and self.age(number) == begin
+            if start == START and not (adjacent or first):
                 scan.resume(gap=True, first=number == 0)
             if not self._replay_file(table, number, start, last=number == numbers[-1]):
                 break
