@@ -16,6 +16,7 @@ from catalog_checks import store_of
 from container_checks import assert_sound, child, contents, one_line, path_of
 from oracle_format import OracleError
 from oracle_read import check
+from seam import Call, disk_calls
 from typed_files import (
     SCHEMA,
     Values,
@@ -984,3 +985,43 @@ def test_info_tells_of_columns(base: Path) -> None:
 
     make(base, 5)
     assert json.loads(json.dumps(info(str(base))))["fields"] == SCHEMA
+
+
+@pytest.mark.parametrize("change", ["add", "drop"])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_columns_that_were_replaced_before_a_kill_are_marked_by_the_next_writer(
+    change: str, indexed: bool, base: Path
+) -> None:
+    """The kill comes between the superblock, which has counted them off, and their delflag."""
+    with winkfs.create(base, columns={"a": "int64", "b": "int64"}) as c:
+        c.put("x", b"1", columns={"a": 1})
+    if not indexed:
+        path_of(base, ".idx").unlink()
+
+    def stop(call: Call) -> None:
+        if call.verb == "patch":
+            raise KeyboardInterrupt
+
+    c = winkfs.open(base, "a")
+    c.add_columns({"c": "int64"}) if change == "add" else c.drop_columns(["b"])
+    with disk_calls(stop), pytest.raises(KeyboardInterrupt):
+        c.sync()
+    images = {path: path.read_bytes() for path in base.parent.iterdir() if path.suffix != ".lock"}
+    c.close()
+    for path in base.parent.iterdir():
+        if path in images:
+            path.write_bytes(images[path])
+        elif path.suffix != ".lock":
+            path.unlink()
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base, "a") as c:
+        assert c.columns == {"a": "int64"} | (
+            {"b": "int64", "c": "int64"} if change == "add" else {}
+        )
+        c.put("y", b"2", columns={"a": 2})
+    assert winkfs.verify(base).problems == []
+    check(base)
+    with winkfs.open(base) as c:
+        live = [e for e in c.engine.store.kv.iterate() if e.key == b"columns/C0" and not e.deleted]
+        assert len(live) == 1
+        assert [entry.name for entry in c.scan(where="a > 0")] == ["x", "y"]

@@ -25,12 +25,14 @@ from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import UNSEEN, Opened
+from winkfs.container.frames import entries_of as entries_with
 from winkfs.container.inodescan import InodeRows, fileids, good_inodes, inode_rows, rows_of
 from winkfs.container.ondisk.chain import entries_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.names import name_of
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Rebuilt:
     unfinished  inodes that were superseded but are not marked deleted
     dead        inodes that are marked deleted, int64[..]
     flagged     live inodes that are marked deleted all the same, int64[..]
+    columns     entries that declare columns and are not marked deleted; one counts
     heirs       FILEID -> position of the live inode, of files that also have inodes among those
     end         end of the last whole entry
     whole       whether nothing is damaged, and nothing `flagged`
@@ -70,10 +73,15 @@ class Rebuilt:
     unfinished: list[int] = field(default_factory=list)
     dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     flagged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    columns: list[int] = field(default_factory=list)
     heirs: dict[int, int] = field(default_factory=dict)
     end: int = 0
     whole: bool = True
     damaged: int = 0
+
+    def superseded_columns(self, kv: KVSeq) -> list[int]:
+        """Those that a later one has replaced: they are to be marked deleted."""
+        return [pos for pos in self.columns if pos < kv.superblock.get(COLUMNS, 0)]
 
 
 class Collector(Protocol):
@@ -117,6 +125,8 @@ class Resolver:
         found.entries += len(flags)
         found.aentries += len(flags) - int(np.count_nonzero(flags))
         found.end = int(batch.base + batch.end[-1])
+        declared = entries_with(batch, KEY)
+        found.columns += batch.pos[declared[flags[declared] == 0]].tolist()
         live, tomb = ~rows.deleted, rows.size == 0
         found.itotsz += int(rows.size[live].sum())
         found.dtotsz += int(rows.lsize[live].sum())
@@ -357,6 +367,7 @@ class Replay:
         """`marked`: see `Resolver`."""
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._marked = settings.tombstones if marked is None else marked
+        self.declares = False  # columns: what the new ones replace may be far up in the file
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
         self._flagged: list[tuple[bytes, int]] = []  # inodes of the tail that are marked deleted
@@ -383,9 +394,10 @@ class Replay:
     ) -> None:
         """Take in the entries of [start, stop); the time index those from `times_from` on."""
         kv = self._kv
-        for _, rows in inode_rows(
+        for batch, rows in inode_rows(
             kv.storage, kv.layout, self._settings, start, stop, problem=problem
         ):
+            self.declares = self.declares or len(entries_with(batch, KEY)) > 0
             if self._times is not None:
                 new = (rows.pos >= times_from) & (rows.size > 0)
                 self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
@@ -482,6 +494,10 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
         done = finish(data, found.unfinished, found.heirs)
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
+    if found.columns and (old := found.superseded_columns(kv)) and kv.layout.delflag:
+        kv.confirm()
+        kv.mark_deleted(old)
+        kv.aentries -= len(old)
     counters["AENTRIES"] = kv.aentries
     said = {**counters, **block}  # with counters that the superblock does not have
     if not counters.items() <= said.items() or unclean or block.damage is not None:

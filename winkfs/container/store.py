@@ -209,7 +209,8 @@ class Store(DataFile):
             return
         if not replay.known:
             self.catalog.drop()
-        if not replay.known or self.idx.damaged > damaged:  # a tombstone may be among what is lost
+        lost = self.idx.damaged > damaged  # a tombstone may be among it
+        if not replay.known or lost or (self.writable and replay.declares):
             self._rebuild()
         elif self.writable:
             marked = replay.settled()

@@ -193,6 +193,7 @@ class _Check:
         if block.get("AENTRIES", aentries) != aentries and not self._is_current():
             others = np.concatenate([found.dead, np.array(found.unfinished, np.int64)])
             unmarked = self._extents.unmarked(found.rows.pos, others)
+            unmarked += len(found.superseded_columns(self._store.kv))
             if block["AENTRIES"] == aentries - unmarked:
                 aentries -= unmarked  # a kill between two delflags: a writer sets the rest
         expected = {
