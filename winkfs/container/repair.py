@@ -453,11 +453,11 @@ def rollback(
     try:
         with directory.open(name + ".data", "r" if dry_run else "w") as storage:
             done = _Rollback(path, directory, storage, previous).run(dry_run)
+        if not dry_run and done.before != done.after:
+            reindex(path, lock=lock)
+        return done
     finally:
         lock.release()
-    if not dry_run and done.before != done.after:
-        reindex(path)
-    return done
 
 
 class _Rollback:
@@ -467,13 +467,16 @@ class _Rollback:
         for block in found:
             block.check_known(storage.name)
         block = max(found, key=lambda b: b.get("SBSEQ", 0))
-        target = block.get("SYNCSIZE", block.get("FILESIZE", storage.size()))
+        end = block.get("FILESIZE", storage.size())
+        target = block.get("SYNCSIZE", end)
+        if target == block["SBSIZE"]:  # of a repair or rollback that was killed: all is to be kept
+            target = end
         if previous:
             block = min(found, key=lambda b: b.get("SBSEQ", 0))
             if block.get("FILESIZE", target) >= target:
                 raise Refusal("nothing is known of an earlier sync", base)
             target = block["FILESIZE"]
-        self._block, self._target = block, target
+        self._block, self._target, self._ended = block, target, end == target
         self._layout = Layout.of(block, storage.name)
         self._settings = Settings.of(block, storage.name)
 
@@ -483,7 +486,7 @@ class _Rollback:
             raise Refusal("the file is cut short: repair it", self._base)
         names, fileids, last = self._since(size)
         shown = sorted(to_str(name) for name in names)
-        if dry_run or last == self._target == size:
+        if dry_run or (last == self._target == size and self._ended):
             return RolledBack(size, self._target, shown)
         removed = ""
         if last > self._target:
@@ -492,6 +495,7 @@ class _Rollback:
         self._revive(names, fileids)
         for suffix in DERIVED:
             self._directory.unlink(os.path.basename(self._base) + suffix)
+        self._directory.sync()
         self._storage.truncate(self._target)
         self._storage.sync()
         write_superblocks(self._storage, self._block, self._target)
@@ -542,13 +546,16 @@ class _Rollback:
                 by_name[name] = by_file[fileid] = pos
                 if deleted and fileid:
                     flagged.append((pos, name, fileid))
+        revived: list[int] = []
         for pos, name, fileid in flagged:
             if pos == by_name[name] == by_file[fileid]:
                 form, value = self._settings.form, self._entry(pos).value
                 stored = Inode.decode(value, form, file=self._base, offset=pos)
                 inode = whole(stored, pos, self._entry, form, self._base)
-                for place in [pos, *inode.pointers]:
-                    self._storage.patch(place, b"\0")
+                revived.append(pos)
+                self._storage.patch_each(inode.pointers, b"\0")
+        self._storage.sync()  # before their inodes: a run that was killed goes by these
+        self._storage.patch_each(revived, b"\0")
         self._storage.sync()
 
     def _entry(self, pos: int) -> KVEntry:

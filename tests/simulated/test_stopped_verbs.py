@@ -1,0 +1,484 @@
+"""Each verb that changes something, stopped before and after every call to the disk, and run again.
+
+Stopped is: the files are as they are at that moment, which is what a kill leaves. Of such an image
+nothing wrong is read; and when the verb was run again, it holds what an undisturbed run leaves.
+
+    python tests/simulated/test_stopped_verbs.py 0 50         # all stops of all verbs, 50 seeds
+    python tests/simulated/test_stopped_verbs.py 7 8 repair
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import datasets
+import pytest
+from folders import MEMORY
+from seam import disk_calls
+
+import winkfs
+import winkfs.stores.messagestore.store
+from winkformats.errors import CorruptError, FormatError
+from winkformats.messagestore.rdq import record as rdq_record
+from winkfs.archive.pack import pack
+from winkfs.container.compact import compact
+from winkfs.container.repair import repair, rollback
+from winkfs.container.salvage import salvage
+from winkfs.dataset import compaction, maintain
+from winkfs.dataset.manifest import create as create_dataset
+from winkfs.errors import NoSuchFile
+from winkfs.registry import verify
+from winkfs.stores.ledgerq import Queue
+from winkfs.stores.ledgerq.queue import create as create_queue
+from winkfs.stores.ledgerq.tail import Rotation
+from winkfs.stores.logstore.store import LogStore
+from winkfs.stores.messagestore.records import migrate
+from winkfs.stores.messagestore.store import MessageStore
+from winkfs.stores.ringpage.ring import Ring
+from winkfs.stores.ringpage.ring import create as create_ring
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.in_memory,
+    pytest.mark.filterwarnings("ignore::winkfs.DamageWarning"),
+]
+ASKS = ("read", "map", "open", "info", "list", "lock")  # calls that change nothing
+State = dict[Any, Any]
+
+
+class Verb(NamedTuple):
+    """A verb.
+
+    make    makes what it is run on, in a folder, from a seed
+    run     runs it there, also again
+    state   what is there, for who reads it. Raises where that cannot be read
+    paths   what is verified then, below the folder
+    during  whether an image may have a state that is neither that before nor that after
+    """
+
+    make: Callable[[Path, random.Random], object]
+    run: Callable[[Path], object]
+    state: Callable[[Path], State]
+    paths: tuple[str, ...] = ("c",)
+    during: Callable[[State, State, State], bool] | None = None
+
+
+def same_or_absent(image: State, before: State, after: State) -> bool:
+    """Each file is right, or reported as damaged: of what is being repaired."""
+    return all(value in (before.get(name), after.get(name), None) for name, value in image.items())
+
+
+# --- containers -----------------------------------------------------------------------------------
+
+
+def files(dice: random.Random, count: int = 12) -> dict[str, bytes]:
+    sizes = (0, 3, 100, 600, 3000)
+    return {f"d/f{i:02}": dice.randbytes(dice.choice(sizes)) for i in range(count)}
+
+
+def make_container(folder: Path, dice: random.Random, **options: Any) -> None:
+    with winkfs.create(folder / "c", columns={"n": "int64", "text": "string"}, **options) as c:
+        rows = [(n, d, i, {"n": i}) for i, (n, d) in enumerate(files(dice).items())]
+        c.put_many(rows)
+        c.sync()
+        c.put("d/f01", b"replaced" * 30, mtime=100)
+        c.delete("d/f02")
+        c.rename("d/f03", "renamed")
+        c.append("d/f04", b"more" * 40)
+        c.setxattrs("d/f05", {b"user.x": b"some value"})
+        c.put("last", dice.randbytes(500), mtime=200)
+    if dice.random() < 0.5:
+        winkfs.reindex(folder / "c")
+
+
+def container_state(folder: Path, name: str = "c") -> State:
+    """Each name -> content, mtime, columns; None: it is reported as damaged."""
+    found: State = {}
+    with winkfs.open(folder / name) as c:
+        for file in c.names():
+            try:
+                found[file] = c.read(file), c.stat(file).mtime_ns, c.getcolumns(file)
+            except CorruptError:
+                found[file] = None
+    return found
+
+
+def make_damaged(folder: Path, dice: random.Random) -> None:
+    """One content, one inode, the attributes of a file, and perhaps superblocks."""
+    make_container(folder, dice)
+    data = bytearray((folder / "c.data").read_bytes())
+    for part in (b"more" * 8, b"renamed/I0", b"some value"):
+        data[data.rindex(part) + dice.randrange(len(part))] ^= 1 << dice.randrange(8)
+    kind = dice.choice(["one", "both", "none"])
+    for at in {"one": (100,), "both": (70, 4096 + 70), "none": ()}[kind]:
+        data[at] ^= 4
+    if dice.random() < 0.3:
+        (folder / "c.cat").unlink(missing_ok=True)
+    (folder / "c.data").write_bytes(data)
+
+
+def damaged_state(folder: Path) -> State:
+    """As far as there is a superblock."""
+    try:
+        return container_state(folder)
+    except FormatError:
+        return {}
+
+
+def make_unsynced(folder: Path, dice: random.Random) -> None:
+    make_container(folder, dice)
+    with winkfs.open(folder / "c", "a") as c:
+        c.put("last", b"not synced", mtime=300)
+        c.put_many((f"new{i}", b"not synced", 300) for i in range(5))
+        c.engine.store.kv.flush()
+        images = {path: path.read_bytes() for path in folder.iterdir()}
+    for path, data in images.items():  # as a kill leaves it
+        path.write_bytes(data)
+
+
+def make_earlier(folder: Path, dice: random.Random) -> None:
+    """The second superblock is one of the sync before: as if the last was killed at its end."""
+    make_container(folder, dice)
+    half = (folder / "c.data").read_bytes()[4096:8192]
+    with winkfs.open(folder / "c", "a") as c:
+        c.put("last", b"to go", mtime=300)
+    with (folder / "c.data").open("r+b") as file:
+        file.seek(4096)
+        file.write(half)
+
+
+def run_salvage(folder: Path) -> None:
+    for suffix in (".data", ".idx", ".cat", ".lock"):
+        (folder / f"out{suffix}").unlink(missing_ok=True)
+    salvage(folder / "c", folder / "out")
+
+
+def salvaged_state(folder: Path) -> State:
+    found = container_state(folder)
+    if (folder / "out.data").exists():
+        found |= {("out", name): value for name, value in container_state(folder, "out").items()}
+    return found
+
+
+def make_tree(folder: Path, dice: random.Random) -> None:
+    (folder / "tree/d").mkdir(parents=True)
+    for name, content in files(dice).items():
+        (folder / "tree" / name).write_bytes(content)
+        os.utime(folder / "tree" / name, (10**9, 10**9))
+    pack(folder / "tree", folder / "c")
+    for name in ("d/f01", "d/new"):
+        (folder / "tree" / name).write_bytes(b"changed")
+        os.utime(folder / "tree" / name, (2 * 10**9, 2 * 10**9))
+    (folder / "tree/d/f02").unlink()
+
+
+def packed_state(folder: Path) -> State:
+    with winkfs.open(folder / "c") as c:
+        return {e.name: (e.read(), e.ftype) for e in c.scan() if e.ftype != winkfs.FileType.DIR}
+
+
+def add_columns(folder: Path) -> None:
+    with winkfs.open(folder / "c", "a") as c:
+        if "more" not in c.columns:
+            c.add_columns({"more": "float64"})
+
+
+def drop_columns(folder: Path) -> None:
+    with winkfs.open(folder / "c", "a") as c:
+        if "text" in c.columns:
+            c.drop_columns(["text"])
+
+
+# --- data sets ------------------------------------------------------------------------------------
+
+
+def make_dataset(folder: Path, dice: random.Random) -> None:
+    root = create_dataset(folder / "ds").root
+    for number in range(4):
+        some = files(dice, 6)
+        datasets.add(root, {f"{number % 3}/{name}": data for name, data in some.items()})
+    datasets.delete(root, "0/d/f01", "1/d/f02")
+    if dice.random() < 0.5:
+        winkfs.reindex(root)
+
+
+def dataset_state(folder: Path) -> State:
+    with winkfs.open(folder / "ds") as d:
+        return {entry.name: entry.read() for entry in d.scan()}
+
+
+def make_rewritten(folder: Path, dice: random.Random) -> None:
+    make_dataset(folder, dice)
+    compaction.compact(folder / "ds", everything=True)
+
+
+def run_vacuum(folder: Path) -> None:
+    maintain.vacuum(folder / "ds", keep=1, older_than=0)
+
+
+def run_commit(folder: Path) -> None:
+    with winkfs.dataset.create(folder / "ds") as d:
+        d.put("new", b"new" * 100)
+        d.put("1/d/f01", b"replaced")
+        if "0/d/f03" in d:
+            d.delete("0/d/f03")
+
+
+def run_repair_dataset(folder: Path) -> None:
+    maintain.repair(folder / "ds", apply=True)
+
+
+def make_damaged_dataset(folder: Path, dice: random.Random) -> None:
+    make_dataset(folder, dice)
+    manifests = sorted((folder / "ds/_winkfs").glob("*.json"))
+    for path in [dice.choice(manifests), *dice.sample(manifests, 1)]:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 4
+        path.write_bytes(data)
+
+
+# --- stores ---------------------------------------------------------------------------------------
+
+
+def make_queue(folder: Path, dice: random.Random) -> None:
+    create_queue(folder / "q")
+    with Queue(folder / "q", "a", rotation=Rotation(4096)) as queue:
+        for i in range(60):
+            queue.push(b"%d " % i + dice.randbytes(300))
+        for _ in range(40):
+            queue.pop()
+
+
+def queue_state(folder: Path) -> State:
+    found: State = {}
+    for name in ("q", "q.dlq"):
+        if (folder / name).exists():
+            with Queue(folder / name) as queue:
+                found |= {message.payload: None for message in queue.messages()}
+    return found
+
+
+def compact_queue(folder: Path) -> None:
+    with Queue(folder / "q", "a") as queue:
+        queue.compact()
+
+
+def make_letters(folder: Path, dice: random.Random) -> None:
+    for name in ("q", "q.dlq"):
+        create_queue(folder / name)
+    with Queue(folder / "q", "a", retries=0, dead_letters=folder / "q.dlq") as queue:
+        queue.push_many([b"%d " % i + dice.randbytes(300) for i in range(20)])
+        for _ in range(8):
+            message = queue.pop(visible=100)
+            assert message is not None
+            queue.nack(message.id)
+
+
+def requeue(folder: Path) -> None:
+    with Queue(folder / "q", "a", dead_letters=folder / "q.dlq") as queue:
+        queue.requeue()
+
+
+def run_ring(folder: Path) -> None:
+    create_ring(folder / "ring", pages=8, exist_ok=True)
+
+
+def ring_state(folder: Path) -> State:
+    try:
+        with Ring(folder / "ring") as ring:
+            return {"pages": ring.settings.page_count, "records": len(list(ring.records()))}
+    except (NoSuchFile, FormatError):
+        return {}
+
+
+def make_log(folder: Path, dice: random.Random) -> None:
+    with LogStore.create(os.fspath(folder / "log"), file_size=1 << 17) as log:
+        ids = log.put_many([b"%d " % i + dice.randbytes(6000) for i in range(60)])
+        log.commit()
+        for recid in ids[:40]:
+            log.delete(recid)
+        log.commit()
+
+
+def log_state(folder: Path) -> State:
+    with LogStore(os.fspath(folder / "log")) as log:
+        return {recid: log.get(recid) for recid in log}
+
+
+def compact_log(folder: Path) -> None:
+    with LogStore(os.fspath(folder / "log"), "a") as log:
+        log.compact()
+
+
+def message_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def make_messages(folder: Path, dice: random.Random) -> None:
+    path = os.fspath(folder / "m")
+    winkfs.stores.messagestore.store.create(path)
+    with MessageStore(path, "a") as store:
+        store.write_many((message_id(i), dice.randbytes(400)) for i in range(60))
+        store.remove_many(map(message_id, range(0, 60, 2)))
+
+
+def make_old_messages(folder: Path, dice: random.Random) -> None:
+    (folder / "m").mkdir()
+    for number in range(3):
+        some = [rdq_record(message_id(number * 9 + i), dice.randbytes(300)) for i in range(9)]
+        (folder / f"m/{number}.rdq").write_bytes(b"".join(some))
+
+
+def message_state(folder: Path) -> State:
+    with MessageStore(os.fspath(folder / "m")) as store:
+        ids = [message_id(i) for i in range(60)]
+        return {id: store.read(id) for id in ids if id in store}
+
+
+def compact_messages(folder: Path) -> None:
+    with MessageStore(os.fspath(folder / "m"), "a") as store:
+        store.compact()
+
+
+VERBS: dict[str, Verb] = {
+    "repair": Verb(
+        make_damaged,
+        lambda folder: repair(folder / "c", apply=True),
+        damaged_state,
+        during=same_or_absent,
+    ),
+    "compact": Verb(make_container, lambda folder: compact(folder / "c"), container_state),
+    "compact --order name": Verb(
+        make_container, lambda folder: compact(folder / "c", order="name"), container_state
+    ),
+    "compact --compress zstd": Verb(
+        make_container, lambda folder: compact(folder / "c", compress="zstd"), container_state
+    ),
+    "rollback": Verb(make_unsynced, lambda folder: rollback(folder / "c"), container_state),
+    "rollback --previous": Verb(
+        make_earlier, lambda folder: roll_back(folder), container_state, during=same_or_absent
+    ),
+    "salvage": Verb(make_container, run_salvage, salvaged_state, ("c", "out"), lambda *_: True),
+    "reindex": Verb(make_container, lambda folder: winkfs.reindex(folder / "c"), container_state),
+    "pack --update": Verb(
+        make_tree,
+        lambda folder: pack(folder / "tree", folder / "c", update=True),
+        packed_state,
+        during=same_or_absent,
+    ),
+    "columns add": Verb(make_container, add_columns, container_state, during=lambda *_: True),
+    "columns drop": Verb(make_container, drop_columns, container_state, during=lambda *_: True),
+    "dataset commit": Verb(make_dataset, run_commit, dataset_state, ("ds",)),
+    "dataset compact": Verb(
+        make_dataset,
+        lambda folder: compaction.compact(folder / "ds", everything=True),
+        dataset_state,
+        ("ds",),
+    ),
+    "dataset repair": Verb(make_damaged_dataset, run_repair_dataset, dataset_state, ("ds",)),
+    "vacuum": Verb(make_rewritten, run_vacuum, dataset_state, ("ds",)),
+    "queue compact": Verb(make_queue, compact_queue, queue_state, ("q",)),
+    "queue dlq --requeue": Verb(make_letters, requeue, queue_state, ("q", "q.dlq")),
+    "ring create": Verb(lambda *_: None, run_ring, ring_state, ("ring",)),
+    "store compact, log": Verb(make_log, compact_log, log_state, ("log",)),
+    "store compact, messages": Verb(make_messages, compact_messages, message_state, ("m",)),
+    "store migrate": Verb(
+        make_old_messages,
+        lambda folder: migrate(os.fspath(folder / "m"), force=True),
+        message_state,
+        ("m",),
+    ),
+}
+
+
+def roll_back(folder: Path) -> None:
+    with contextlib.suppress(winkfs.Refusal):  # nothing is known of an earlier sync: it is done
+        rollback(folder / "c", previous=True)
+
+
+# --- stops ----------------------------------------------------------------------------------------
+
+
+def sound(folder: Path, paths: tuple[str, ...]) -> list[str]:
+    return [line for path in paths for line in verify(folder / path).problems]
+
+
+def images_of(verb: Verb, folder: Path, images: Path, which: slice) -> int:
+    """Run a verb; what is there before each of its changes of the disk, and behind the last one, is
+    copied to a folder of `images` -> how many changes there were."""
+    taken = itertools.count()
+    chosen: set[int] = set(range(10_000)[which])
+
+    def take() -> None:
+        if (number := next(taken)) in chosen:
+            shutil.copytree(folder, images / f"{number:04}")
+
+    with disk_calls(lambda call: call.verb in ASKS or take(), reads=False):
+        verb.run(folder)
+    take()
+    return next(taken) - 1
+
+
+def check_stops(name: str, seed: int, folder: Path, which: slice) -> int:
+    """-> how many images were run again."""
+    verb, whole = VERBS[name], folder / "whole"
+    whole.mkdir()
+    (folder / "images").mkdir()
+    verb.make(whole, random.Random(seed))
+    try:
+        before = verb.state(whole)
+    except FormatError:
+        before = {}
+    images_of(verb, whole, folder / "images", which)
+    after = verb.state(whole)
+    assert sound(whole, verb.paths) == []
+    count = 0
+    for image in sorted((folder / "images").iterdir()):
+        check_image(name, verb, image, before, after)
+        count += 1
+        shutil.rmtree(image)
+    return count
+
+
+def check_image(name: str, verb: Verb, image: Path, before: State, after: State) -> None:
+    where = f"{name}, stopped at change {image.name}"
+    found = verb.state(image)
+    allowed = verb.during or (lambda image, *both: image in both)
+    assert allowed(found, before, after), where
+    verb.run(image)
+    found = verb.state(image)
+    assert found == after, where
+    assert sound(image, verb.paths) == [], where
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_that_was_stopped_is_run_again(
+    name: str, tmp_path: Path, every: Callable[[str], slice], seed: int
+) -> None:
+    assert check_stops(name, seed, tmp_path, every("stops")) > 0
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    total = 0
+    for number in range(int(sys.argv[1]), int(sys.argv[2])):
+        for verb in sys.argv[3:] or VERBS:
+            with tempfile.TemporaryDirectory(dir=MEMORY) as place:
+                try:
+                    total += check_stops(verb, number, Path(place), slice(None))
+                except Exception as error:
+                    print(f"{verb}, seed {number}: {error!r:.500}")
+        print(f"{total} images up to seed {number}", flush=True)
