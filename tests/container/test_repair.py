@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commands import Run
 from commands import run as run
-from container_checks import path_of
+from container_checks import ROOT, path_of
 from oracle_read import check
 from seam import Call, disk_calls
 
@@ -586,3 +586,66 @@ def test_a_damaged_container_names_what_to_do(run: Run) -> None:
     assert "winkfs repair" in run("ls", "c").err
     assert run("repair", "--apply", "c").status == 0
     assert run("verify", "c").status == 0
+
+
+# --- both superblocks ---
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "columns": {"columns": {"n": "int64"}},
+    "zstd": {"compress": "zstd"},
+    "ao": {"ao": True, "timemp": 7},
+    "md5": {"htalgo": 1},
+}
+
+
+def shown(base: Path) -> tuple[bool, dict[str, Any]]:
+    with winkfs.open(base) as c:
+        return c.ao, {n: (c.read(n), c.stat(n).mtime_ns, c.getcolumns(n)) for n in c.names()}
+
+
+@pytest.mark.in_memory
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bit_of_both_superblocks_costs_nothing(
+    kind: str, tmp_path: Path, every: Callable[[str], slice]
+) -> None:
+    """The index has the CONTID; nothing that is read of a superblock is believed unseen."""
+    base = tmp_path / "whole"
+    with winkfs.create(base, **KINDS[kind]) as c:
+        for i in range(20):
+            columns = {"n": i} if kind == "columns" else None
+            c.put(f"f{i:02}", b"%d" % i * 30, mtime=1000 + i, columns=columns)
+    truth, data = shown(base), path_of(base, ".data").read_bytes()
+    index = path_of(base, ".idx").read_bytes()
+    end = data.index(bytes(16), 8)
+    for bit in range(8 * end)[every("superblock bits")]:
+        broken = bytearray(data)
+        for half in (0, 4096):
+            broken[half + bit // 8] ^= 1 << bit % 8
+        for path in tmp_path.iterdir():
+            if path.stem != "whole":
+                path.unlink()
+        path_of(tmp_path / "c", ".data").write_bytes(broken)
+        path_of(tmp_path / "c", ".idx").write_bytes(index)
+        salvage(tmp_path / "c", tmp_path / "out")
+        assert shown(tmp_path / "out") == truth, (kind, bit)
+        repair(tmp_path / "c", apply=True)
+        assert shown(tmp_path / "c") == truth, (kind, bit)
+        assert winkfs.verify(tmp_path / "c").problems == [], (kind, bit)
+
+
+@pytest.mark.parametrize("kind", ["plain", "ao"])
+def test_entries_that_lie_where_a_second_superblock_would_are_left_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    """Containers of old versions have one superblock, of 4096 bytes."""
+    base = tmp_path / "c"
+    for suffix in (".data", ".idx"):
+        shutil.copyfile(ROOT / f"tests/golden/{kind}{suffix}", path_of(base, suffix))
+    truth = files_of(base)
+    with winkfs.open(base) as c:
+        assert c.superblock["SBSIZE"] == 4096
+    change(base, 0, bytes(512))
+    repair(base, apply=True)
+    assert files_of(base) == truth
+    assert winkfs.verify(base).problems == []

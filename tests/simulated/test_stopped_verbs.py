@@ -112,6 +112,9 @@ def container_state(folder: Path, name: str = "c") -> State:
                 found[file] = c.read(file), c.stat(file).mtime_ns, c.getcolumns(file)
             except CorruptError:
                 found[file] = None
+            except NoSuchFile:  # in no index, for its inode is damaged, which is reported
+                assert c.problems
+                found[file] = None
     return found
 
 

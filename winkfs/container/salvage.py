@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from winkformats.disk.storage import Info, Kind, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
-from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
+from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.compressed import word_of
@@ -39,6 +39,11 @@ MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
 LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
 SAMPLE: Final = 1000  # entries by which a guess is judged
 NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
+SANE_NUMBERS: Final[dict[str, Sequence[int]]] = {
+    "ISZ": range(80, 1 << 20, 8), "HTALGO": (1, 2, 3), "CELLSZ": (1, 2), "HAVEDUPS": (0, 1),
+    "TIMEMP": range(1, 1 << 31),
+}  # fmt: skip
+Firsts = dict[Layout, int]  # where the first good entry of each stands
 _files: Final[dict[str, tuple[str, bytes]]] = {}  # number -> path, the start to read it with
 
 
@@ -115,7 +120,9 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
             Settings.of(block, path)
             Layout.of(block, path)
             return block, ""
-        guesses = [(_reads(storage, g[0]), g) for g in _guesses(storage, path, contid)]
+        firsts: Firsts = {}
+        found = list(_guesses(storage, path, contid, firsts))
+        guesses = [(_reads(storage, g[0], firsts), g) for g in found]
         best = max(guesses, key=lambda guess: guess[0])
         if best[0]:
             return best[1]
@@ -125,19 +132,13 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
     )
 
 
-def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[Superblock, str]]:
-    """Superblocks that may be right, and where they come from."""
+def _guesses(
+    storage: Storage, path: str, contid: int | None, firsts: Firsts
+) -> Iterator[tuple[Superblock, str]]:
+    """Superblocks that may be right, and where they come from, the most likely first: as winkfs
+    makes them, with what is readable of the numbers that may be others; then what is readable."""
     timed = False
     ids: list[tuple[int, str]] = [] if contid is None else [(contid, "the CONTID that was given")]
-    for half in (0, HALF):
-        left = _readable(storage.read(half, HALF))
-        if "CONTID" in left:
-            ids.append((left["CONTID"], f"what is readable of the superblock at byte {half}"))
-        with contextlib.suppress(FormatError, ValueError, KeyError):
-            block = Superblock(left)
-            Settings.of(block, path)
-            Layout.of(block, path)
-            yield block, f"what is readable of the superblock at byte {half}"
     for suffix in DERIVED:
         name = path.removesuffix(".data") + suffix
         with contextlib.suppress(FormatError, OSError), open_file(name) as derived:
@@ -145,18 +146,60 @@ def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[
             if "CONTID" in block:
                 ids.append((block["CONTID"], name))
                 timed = timed or suffix == ".time"
-    for number, source in dict(ids).items():
-        if timed:  # its inodes are as those of a plain one
-            block = new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=True)
+    halves = {half: _readable(storage.read(half, HALF)) for half in (0, HALF)}
+    for half, left in halves.items():
+        if "CONTID" in left:
+            ids.append((left["CONTID"], f"what is readable of the superblock at byte {half}"))
+    left = halves[HALF] | halves[0]
+    timed = timed or left.get("HAVEAO") == 1
+    for number, source in dict(reversed(ids)).items():
+        for block in _usual(timed):
             block["CONTID"] = number
-            yield block, source
-        for ao in (False, True):
-            block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
-            block["CONTID"] = number
-            if not ao:  # plain inodes are the same with it
-                block |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
-            yield block, source
-    yield new_superblock(ao=False, timemp=60, classic=True, htalgo=None), "the classic layout"
+            yield _fitted(storage, _with(block, left), firsts), source
+    block = new_superblock(ao=False, timemp=60, classic=True, htalgo=None)
+    yield _with(block, left), "the classic layout"
+    for half, found in halves.items():
+        with contextlib.suppress(FormatError, ValueError, KeyError):
+            block = Superblock(found)
+            block.check_known(path)
+            Settings.of(block, path)
+            Layout.of(block, path)
+            Superblock.decode(b"".join(block.images()), file=path)
+            yield block, f"what is readable of the superblock at byte {half}"
+
+
+def _usual(timed: bool) -> Iterator[Superblock]:
+    """Superblocks as of new containers. `timed`: it is most likely append-only."""
+    for ao in (True, False) if timed else (False, True):
+        block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
+        if not ao:  # plain inodes are the same with it
+            block |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
+        yield block
+    yield new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=True)
+
+
+def _with(block: Superblock, left: dict[str, int]) -> Superblock:
+    """A superblock with the numbers of another, as far as they can be."""
+    for name, sane in SANE_NUMBERS.items():
+        if name in block and left.get(name, -1) in sane:
+            block[name] = left[name]
+    return block
+
+
+def _first(storage: Storage, layout: Layout, firsts: Firsts) -> int:
+    """Where the first good entry stands."""
+    size = storage.size()
+    if layout not in firsts:
+        firsts[layout] = resynchronise(storage, layout, min(SECTOR, size), size, min(NEAR, size))
+    return firsts[layout]
+
+
+def _fitted(storage: Storage, block: Superblock, firsts: Firsts) -> Superblock:
+    """A superblock that ends before the first entry: containers of old versions have one half."""
+    if _first(storage, Layout.of(block), firsts) < block["SBSIZE"]:
+        block["SBSIZE"] = block["SYNCSIZE"] = SBSIZE
+        block.pop("SBSEQ", None)
+    return block
 
 
 def _readable(data: bytes) -> dict[str, int]:
@@ -170,12 +213,12 @@ def _readable(data: bytes) -> dict[str, int]:
     return found
 
 
-def _reads(storage: Storage, block: Superblock) -> int:
+def _reads(storage: Storage, block: Superblock, firsts: Firsts) -> int:
     """How many inodes decode, of the first entries that can be found with a superblock."""
     layout, settings = Layout.of(block), Settings.of(block, storage.name)
     start, stop, good = block["SBSIZE"], storage.size(), 0
     if layout.checksum:
-        start = resynchronise(storage, layout, min(512, stop), stop, min(NEAR, stop))
+        start = _first(storage, layout, firsts)
     if not layout.checksum:
         return sum(1 for _ in _inodes_in(storage, layout, settings, start, min(WINDOW, stop)))
     with contextlib.suppress(FormatError):
