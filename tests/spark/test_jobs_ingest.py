@@ -254,7 +254,7 @@ def test_titles_and_languages_of_documents_become_columns(
 
 
 def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: Path) -> None:
-    """A time of another age is the nearest one; a number beyond 64 bits is bad, and is said."""
+    """A time of another age is the nearest one, a number beyond 64 bits null: both are counted."""
     far = [datetime(1, 1, 1), datetime(9999, 1, 1), None]
     table = pa.table({"path": ["a", "b", "c"], "content": [b"1"] * 3, "mtime": far})
     for name in ("path", "content"):  # as pandas writes categories
@@ -263,15 +263,54 @@ def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: P
     large = pa.table({"path": ["d"], "content": [b"4"], "n": pa.array([1 << 63], pa.uint64())})
     pq.write_table(table, tmp_path / "far.parquet")
     pq.write_table(large, tmp_path / "large.parquet")
-    said: list[Bad] = []
     files = [str(tmp_path / name) for name in ("far.parquet", "large.parquet")]
-    summary = ingest.run(spark, files, str(tmp_path / "set"), bad=said.append)
-    assert (summary["files"], summary["bad"]) == (3, 1)
-    assert [(bad.where, bad.reason.split(":")[0]) for bad in said] == [(files[1], "column n")]
+    summary = ingest.run(spark, files, str(tmp_path / "set"))
+    assert (summary["files"], summary["bad"], summary["changed"]) == (4, 0, 3)
+    assert [line[:8] for line in summary["lines"]] == ["2 stored", "1 stored"]
+    assert summary["lines"][0].endswith("(a, b)") and summary["lines"][1].endswith("(d)")
     with winkfs.open(tmp_path / "set") as found:
         assert found.stat("a").mtime_ns == -(1 << 63)
         assert found.stat("b").mtime_ns == (1 << 63) - 1
         assert found.stat("c").mtime_ns > 1_700_000_000 * 10**9
+
+
+def test_a_folder_that_spark_wrote_is_read_as_rows_or_a_line_says_how(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = [("a", b"1", "de"), ("b", b"2", "fr"), ("c", b"3", None)]
+    frame = spark.createDataFrame(rows, "path string, content binary, lang string")
+    folder = tmp_path / "in"
+    frame.write.partitionBy("lang").parquet(str(folder))
+    (folder / "_temporary").mkdir()
+    pq.write_table(pa.table({"path": ["no"], "content": [b""]}), folder / "_temporary/0.parquet")
+    summary = ingest.run(spark, [str(folder)], str(tmp_path / "d"), kind="parquet")
+    assert (summary["files"], summary["bad"], summary["lines"]) == (3, 0, [])
+    with winkfs.open(tmp_path / "d") as found:
+        langs = {name: found.getcolumns(name)["lang"] for name in ("a", "b", "c")}
+    assert langs == {"a": "de", "b": "fr", "c": None}
+    summary = ingest.run(spark, [str(folder)], str(tmp_path / "tree"))
+    assert [line.partition(": ")[2] for line in summary["lines"]] == [
+        "Parquet files in it, 4, are stored as they are: --kind parquet reads what is in them"
+    ]
+
+
+def test_an_odd_row_or_file_costs_itself_and_an_odd_column_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    odd, empty, wrong = (tmp_path / f"{name}.parquet" for name in ("odd", "empty", "wrong"))
+    content_of = {"content": [b"1", b"2", b"3"]}
+    pq.write_table(pa.table({"path": ["", "ok", "n\0ul"]} | content_of), odd)
+    empty.write_bytes(b"")
+    pq.write_table(pa.table({"path": [1, 2, 3]} | content_of), wrong)
+    listed: list[Bad] = []
+    inputs_ = [str(odd), str(empty)]
+    summary = ingest.run(spark, inputs_, str(tmp_path / "d"), bad=listed.append)
+    assert (summary["files"], summary["bad"]) == (1, 3)
+    assert [(bad.where, bad.reason.split(":")[0]) for bad in listed] == [
+        (str(odd), "row 0"), (str(odd), "row 2"), (str(empty), "not a whole Parquet file")
+    ]  # fmt: skip
+    with pytest.raises(Refusal, match="column path is int64, not text"):
+        ingest.run(spark, [str(wrong)], str(tmp_path / "d"))
 
 
 def test_the_data_set_is_not_read_into_itself(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from winkfs.errors import Refusal
+from winkfs.extras import need
+
 QUOTED: Final = 40  # bytes of a wrong line that a message quotes
 UNPACKED: Final = 1 << 30  # bytes that any body may unpack to
 RATIO: Final = 1000  # and of a larger one this many times its packed bytes
@@ -184,9 +187,9 @@ def _unpacked(unpacker: Any, packed: bytes) -> bytes:
 def _by_fastwarc(name: str, body: bytes) -> bytes:
     """Unpack with a reader of FastWARC. Raises OSError; Undecodable where it is missing."""
     try:
-        from fastwarc import stream_io
-    except ImportError:
-        raise Undecodable("it needs FastWARC: pip install 'winkfs[pipeline]'") from None
+        stream_io = need("fastwarc.stream_io", "it")
+    except Refusal as error:
+        raise Undecodable(str(error)) from None
     limit = max(UNPACKED, RATIO * len(body))
     data: bytes = getattr(stream_io, name)(io.BytesIO(body)).read(limit)
     if len(data) >= limit:

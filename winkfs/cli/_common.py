@@ -20,6 +20,7 @@ import click
 from winkformats.errors import FormatError
 from winkfs import units
 from winkfs.errors import Refusal, WinkError
+from winkfs.extras import advice
 from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
 from winkfs.names import shown as path_of_name
 
@@ -205,6 +206,8 @@ def explain(error: Exception) -> str:
         return ": ".join(parts)
     if isinstance(error, ValueError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (what := advice(error.name)):
+        return f"this {what}"
     kind = type(error).__name__
     return f"a fault in winkfs itself: {kind}: {error}: WINKFS_TRACEBACK=1 shows where"
 

@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 
 from winkformats.errors import CorruptError
 from winkfs.errors import Refusal
+from winkfs.extras import advice
 
 COMPRESSED: Final = 32  # bit of INCOMPAT
 COMPRESS: Final = "COMPRESS"
@@ -128,6 +129,6 @@ def zstd(file: str) -> Any:
     """The library. Raises Refusal EOPNOTSUPP that names `file` where it is not installed."""
     library = _imported()
     if library is None:
-        what = "compressed content needs zstandard: pip install 'winkfs[compress]'"
+        what = f"compressed content {advice('zstandard')}"
         raise Refusal(what, file, number=errno.EOPNOTSUPP)
     return library

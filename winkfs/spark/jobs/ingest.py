@@ -32,9 +32,10 @@ from winkfs.archive.items import (
     Readable,
     Source,
     Unreadable,
-    clamped,
 )
 from winkfs.archive.pack import Packer, PackReport
+from winkfs.archive.parquet import ParquetColumns as ParquetColumns
+from winkfs.archive.parquet import Table, partition_of
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Capture, Warc
@@ -43,12 +44,8 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
-    check_schema,
-    kind_of_arrow,
     parse_schema,
     schema_text,
-    texts_of_arrow,
-    times_of_arrow,
 )
 from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
@@ -63,10 +60,9 @@ from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
-from winkfs.units import NAMED, nearest_ns
+from winkfs.units import NAMED
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 KINDS: Final = ("tree", "tar", "warc", "parquet", "records")
@@ -78,9 +74,6 @@ SUFFIXES: Final = {
 HIDDEN: Final = (".", "_")
 UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
 FILES: Final = 20_000  # of a directory in one unit
-BATCH: Final = 1024  # rows of a Parquet file read at a time
-KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
-"""Columns of files as a read of them gives, which say nothing that is kept."""
 DOCUMENT: Final = {"title": "string", "lang": "string"}
 COUNTS: Final = ("files", "bytes", "replaced", "bad", "left_out", "changed")
 REASONS: Final = 100  # different ones that are listed
@@ -92,7 +85,8 @@ ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broke
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One piece of work. names: files below the directory `path`, or with the records of the store
-    there; ids: instead records with ids [first, stop); else the whole file."""
+    there; ids: instead records with ids [first, stop); else the whole file. columns: names and
+    values that all its rows have, as the folders of a Parquet file state them."""
 
     kind: str
     path: str
@@ -100,6 +94,7 @@ class Unit:
     id: str
     names: tuple[bytes, ...] = field(default=(), repr=False)
     ids: tuple[int, int] | None = None
+    columns: tuple[tuple[str, str | None], ...] = ()
 
     def rest(self, known: Iterable[str]) -> Unit | None:
         """What is left of it where units with these ids are done; None: nothing."""
@@ -109,15 +104,6 @@ class Unit:
         done = [int(id.rpartition("-")[2]) for id in known if id.rpartition("-")[0] == name]
         first, stop = max([self.ids[0], *done]), self.ids[1]
         return replace(self, ids=(first, stop)) if first < stop else None
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetColumns:
-    """Which columns of a Parquet file are what. mtime: a timestamp; "": there is none."""
-
-    path: str = "path"
-    content: str = "content"
-    mtime: str = "mtime"
 
 
 class TarOptions(NamedTuple):
@@ -149,7 +135,9 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
         elif os.path.isdir(path) and kind in (None, "tree"):
             found += _tree_units(path, os.fsencode(os.path.realpath(leave_out)))
         elif os.path.isdir(path):
-            found += [_file_unit(file, str(kind)) for file in _files_of(path, str(kind))]
+            for file in _files_of(path, str(kind)):
+                columns = partition_of(os.path.relpath(file, path)) if kind == "parquet" else ()
+                found.append(replace(_file_unit(file, str(kind)), columns=columns))
         else:
             found.append(_file_unit(path, kind or kind_of(path)))
     if not found:
@@ -289,7 +277,7 @@ def source_of(
         return Warc(unit.path, note)
     if unit.kind == "records":
         return RecordFiles(unit, note)
-    return Table(unit.path, note, columns)
+    return Table(unit.path, note, columns, dict(unit.columns))
 
 
 class RecordFiles:
@@ -326,83 +314,6 @@ class RecordFiles:
                 self._note(Note(row.id.encode(), str(body), True))
             else:
                 yield Row(row.id.encode(), body, store.mtime_of(row))
-
-
-class Table:
-    """The rows of a Parquet file; those without a path or content are noted."""
-
-    def __init__(self, path: str, note: Notes, columns: ParquetColumns) -> None:
-        self._path, self._note, self._columns = path, note, columns
-
-    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises FormatError for no Parquet file, or values that no column holds; Refusal for
-        missing columns."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            # INT96, as Spark writes times: nanoseconds would wrap around in the year 2262.
-            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
-                wanted = self._wanted(file.schema_arrow)
-                schema = self._typed(file.schema_arrow, wanted)
-                for batch in file.iter_batches(BATCH, columns=[*wanted, *schema]):
-                    yield from self._rows(batch, schema)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            line = str(error).splitlines()[0]
-            raise FormatError(f"{self._path}: not a whole Parquet file: {line}") from None
-        except ValueError as error:  # a number or a time that no column holds
-            raise FormatError(f"{self._path}: {error}") from None
-
-    def _wanted(self, schema: pa.Schema) -> list[str]:
-        columns = self._columns
-        missing = {columns.path, columns.content} - set(schema.names)
-        if missing:
-            what = f"has no column {min(missing)!r}; its columns are {', '.join(schema.names)}"
-            raise Refusal(f"{what}: name the right ones", self._path)
-        return [n for n in (columns.path, columns.content, columns.mtime) if n in schema.names]
-
-    def _typed(self, schema: pa.Schema, wanted: list[str]) -> dict[str, str]:
-        """The other columns, which become columns of the files; those that cannot are noted."""
-        found: dict[str, str] = {}
-        for name, form in zip(schema.names, schema.types, strict=True):
-            if name in wanted or name.lower() in KNOWN:
-                continue
-            kind = kind_of_arrow(form)
-            try:
-                if kind is None:
-                    raise ValueError(f"column {name} is {form}")
-                check_schema(found | {name: kind})
-                found[name] = kind
-            except ValueError as error:
-                self._note(Note(self._path.encode(), f"{error}: left out", False))
-        return found
-
-    def _rows(self, batch: pa.RecordBatch, schema: dict[str, str]) -> Iterator[Row]:
-        import pyarrow as pa
-
-        names = batch.column(self._columns.path).cast(pa.binary()).to_pylist()
-        contents = batch.column(self._columns.content).cast(pa.binary()).to_pylist()
-        times: list[Any] = [None] * len(names)
-        if self._columns.mtime in batch.schema.names:
-            stamps = batch.column(self._columns.mtime)
-            if not pa.types.is_timestamp(stamps.type):
-                stamps = stamps.cast(pa.timestamp("ns"))
-            times = times_of_arrow(stamps)
-        texts = [texts_of_arrow(name, kind, batch.column(name)) for name, kind in schema.items()]
-        keys, record = [USER + name.encode() for name in schema], schema_text(schema)
-        for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
-            if name and content is not None:
-                xattrs = None
-                if schema:
-                    pairs = ((k, column[i]) for k, column in zip(keys, texts, strict=True))
-                    xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
-                known = None if mtime is None else nearest_ns(mtime)
-                if known != mtime:
-                    self._note(clamped(name))
-                yield Row(name, content, known, FileType.FILE, None, None, None, xattrs)
-            else:
-                what = "a row without content" if name else "a row without a path"
-                self._note(Note(name or self._path.encode(), what, True))
 
 
 class Documents:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from winkformats.errors import FormatError
 from winkfs.errors import Refusal
+from winkfs.extras import advice
 from winkfs.spark.session import compiled
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ OUTER: Final = ("SparkException", "PythonException")  # what Spark packs others 
 def missing() -> str | None:
     """Why Spark cannot run here; None where it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        return "this needs PySpark: pip install 'winkfs[spark]'"
+        return f"this {advice('pyspark')}"
     home = os.environ.get("JAVA_HOME")
     if not shutil.which("java", path=f"{home}/bin" if home else None):
         return "Spark needs Java, 17 or later: install one, or set JAVA_HOME"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.dataset.snapshot import snapshot
-from winkfs.errors import Refusal
+from winkfs.extras import need
 from winkfs.spark.jobs.reading import read
 from winkfs.spark.jobs.session import guarded
 from winkfs.units import UNITS, size_text
@@ -41,11 +41,7 @@ DAY: Final = "cast(to_date(mtime) as string)"
 
 
 def need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        what = "a plot needs matplotlib: pip install 'winkfs[pipeline]'"
-        raise Refusal(what) from None
+    need("matplotlib", "a plot")
 
 
 def draw(summary: dict[str, Any], path: str) -> None:

@@ -1,0 +1,251 @@
+"""The rows of a Parquet file as a stream of items: names, contents, mtimes, and columns.
+
+A row that cannot be a file is bad, by its number; a value that its column cannot hold becomes null,
+and is counted. What is wrong with a whole column is refused before a row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from winkformats.errors import FormatError
+from winkfs.archive.items import Item, Note, Notes, clamped
+from winkfs.archive.warc import date_of
+from winkfs.archive.webnames import microseconds
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import (
+    RECORD,
+    USER,
+    Texts,
+    check_schema,
+    kind_of_arrow,
+    schema_text,
+    texts_of_arrow,
+    times_of_arrow,
+)
+from winkfs.container.writemany import Row
+from winkfs.errors import Refusal
+from winkfs.extras import need
+from winkfs.names import MAX_NAME
+from winkfs.units import nearest_ns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH: Final = 1024  # rows read at a time
+KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
+"""Columns of files as a read of them gives, which record nothing that is kept."""
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # as a folder has it
+# Numbers that are times: up to which absolute value they count what, in nanoseconds; else one.
+SIZES: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
+DATED: Final = ("timestamp", "int64", "float64", "string", "binary")  # types that can have times
+NO_TIME: Final = "column {}: a text that is no time, so the mtime is now"
+NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetColumns:
+    """Which columns of a Parquet file are what. mtime: a timestamp, a text in ISO 8601, or a number
+    of seconds, milli-, micro- or nanoseconds since 1970; "": there is none."""
+
+    path: str = "path"
+    content: str = "content"
+    mtime: str = "mtime"
+
+
+def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
+    """Names and values in the folders of a path, such as lang=de/part-0.parquet."""
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return tuple(
+        (unquote(name), None if value == NULL else unquote(value))
+        for name, equals, value in pairs
+        if name and equals
+    )
+
+
+class Table:
+    """The rows of a Parquet file.
+
+    path     the file
+    note     hears of each row that cannot be a file, and of what is left out
+    columns  which columns are what
+    same     names and values of further columns, of type string, that all rows have
+    """
+
+    def __init__(
+        self, path: str, note: Notes, columns: ParquetColumns, same: dict[str, str | None]
+    ) -> None:
+        self._path, self._note, self._columns, self._same = path, note, columns, same
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        """Raises FormatError for no Parquet file; Refusal for columns that are missing, or are of
+        the wrong type."""
+        pa = need("pyarrow", "reading Parquet files")
+        import pyarrow.parquet as pq
+
+        try:
+            # INT96, as Spark writes times: nanoseconds would wrap around in the year 2262.
+            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
+                wanted = self._wanted(file.schema_arrow)
+                schema = self._typed(file.schema_arrow, wanted)
+                unit = self._unit(file)
+                yield from self._all(file, wanted, schema, unit)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise self._no_table(error) from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise self._no_table(error) from None
+
+    def _no_table(self, error: Exception) -> FormatError:
+        line = (str(error).splitlines() or [""])[0]
+        return FormatError(f"{self._path}: not a whole Parquet file: {line}")
+
+    def _wanted(self, schema: pa.Schema) -> list[str]:
+        import pyarrow.types as of
+
+        columns, types = self._columns, dict(zip(schema.names, schema.types, strict=True))
+        missing = {columns.path, columns.content} - types.keys()
+        if missing:
+            what = f"has no column {min(missing)!r}; its columns are {', '.join(schema.names)}"
+            raise Refusal(f"{what}: name the right ones", self._path)
+        for name in (columns.path, columns.content):
+            if kind_of_arrow(types[name]) not in ("string", "binary"):
+                what = f"column {name} is {types[name]}, not text"
+                raise Refusal(f"{what}: name another one, or cast it", self._path)
+        if columns.mtime not in types:
+            return [columns.path, columns.content]
+        form = types[columns.mtime]
+        if kind_of_arrow(form) not in DATED and not of.is_null(form):
+            what = f"column {columns.mtime} is {form}, not a time"
+            raise Refusal(f"{what}: name another one, or cast it", self._path)
+        return [columns.path, columns.content, columns.mtime]
+
+    def _typed(self, schema: pa.Schema, wanted: list[str]) -> dict[str, str]:
+        """The other columns, which become columns of the files; those that cannot are noted."""
+        found: dict[str, str] = {}
+        there = {name.lower() for name in schema.names}
+        forms: list[tuple[str, Any]] = list(zip(schema.names, schema.types, strict=True))
+        forms += [(name, None) for name in self._same if name.lower() not in there]
+        for name, form in forms:
+            if name in wanted or name.lower() in KNOWN:
+                continue
+            kind = "string" if form is None else kind_of_arrow(form)
+            try:
+                if kind is None:
+                    raise ValueError(f"column {name} is {form}")
+                check_schema(found | {name: kind})
+                found[name] = kind
+            except ValueError as error:
+                self._note(Note(self._path.encode(), f"{error}: left out", False))
+        return found
+
+    def _unit(self, file: Any) -> int:
+        """Nanoseconds of one in a column of times that are numbers: the same for the whole file."""
+        import pyarrow.compute as pc
+        import pyarrow.types as of
+
+        name = self._columns.mtime
+        if name not in file.schema_arrow.names:
+            return 1
+        form = file.schema_arrow.field(name).type
+        if not (of.is_integer(form) or of.is_floating(form)):
+            return 1
+        ends = pc.min_max(file.read(columns=[name]).column(name)).as_py()
+        most = max((abs(value) for value in ends.values() if value is not None), default=0)
+        return next((unit for size, unit in SIZES if most < size), 1)
+
+    def _all(
+        self, file: Any, wanted: list[str], schema: dict[str, str], unit: int
+    ) -> Iterator[Row]:
+        number, there = 0, [name for name in schema if name in file.schema_arrow.names]
+        for batch in file.iter_batches(BATCH, columns=[*wanted, *there]):
+            yield from self._rows(batch, schema, unit, number)
+            number += batch.num_rows
+
+    def _rows(
+        self, batch: pa.RecordBatch, schema: dict[str, str], unit: int, first: int
+    ) -> Iterator[Row]:
+        import pyarrow as pa
+
+        names = batch.column(self._columns.path).cast(pa.large_binary()).to_pylist()
+        contents = batch.column(self._columns.content).cast(pa.large_binary()).to_pylist()
+        times = self._times(batch, names, unit)
+        texts = [self._texts(batch, name, kind, names) for name, kind in schema.items()]
+        keys, record = [USER + name.encode() for name in schema], schema_text(schema)
+        for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
+            if (what := _fault(name, content)) is not None:
+                self._note(Note(name or self._path.encode(), f"row {first + i}: {what}", True))
+                continue
+            xattrs = None
+            if schema:
+                pairs = ((k, column[i]) for k, column in zip(keys, texts, strict=True))
+                xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
+            ns = None if mtime is None else nearest_ns(mtime)
+            if ns != mtime:
+                self._note(clamped(name))
+            yield Row(name, content, ns, FileType.FILE, None, None, None, xattrs)
+
+    def _times(self, batch: pa.RecordBatch, names: list[bytes], unit: int) -> list[int | None]:
+        import pyarrow as pa
+        import pyarrow.types as of
+
+        column = self._columns.mtime
+        if column not in batch.schema.names:
+            return [None] * len(names)
+        array = batch.column(column)
+        if of.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if of.is_null(array.type):
+            return [None] * len(names)
+        if of.is_integer(array.type):
+            return [None if n is None else n * unit for n in array.to_pylist()]
+        if of.is_floating(array.type):
+            return [None if n is None or n - n else round(n * unit) for n in array.to_pylist()]
+        if kind_of_arrow(array.type) == "timestamp":
+            if not of.is_timestamp(array.type):
+                array = array.cast(pa.timestamp("ms"))
+            return times_of_arrow(array)
+        found: list[int | None] = []
+        for name, text in zip(names, array.cast(pa.large_binary()).to_pylist(), strict=True):
+            us = None if text is None else microseconds(date_of(text))
+            if us is None and text:
+                self._note(Note(name or b"", NO_TIME.format(column), False, kept=True))
+            found.append(None if us is None else us * 1000)
+        return found
+
+    def _texts(self, batch: pa.RecordBatch, name: str, kind: str, names: list[bytes]) -> Texts:
+        """The values of a column: null for those that it cannot hold."""
+        if name not in batch.schema.names:
+            value = self._same[name]
+            return [None if value is None else value.encode("utf-8", "replace")] * len(names)
+        array = batch.column(name)
+        try:
+            return texts_of_arrow(name, kind, array)
+        except ValueError:
+            pass
+        found: Texts = []
+        for i in range(len(names)):
+            try:
+                found += texts_of_arrow(name, kind, array.slice(i, 1))
+            except ValueError:
+                what = NO_VALUE.format(name, kind)
+                self._note(Note(names[i] or b"", what, False, kept=True))
+                found.append(None)
+        return found
+
+
+def _fault(name: bytes | None, content: bytes | None) -> str | None:
+    """Why a row cannot be a file."""
+    if not name:
+        return "a row without a path"
+    if content is None:
+        return "a row without content"
+    if b"\0" in name:
+        return "its path has NUL in it"
+    if len(name) > MAX_NAME:
+        return f"its path has {len(name):,} bytes, more than {MAX_NAME:,}"
+    return None
