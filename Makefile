@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
 NATIVE := setup.py $(wildcard formats/winkformats/*.[ch])
 GO ?= go
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -14,7 +14,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-versions test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -52,6 +52,9 @@ test-bindings: $(VENV)/.ready-test ## all tests of the mount through libfuse 3, 
 
 test-ledgerq: $(VENV)/.ready-test ## winkfs and LedgerQ on one queue: LEDGERQ=FOLDER of its sources, GO=go
 	LEDGERQ='$(LEDGERQ)' GO='$(GO)' $(BIN)/python -m pytest tests/stores/ledgerq_real.py $(PYTEST)
+
+test-versions: ## the tests with each Python here, with the lowest dependencies, and bare (VERSIONS='3.13 bare')
+	@python3 -m scripts.versions $(VERSIONS)
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)

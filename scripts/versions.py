@@ -1,0 +1,135 @@
+"""Run the tests with each Python that winkfs is for, with the lowest versions of its dependencies,
+and without what it can do without.
+
+    python -m scripts.versions [NAME ...]       all: 3.11 3.12 3.13 3.14 lowest bare
+
+    3.11 ...   that Python, newest dependencies, PySpark too
+    lowest     Python 3.11, each dependency in the lowest version that pyproject.toml declares
+    bare       no compiler, no PySpark, no pyarrow, no zstandard, no FastWARC: `pip install .` alone
+
+Each has a clone and a virtual environment of its own in build/versions, which are kept: a second
+run is faster. A Python that is not there is left out, and named.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PLACE: Final = ROOT / "build/versions"
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+NAMES: Final = (*PYTHONS, "lowest", "bare")
+TOOLS: Final = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
+FAST: Final = ["-m", "not mount and not spark and not slow"]
+MORE: Final = [
+    "tests/cli", "tests/mount/test_mount_container.py", "tests/spark/test_spark_tail.py",
+    "tests/spark/test_spark_write.py", "tests/spark/test_spark_columns.py",
+    "tests/spark/test_jobs_ingest.py", "tests/archive",
+]  # fmt: skip
+
+
+def python_of(version: str) -> str | None:
+    """Return a Python of this version: of the PATH, or of pyenv; None where there is none."""
+    if found := shutil.which(f"python{version}"):
+        done = subprocess.run([found, "-c", "import ensurepip"], capture_output=True)
+        if done.returncode == 0:
+            return found
+    folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    made = sorted(folder.glob(f"{version}.*/bin/python"))
+    return str(made[-1]) if made else None
+
+
+def lowest() -> list[str]:
+    """Return "name==version" for the lower bound of each dependency, those of all extras too."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + [
+        one for name in ("spark", "pipeline", "fuse3", "compress") for one in extras[name]
+    ]
+    found = []
+    for requirement in wanted:
+        name, bound, rest = requirement.partition(">=")
+        if bound:
+            found.append(f"{name}=={rest.partition(',')[0]}")
+    return found
+
+
+def clone(name: str) -> Path:
+    """Make, or renew, the clone of what is committed; return its folder."""
+    source = PLACE / name / "source"
+    if not source.exists():
+        subprocess.run(["git", "clone", "-q", ROOT, source], check=True)
+    subprocess.run(["git", "-C", source, "fetch", "-q", ROOT, "HEAD"], check=True)
+    subprocess.run(["git", "-C", source, "checkout", "-q", "FETCH_HEAD"], check=True)
+    return source
+
+
+def prepare(name: str, python: str, source: Path) -> Path:
+    """Make the virtual environment; return its Python."""
+    venv = PLACE / name / "venv"
+    own = venv / "bin/python"
+    if not own.exists():
+        subprocess.run([python, "-m", "venv", venv], check=True)
+    environment = dict(os.environ)
+    extras, exact = "[all]", list(TOOLS)
+    if name == "bare":
+        extras, environment["CC"] = "", "false"  # setup.py leaves the compiled part out
+    if name == "lowest":
+        exact += lowest()
+    install = [
+        str(own),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--use-pep517",
+    ]
+    subprocess.run([*install, "--editable", f".{extras}", *exact], cwd=source, env=environment,
+                   check=True)  # fmt: skip
+    packages = subprocess.run(
+        [own, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    link = Path(packages, "pyspark_winkfs")  # as scripts/venv makes it
+    if not link.exists():
+        link.symlink_to(source / "pyspark_winkfs")
+    return own
+
+
+def run(name: str) -> str:
+    """Run the tests of one; return "passed", "failed" or why it was left out."""
+    python = python_of("3.11" if name in ("lowest", "bare") else name)
+    if python is None:
+        return "left out: no such Python here"
+    source = clone(name)
+    own = prepare(name, python, source)
+    native = "import winkformats.native as n; print('compiled' if n.code else 'pure Python')"
+    said = subprocess.run([own, "-c", native], capture_output=True, text=True, cwd=source)
+    print(f"== {name}: {python}, {said.stdout.strip()}", flush=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    failed = 0
+    for part in [FAST] if name == "bare" else [FAST, MORE]:
+        tests = [str(own), "-m", "pytest", "-q", "-n", "2", *part]
+        failed |= subprocess.run(tests, cwd=source, env=environment).returncode
+    return "failed" if failed else "passed"
+
+
+def main(names: list[str]) -> int:
+    if unknown := set(names) - set(NAMES):
+        print(f"no such version: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+        return 2
+    results = {name: run(name) for name in names or NAMES}
+    for name, result in results.items():
+        print(f"{name:8} {result}")
+    return int("failed" in results.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
