@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import zstandard
+from typing import Any
+
 from oracle_format import Entry, Superblock, equal, expect, int64
+
+try:
+    import zstandard
+except ImportError:  # only compressed content needs it
+    zstandard: Any = None
 
 FRAME = 1 << 62
 MOST = 1 << 20

@@ -17,7 +17,6 @@ from typing import Any
 
 import commands
 import pytest
-import zstandard
 from commands import Run
 from compressed_files import document, documents, frames_of, make
 from container_checks import assert_sound, path_of
@@ -32,6 +31,8 @@ from winkfs.container.compact import compact
 from winkfs.container.frames import ENOUGH
 from winkfs.container.ondisk import compressed
 from winkfs.container.ondisk.inode import FRAME, Extent, Inode
+
+zstandard = pytest.importorskip("zstandard")
 
 run = commands.run  # a fixture
 FILES = documents()

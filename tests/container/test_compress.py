@@ -12,7 +12,6 @@ from pathlib import Path
 
 import commands
 import pytest
-import zstandard
 from commands import Run
 from compressed_files import PUTS, document, documents, frames_of, make
 from container_checks import assert_sound, one_line, path_of
@@ -34,6 +33,8 @@ from winkfs.dataset.compaction import rebalance
 from winkfs.dataset.maintain import vacuum
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.mounting.container import ContainerSource
+
+zstandard = pytest.importorskip("zstandard")
 
 run = commands.run  # a fixture
 FILES = documents()

@@ -10,7 +10,6 @@ import golden_containers
 import golden_formats
 import oracle_read
 import pytest
-import zstandard
 from golden_formats import Pairs, Rows, Table
 
 import winkfs
@@ -75,7 +74,8 @@ def copied(tmp_path):
 def test_the_same_operations_give_the_same_bytes(make, name):
     made = make(name)
     today, golden = files_of(made.path.parent, name), files_of(GOLDEN, name)
-    if "zstd" in name and zstandard.ZSTD_VERSION != MADE_WITH:
+    zstandard = pytest.importorskip("zstandard") if "zstd" in name else None
+    if zstandard and zstandard.ZSTD_VERSION != MADE_WITH:
         pytest.skip("another version of zstd makes other frames of the same content")
     assert list(today) == list(golden)
     for file, data in golden.items():

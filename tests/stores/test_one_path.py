@@ -10,7 +10,7 @@ import pytest
 
 import winkfs
 import winkfs.dataset
-from winkfs import registry
+from winkfs import kinds
 from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import LogStore
@@ -51,8 +51,8 @@ def picture(folder: Path) -> dict[str, bytes | None]:
 
 
 def test_the_table_has_all_kinds() -> None:
-    registry.kinds_with("open")
-    assert set(MAKE) == set(registry._kinds)
+    kinds.kinds_with("open")
+    assert set(MAKE) == set(kinds._kinds)
 
 
 @pytest.mark.parametrize("new", [kind for kind in MAKE if kind not in MADE_BY_JOBS])
@@ -72,4 +72,4 @@ def test_a_second_store_at_a_path_is_refused(there: str, new: str, tmp_path: Pat
             MAKE[new](path)
         assert path in str(refused.value) and "\n" not in str(refused.value)
     assert picture(tmp_path) == before
-    assert registry.kind_of(path)[0].name == there
+    assert kinds.kind_of(path)[0].name == there

@@ -1,0 +1,176 @@
+"""Kinds of store: which there are, which kind a path is, and which functions that kind has.
+
+    kind, path = kind_of("corpus")          # a container, a data set, ...
+    kind.function("info", path)(path)       # imports the module of the function on first use
+
+A kind of store is a folder with a module `kind` that calls `register`: the folders of
+`winkfs.stores` are found by listing them, those of other distributions by their entry point in the
+group "winkfs.stores". `winkfs.stores.builtin` registers those whose code is elsewhere in winkfs. A
+kind with `open`, which returns a `Reader`, needs nothing else: `winkfs.stores.general` derives
+`info`, `verify` and a read-only mount from it, and `winkfs.spark.reading.stores` Spark rows.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from winkfs.errors import FileExists, Refusal
+from winkfs.names import DATA, base_of
+
+BUILT_IN: Final = "winkfs.stores.builtin"  # registers the kinds that winkfs has of its own
+GROUP: Final = "winkfs.stores"  # of entry points
+GENERAL: Final = {  # for kinds that only have `open`
+    "info": "winkfs.stores.general:info",
+    "verify": "winkfs.stores.general:verify",
+    "mount": "winkfs.stores.general:mount",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of store.
+
+    name       for messages
+    detect     path -> the path in its canonical form; None: not of this kind. With `folder`, asked
+               only of a path where a folder is
+    functions  operation -> a function, or "module:function", whose first argument is the path:
+
+               open     (mode[, as_of]) -> Reader
+               info     () -> a record for people and JSON
+               verify   (progress) -> Report
+               reindex  (progress, problem=) -> files
+               mount    (options) -> Source
+               shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
+               pack     (source, ...) -> PackReport
+               create   (**options) -> the new store, open, or None: of records, `winkfs store`
+               salvage  (target, progress) -> a record for people and JSON: bytes, lost_bytes,
+                        problems ...; of a store of records in any state
+               migrate  (progress) -> a record: what is in an older format is rewritten
+
+    folder     whether the path is a folder that holds the whole store
+    editable   whether it can be opened with mode "a"
+    writable   whether a mount of it can be written to
+    versions   whether it has generations for `as_of`
+    """
+
+    name: str
+    detect: Callable[[str], str | None]
+    functions: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict)
+    folder: bool = True
+    editable: bool = False
+    writable: bool = False
+    versions: bool = False
+
+    def has(self, what: str) -> bool:
+        return what in self.functions or ("open" in self.functions and what in GENERAL)
+
+    def function(self, what: str, path: str) -> Callable[..., Any]:
+        """Raises Refusal, for the path, where this kind does not have it."""
+        if not self.has(what):
+            raise Refusal(f"{what} is not for a {self.name}", path)
+        found = self.functions.get(what) or GENERAL[what]
+        if callable(found):
+            return found
+        module, _, function = found.partition(":")
+        return getattr(import_module(module), function)  # type: ignore[no-any-return]
+
+
+_kinds: Final[dict[str, Kind]] = {}
+
+
+def register(kind: Kind) -> None:
+    """Add a kind of store. It replaces one of the same name."""
+    _kinds[kind.name] = kind
+
+
+def find_kind(path: str) -> tuple[Kind, str] | None:
+    """The kind of the store at a path, and the path in its canonical form; None: no store is there.
+
+    raises  ValueError for what can be no path
+    """
+    from winkformats.disk.paths import is_directory  # numpy comes with it
+
+    _load_built_in()
+    folder = is_directory(path)
+    found = _detect(path, folder, list(_kinds.values()))
+    if found is None:
+        known = set(_kinds)
+        _load_stores()
+        found = _detect(path, folder, [_kinds[name] for name in _kinds if name not in known])
+    return found
+
+
+def refuse_other(path: str, kind: str) -> None:
+    """Raise FileExists where a path is that of a store of another kind than the one to be made.
+
+    cost  two looks where there is nothing
+    """
+    from winkformats.disk.paths import locate
+
+    directory, name = locate(path.rstrip("/"))
+    there = not name or directory.info(name, follow=True) is not None
+    if there or directory.info(base_of(name) + DATA) is not None:
+        found = find_kind(path)
+        if found is not None and found[0].name != kind:
+            what = f"a {found[0].name} is there already: choose another name, or remove it"
+            raise FileExists(what, path)
+
+
+def kind_named(name: str) -> Kind:
+    """Return a kind that winkfs has of its own."""
+    _load_built_in()
+    return _kinds[name]
+
+
+def kinds_with(what: str) -> list[Kind]:
+    """All kinds that have a function, those of other distributions, too."""
+    _load_built_in()
+    _load_stores()
+    return [kind for kind in _kinds.values() if kind.has(what)]
+
+
+def _detect(path: str, folder: bool, kinds: Iterable[Kind]) -> tuple[Kind, str] | None:
+    for kind in kinds:
+        if (folder or not kind.folder) and (found := kind.detect(path)) is not None:
+            return kind, found
+    return None
+
+
+def kind_of(path: str) -> tuple[Kind, str]:
+    """As `find_kind`, but a path without a store counts as a container; opening it raises.
+
+    raises  ValueError for what can be no path
+    """
+    found = find_kind(path)
+    if found is None:
+        return kind_named("container"), base_of(path)
+    return found
+
+
+@cache
+def _load_built_in() -> None:
+    import_module(BUILT_IN)
+
+
+@cache
+def _load_stores() -> None:
+    """Load the kinds in the folder `winkfs/stores`, and those of installed entry points."""
+    import winkfs.stores
+
+    for found in pkgutil.iter_modules(winkfs.stores.__path__):
+        if found.ispkg:
+            import_module(f"winkfs.stores.{found.name}.kind")
+    from importlib.metadata import entry_points  # slow to import: only where nothing else fits
+
+    for entry in entry_points(group=GROUP):
+        try:
+            entry.load()
+        except Exception as error:  # whatever the code of others raises
+            why = f"{type(error).__name__}: {error}: reinstall or remove what it came with"
+            what = f"the kind of store {entry.name!r} cannot be loaded: {why}"
+            raise Refusal(what, entry.value) from error
