@@ -58,6 +58,8 @@ _XATTR_CREATE: Final = 1
 _XATTR_REPLACE: Final = 2
 LABEL: Final = "security.selinux"  # `ls -l` asks each file for it until it hears EOPNOTSUPP
 _XATTR_SPACES: Final = (b"user.", b"trusted.")
+_XATTR_EMPTY: Final = (*_XATTR_SPACES, b"security.")
+_XATTR_LIST: Final = 1 << 16  # bytes of the names of a file, each with a NUL: more no list holds
 _FALLOC_KEEP_SIZE: Final = 1
 _FALLOC_PUNCH_HOLE: Final = 2
 _FALLOC_ZERO_RANGE: Final = 16
@@ -259,19 +261,19 @@ class Operations:
         return 0
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
-        """Access times are not kept."""
+        """Access times are not kept, but setting one is a change."""
         mtime = _UTIME_NOW if times is None else times[1]
         if mtime == _UTIME_NOW:
             self.amend(path, Amendment(is_now=True))
-        elif mtime != _UTIME_OMIT:
-            self.amend(path, Amendment(mtime_ns=mtime))
+        else:
+            self.amend(path, Amendment(mtime_ns=None if mtime == _UTIME_OMIT else mtime))
         return 0
 
     # extended attributes
 
     @operation
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
-        raw = name.encode("latin-1")
+        raw = _xattr_name(name)
         if name.startswith(self._facts):
             fact = self._fact(path, name.removeprefix(self._facts))
             if fact is not None:
@@ -303,7 +305,7 @@ class Operations:
 
     @change
     def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
-        raw = name.encode("latin-1")
+        raw = _xattr_name(name)
         if not raw.startswith(_XATTR_SPACES) or name.startswith(self._facts):
             raise refuse(errno.EOPNOTSUPP)
         id = self.paths.settled(path)
@@ -312,14 +314,16 @@ class Operations:
             raise refuse(errno.EEXIST)
         if options & _XATTR_REPLACE and raw not in xattrs:
             raise refuse(errno.ENODATA)
+        if raw not in xattrs and sum(map(len, xattrs), len(xattrs) + len(raw)) >= _XATTR_LIST:
+            raise refuse(errno.ENOSPC)
         self.source.set_xattrs(id, xattrs | {raw: value})
         return 0
 
     @change
     def removexattr(self, path: str, name: str) -> int:
-        id = self.paths.settled(path)
+        raw, id = _xattr_name(name), self.paths.settled(path)
         xattrs = dict(self.source.xattrs(id))
-        if xattrs.pop(name.encode("latin-1"), None) is None:
+        if xattrs.pop(raw, None) is None:
             raise refuse(errno.ENODATA)
         self.source.set_xattrs(id, xattrs)
         return 0
@@ -644,6 +648,14 @@ class Operations:
     def _unlink(self, path: str) -> None:
         self.source.unlink(*self.paths.split(path))
         self.paths.gone(path)
+
+
+def _xattr_name(name: str) -> bytes:
+    """Raises EINVAL for a name with nothing behind its kind, as every file system of Linux does."""
+    raw = name.encode("latin-1")
+    if raw in _XATTR_EMPTY:
+        raise refuse(errno.EINVAL)
+    return raw
 
 
 def _nothing() -> None:

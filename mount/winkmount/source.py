@@ -221,7 +221,8 @@ def error_of(wait: Callable[[], None]) -> OSError | None:
 
 
 class Amendment(NamedTuple):
-    """What is to become of the attributes of a file; None and -1: what they are.
+    """What is to become of the attributes of a file; None and -1: what they are. With nothing but
+    these, only the time of the change moves.
 
     mode      permission bits
     mtime_ns  nanoseconds; with `is_now`: the time of the call
@@ -247,8 +248,9 @@ class Amending(Protocol):
 
 def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Attr:
     """`Amending.amend` in single steps, for any Source."""
-    if change.mode is not None:
-        source.chmod(id, change.mode)
+    if change.mode is not None or change == Amendment():
+        mode = stat.S_IMODE(source.stat(id).mode) if change.mode is None else change.mode
+        source.chmod(id, mode)
     if (change.uid, change.gid) != (-1, -1):
         source.chown(id, change.uid, change.gid)
     if change.is_now or change.mtime_ns is not None:

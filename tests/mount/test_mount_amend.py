@@ -64,6 +64,27 @@ def orphan(source: ContainerSource) -> int:
     return id
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_that_no_file_can_have_are_clamped_counted_and_named(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = source_of(tmp_path / "c", **KINDS[kind])
+    id, unit = new(source), 10**9 if kind == "classic" else 1
+    source.utime(id, NOW, NOW)
+    assert not caplog.records and source.status()["clamped_times"] == 0
+    for _ in range(3):
+        source.utime(id, 1 << 70, NOW)
+        assert source.stat(id).mtime_ns // unit == ((1 << 63) - 1) // unit
+    source.amend(id, Amendment(mtime_ns=1 << 70), NOW)
+    source.unlink(source.root, b"file")
+    source.utime(id, -1 << 70, NOW) if kind != "ao" else source.utime(id, 1 << 71, NOW)
+    assert source.status()["clamped_times"] == 5
+    source.release(id)
+    source.close()
+    named = [record.message.partition(": ")[0] for record in caplog.records]
+    assert named == ["file", "file", "file", "file, file, file and 2 more"]
+
+
 def directory(source: ContainerSource) -> int:
     return source.mkdir(source.root, b"d", 0o755, os.getuid(), os.getgid()).id
 

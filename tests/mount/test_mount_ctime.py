@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import stat
@@ -11,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_operations import LIBC
 from mounting import base as base  # a fixture
 from mounting import command, mounted, run, watched
 from mounting import there as there  # a fixture
 
 import winkfs
 from winkfs.container.store import Store
+from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 OLD = 1_577_836_800 * 10**9  # 2020-01-01
@@ -108,6 +111,40 @@ def test_a_change_moves_ctime_to_now_also_for_the_next_mount(base: str) -> None:
         for change in CHANGES:
             assert container.stat(change).ctime_ns == wanted[change][0], change
             assert set(container.getxattrs(change)) <= {b"user.there", b"user.x"}, change
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_an_access_time_that_is_set_moves_ctime(base: str, binding: str) -> None:
+    """Access times are not kept."""
+    with winkfs.open(base, "a") as container:
+        container.put("stored", b"1", mtime_ns=OLD)
+        container.put("implied/f", b"1", mtime_ns=OLD)
+    with mounted(base, "--binding", binding) as there:
+        (there / "link").symlink_to("nowhere")
+        (there / "d2").mkdir()
+        make(there, "new")
+        with (there / "gone").open("w+b") as opened:
+            (there / "gone").unlink()
+            for name in ("stored", "new", "d2", "link", "implied", "", opened.fileno()):
+                file = name if isinstance(name, int) else there / name
+                before, begun, mtime = ctime(file), time.time_ns(), mtime_of(file)
+                set_atime(file)
+                assert is_now(ctime(file), begun) and ctime(file) > before, name
+                assert mtime_of(file) == mtime, name
+
+
+def mtime_of(file: Path | int) -> int:
+    return os.stat(file, follow_symlinks=isinstance(file, int)).st_mtime_ns
+
+
+def set_atime(file: Path | int) -> None:
+    """As `touch -a` does, without the mtime, which Python cannot leave out."""
+    times = (ctypes.c_long * 4)(OLD // 10**9, 0, 0, (1 << 30) - 2)
+    if isinstance(file, int):
+        code = LIBC.futimens(file, times)
+    else:
+        code = LIBC.utimensat(-100, os.fsencode(file), times, 0x100)
+    assert code == 0, os.strerror(ctypes.get_errno())
 
 
 def test_a_rename_moves_ctime_of_the_file_alone(base: str) -> None:

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -287,6 +288,33 @@ def test_xattrs(place: Path) -> None:
     with pytest.raises(OSError) as caught:
         os.setxattr(file, "user.memory.pid", b"1")
     assert caught.value.errno == errno.EOPNOTSUPP
+
+
+def test_an_attribute_has_a_name_behind_its_kind(place: Path) -> None:
+    (place / "f").touch()
+    for name in ("user.", "trusted.", "security."):
+        for attempt in (
+            partial(os.setxattr, place / "f", name, b"v"),
+            partial(os.getxattr, place / "f", name),
+            partial(os.removexattr, place / "f", name),
+        ):
+            with pytest.raises(OSError) as caught:
+                attempt()
+            assert caught.value.errno == errno.EINVAL, name
+    assert os.listxattr(place / "f") == []
+
+
+def test_a_file_has_no_more_attributes_than_can_be_listed(place: Path) -> None:
+    file, taken = place / "f", 65_536 // 201
+    file.touch()
+    for number in range(taken):
+        os.setxattr(file, f"user.{number:0195}", b"v")
+    with pytest.raises(OSError) as caught:
+        os.setxattr(file, f"user.{taken:0195}", b"v")
+    assert caught.value.errno == errno.ENOSPC
+    os.setxattr(file, f"user.{0:0195}", b"another")  # one that it has
+    os.setxattr(file, "user." + "x" * (65_536 % 201 - 6), b"v")  # the last that fits
+    assert len(os.listxattr(file)) == taken + 1
 
 
 def test_long_names(place: Path) -> None:

@@ -54,6 +54,33 @@ def test_open_file_without_a_name_is_known_after_its_directory_was_renamed(there
             assert mapped[4999:] == b"x"
 
 
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_an_open_file_without_a_name_keeps_its_attributes(tmp_path: Path, binding: str) -> None:
+    winkfs.create(tmp_path / "c").close()
+    with mounted(tmp_path / "c", "--binding", binding) as there:
+        (there / "other").touch()
+        os.setxattr(there / "other", "user.of_another", b"")
+        for lose in (os.unlink, partial(os.replace, there / "other")):
+            file = there / "f"
+            with file.open("w+b", buffering=0) as opened:
+                opened.write(b"abc")
+                fd = opened.fileno()
+                os.setxattr(fd, "user.a", b"1")
+                os.setxattr(fd, "user.b", b"2")
+                lose(file)
+                assert attributes(fd) == {"user.a": b"1", "user.b": b"2"}
+                os.setxattr(fd, "user.c", b"3")
+                os.removexattr(fd, "user.a")
+                opened.write(b"def")  # its bytes are a copy from now on
+                assert attributes(fd) == {"user.b": b"2", "user.c": b"3"}
+                assert os.pread(fd, 9, 0) == b"abcdef"
+        assert attributes(file) == {"user.of_another": b""}
+
+
+def attributes(file: Path | int) -> dict[str, bytes]:
+    return {name: os.getxattr(file, name) for name in sorted(os.listxattr(file))}
+
+
 @pytest.mark.parametrize("change", [lambda d: shutil.rmtree(d), lambda d: d.rename(f"{d}2")])
 def test_open_file_without_a_name_survives_its_directory(
     there: Path, change: Callable[[Path], object]

@@ -10,6 +10,7 @@ reading its entries, which stay, and get a copy of them when one of them writes:
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -28,8 +29,8 @@ from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
-from winkfs.names import AT, INODE, MAX_PATH, OWN, SELF, key_at, name_at, to_str, within
-from winkfs.units import nearest_ns
+from winkfs.names import AT, INODE, MAX_PATH, OWN, SELF, key_at, name_at, name_of, to_str, within
+from winkfs.units import CLAMPED, NAMED, Clamped
 from winkmount.source import Amendment, Attr, DirEntry, Page, Steps, amend_singly, run_steps
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ KEPT: Final = 1 << 16  # see `Making`; in a small cgroup
 FEW_KEPT: Final = 1 << 12
 TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
 
+log = logging.getLogger("winkfs.mount")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -72,6 +74,7 @@ class ContainerSource:
         self._keeps_times = settings.attrs and settings.nanoseconds and not settings.ao
         self.kept = KEPT if has_ample_memory() else FEW_KEPT
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
+        self._clamped = Clamped()  # times that no file can have
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
         self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
         self._made: Draft | None = None  # of what was made last
@@ -297,7 +300,7 @@ class ContainerSource:
             return read(offset, size)
 
         spool.lay_over(below, attr.size, self._need_room)
-        spool.mtime_ns = attr.mtime_ns
+        spool.mtime_ns, spool.xattrs = attr.mtime_ns, self.view.xattrs(attr.id)
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
@@ -498,9 +501,11 @@ class ContainerSource:
         self.view.note_change(id, now)
 
     def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        mtime_ns = nearest_ns(mtime_ns)
-        if id in self._spools:
-            self._spools[id].mtime_ns = mtime_ns
+        spool = self._spools.get(id)
+        is_gone = spool is not None and spool.orphan
+        mtime_ns = self._nearest(mtime_ns, b"a removed file" if is_gone else self.places[id])
+        if spool is not None:
+            spool.mtime_ns = mtime_ns
         elif self.view.is_directory(id) and not self._may_have_entry(id):
             self._mtimes[self.places[id]] = mtime_ns
         else:
@@ -508,6 +513,14 @@ class ContainerSource:
             self._container.utime(name_at(path), mtime_ns=mtime_ns, ctime_ns=now_ns)
             self._mtimes.pop(path, None)
         self.view.note_change(id, now_ns)
+
+    def _nearest(self, ns: int, name: bytes) -> int:
+        """-> the time nearest to this one that a file can have; the first that differ are named."""
+        nearest = self._clamped.nearest(ns, name)
+        assert nearest is not None
+        if nearest != ns and self._clamped.number <= NAMED:
+            log.warning("%s: %s", to_str(name), CLAMPED)
+        return nearest
 
     def _may_have_entry(self, id: int) -> bool:
         """Whether a directory has an entry, or can have one. Not the top one, nor with @file."""
@@ -542,7 +555,8 @@ class ContainerSource:
         """-> False: there was nothing to be changed, nor noted when."""
         mode, uid, gid, mtime_ns, is_now = change
         if mtime_ns is not None or is_now:
-            mtime_ns = nearest_ns(now_ns if is_now or mtime_ns is None else mtime_ns)
+            given = now_ns if is_now or mtime_ns is None else mtime_ns
+            mtime_ns = self._nearest(given, name_of(draft.key))
         elif self.names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
             return False
         self.names.engine.amend(draft, mode, uid, gid, mtime_ns, now_ns)
@@ -570,7 +584,9 @@ class ContainerSource:
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()
-        if id == self.root:
+        if id in self._spools:
+            self._spools[id].xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+        elif id == self.root:
             self.view.root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
         else:
             self._container.setxattrs(name_at(self._entry_for(id)), dict(xattrs), ctime_ns=now)
@@ -677,6 +693,7 @@ class ContainerSource:
             "container_bytes": store.kv.end,
             "unsynced_bytes": waiting,
             "unsynced_since": self._dirty_since or None,
+            "clamped_times": self._clamped.number,
         }
 
     def sync(self) -> None:
@@ -720,6 +737,8 @@ class ContainerSource:
             self._touched.discard(path)
 
     def close(self) -> None:
+        if self._clamped.number > NAMED:
+            log.warning("%s", self._clamped.line())
         try:
             if self.writable and not self.names.engine.closed:
                 run_steps(self._syncing())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
@@ -18,6 +18,7 @@ class Spool:
 
     directory   for the temporary file, which has no name in it
     mtime_ns    set by hand; None: the time of the commit
+    xattrs      what the file had when it lost its name, and since
     stored      the container has a file of this name, an earlier state
     dirty       the container does not have these bytes
     fileid      that the file is to have when it is stored for the first time
@@ -30,6 +31,7 @@ class Spool:
         self.mode, self.uid, self.gid = mode, uid, gid
         self.size = self.fileid = 0
         self.mtime_ns: int | None = None
+        self.xattrs: Mapping[bytes, bytes] = {}
         self.changed_ns = time.time_ns()
         self.stored = self.dirty = self.orphan = False
         self._below: Callable[[int, int], bytes] | None = None

@@ -564,7 +564,9 @@ class ContainerView:
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
             return self.root_xattrs
-        if id in self.spools or self._is_timed(id):
+        if id in self.spools:
+            return self.spools[id].xattrs
+        if self._is_timed(id):
             return {}
         path = self.places[id]
         if self.is_directory(id) and self.entry(path) != FileType.DIR:

@@ -46,7 +46,7 @@ AUTO_INVAL_DATA: Final = 1 << 12
 # of a SETATTR: what is set
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_FH = 1, 2, 4, 8, 16, 32, 64
 SET_MTIME_NOW, KILLS = 1 << 8, 1 << 11
-SET_ANY: Final = SET_MODE | SET_UID | SET_GID | SET_MTIME  # what is kept of it, but the size
+SET_ANY: Final = SET_MODE | SET_UID | SET_GID | SET_ATIME | SET_MTIME  # all but the size
 
 FH: Final = 1  # of a GETATTR: the handle is good
 KILL_AT_OPEN: Final = 1  # of an OPEN or CREATE: take set-user-ID bits away
