@@ -2,6 +2,7 @@
 
 | inputs | made by |
 |---|---|
+| `tables/case-*` | pyarrow: what other projects report |
 | `tables/duckdb*.parquet` | DuckDB, COPY .. TO |
 | PANDAS | pandas `to_parquet`, when the test runs |
 | TIMES, VALUES, REFUSED, others | pyarrow `write_table`, when the test runs |
@@ -230,3 +231,23 @@ def test_folders_are_columns_and_hidden_ones_are_not_read(tmp_path: Path) -> Non
     assert partition_of("part-0.parquet") == ()
     rows, notes = read(tmp_path / names[0], {"lang": "de", "x": "other", "path": "no"})
     assert to_values(rows[0].xattrs or {}) == {"x": "y", "lang": "de"} and not notes
+
+
+# --- cases from reports of other projects ---
+
+
+def test_the_cases_are_read() -> None:
+    rows, notes = read(HERE / "case-bad-row-name.parquet")
+    assert [row.name for row in rows] == [b"ok"]
+    assert [note.what.split(":")[0] for note in notes] == ["row 0", "row 2"]
+    rows, notes = read(HERE / "case-int-time.parquet")
+    assert [row.mtime_ns for row in rows] == [1_700_000_000 * 10**9] * 3 and not notes
+    rows, notes = read(HERE / "case-null-in-list.parquet")
+    assert [to_values(row.xattrs or {})["l"] for row in rows] == [None, None, []]
+    assert [note.kept for note in notes] == [True]
+    rows, notes = read(HERE / "case-text-time.parquet")
+    assert [row.mtime_ns for row in rows] == [1_704_067_200 * 10**9] * 2 and not notes
+    with pytest.raises(Refusal, match="column path is int64, not text"):
+        read(HERE / "case-int-path.parquet")
+    (unit,) = units([str(HERE / "case-spark-output")], "parquet", "")
+    assert (Path(unit.path).name, unit.columns) == ("0.parquet", (("lang", "de"),))

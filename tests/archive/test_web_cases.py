@@ -3,6 +3,7 @@
 | inputs | made by |
 |---|---|
 | `web/warcio-*` | warcio 1.7: WARCWriter, 1.0 and 1.1 |
+| `web/case-*` | by hand: what other projects report |
 | `web/wget*` | GNU Wget 1.21 `--warc-file`, from a server of raw answers on this machine |
 | `web/curl-*.http` | curl 7.88 `-i --raw`: what a server sent, in a record here |
 | FASTWARC | FastWARC 2: WarcRecord.write, with gzip and without, when the test runs |
@@ -472,3 +473,19 @@ def test_arc_files_are_read(tmp_path: Path, case: str, packed: bool) -> None:
     assert [note.name for note in notes if note.failed] == [b"http://a/x"] * (length is not None)
     rows, _ = read(path)
     assert all(row.mtime_ns == TIME for row in rows)
+
+
+# --- cases from reports of other projects ---
+
+CASES = {
+    "content-encodings": (7, 225), "dechunked-body": (3, 225), "http-lf-header": (3, 225),
+    "names-on-a-mount": (3, 225), "wet": (2, 12), "resource": (2, 225),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_gives_all_its_documents(reader: str, case: str) -> None:
+    rows, notes = read(HERE / f"case-{case}.warc")
+    number, size = CASES[case]
+    assert [len(row.data) for row in rows] == [size] * number and not notes
+    assert len({row.name for row in rows}) == number
