@@ -135,6 +135,9 @@ def duplicates_life(c: Container) -> Files:
     for version in range(3):
         c.put_many([(f"n{i}", b"version %d" % version, version) for i in range(3)])
         sync(c)
+    c.engine.store.keeps_older = (
+        False  # a delete that marks the newest version only, as others have it
+    )
     c.delete("n0")
     return {b"n%d" % i: File(b"version 2", 2 * NANO) for i in (1, 2)}
 

@@ -28,6 +28,9 @@ def test_create_says_what_variant(run: Run) -> None:
     assert run("create", "t", "--ao", "--timemp", "7", "--htalgo", "3") == (0, b"", "")
     block = json.loads(run("info", "t", "--json").out)["superblock"]
     assert (block["HAVEAO"], block["TIMEMP"], block["HTALGO"]) == (1, 7, 3)
+    run("create", "d", "--isz", "1024", "--havedups")
+    block = json.loads(run("info", "d", "--json").out)["superblock"]
+    assert (block["ISZ"], block["HAVEDUPS"]) == (1024, 1)
     run("create", "k", "--classic")
     assert json.loads(run("info", "k", "--json").out)["classic"] is True
     assert "exists" in one_line(run("create", "t"))

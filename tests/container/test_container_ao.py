@@ -390,3 +390,16 @@ def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(tmp_path: Pa
             "bb": b"b",
         }
     assert winkfs.verify(tmp_path / "c").problems == []
+
+
+@pytest.mark.parametrize("classic", [False, True])
+def test_a_file_has_room_for_the_appends_that_isz_announces(base: Path, classic: bool) -> None:
+    """56 bytes and 16 a piece: ISZ 1024 has room for 60, ISZ 128 for 4."""
+    with winkfs.create(base, ao=True, classic=classic, isz=1024) as c:
+        for number in range(60):
+            c.append("file", b"%d " % number) if number else c.put("file", b"0 ")
+            c.engine.changes.settle()  # each append is a piece
+        with pytest.raises(PermissionError, match="no room"):
+            c.append("file", b"one too many")
+    with winkfs.open(base) as c:
+        assert c.read("file") == b"".join(b"%d " % number for number in range(60))

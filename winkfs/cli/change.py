@@ -67,6 +67,15 @@ WRITTEN: Final = {
     "--column", "columns", multiple=True, metavar="NAME=TYPE",
     help="A column that files can have; TYPE as of winkfs columns. May be repeated.",
 )  # fmt: skip
+@click.option(
+    "--isz", type=click.IntRange(56, 1 << 20), metavar="N",
+    help="Least size of an inode, a multiple of 8. With --ao a file that is appended to has room "
+    "for (N - 56) / 16 pieces. [default: 128]",
+)  # fmt: skip
+@click.option(
+    "--havedups", is_flag=True,
+    help="Do not mark what a put replaces as deleted before a name is deleted or renamed.",
+)  # fmt: skip
 @COMPRESS
 def create(
     base: str,
@@ -75,6 +84,8 @@ def create(
     classic: bool,
     htalgo: int | None,
     columns: tuple[str, ...],
+    isz: int | None,
+    havedups: bool,
     compress: str | None,
 ) -> None:
     """Make an empty container.
@@ -83,12 +94,16 @@ def create(
     """
     if timemp is not None and not ao:
         raise click.UsageError("--timemp goes with --ao")
+    if isz is not None and isz % 8:
+        raise click.UsageError(f"--isz takes a multiple of 8, {isz} is none")
+    if havedups and compress not in (None, "none"):
+        raise click.UsageError("--havedups does not go with --compress")
     import winkfs
 
     schema = pairs(columns, "TYPE")
     made = winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
-        columns=schema, compress=compress,
+        columns=schema, compress=compress, isz=128 if isz is None else isz, havedups=havedups,
     )  # fmt: skip
     try:
         made.close()

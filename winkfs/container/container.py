@@ -19,6 +19,7 @@ from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
+    ISZ,
     Attrs,
     Extent,
     FileType,
@@ -59,6 +60,8 @@ def create(
     like: Storage | None = None,
     columns: Mapping[str, str] | None = None,
     compress: str | None = None,
+    isz: int = ISZ,
+    havedups: bool = False,
 ) -> Container:
     """Make an empty container and open it for writing.
 
@@ -72,6 +75,10 @@ def create(
     compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, where that makes it
              smaller; a dictionary is trained by what is put first, where that pays. Needs
              `winkfs[compress]`. "none" or None: it is stored as it is
+    isz      bytes of an inode, at least: a multiple of 8 up to 1 MiB. An append-only file that is
+             appended to grows no further than there is room for: (isz - 56) / 16 pieces of content
+    havedups older inodes of a replaced file are not marked deleted. That saves writes; the first
+             delete or rename of a handle then reads the whole container, to mark them
     raises   FileExistsError; Locked; ValueError; OSError
     """
     path, schema = base_of(base), check_schema(columns or {})
@@ -80,8 +87,9 @@ def create(
         raise ValueError("a classic container has no attributes, so no columns")
     level = level_for(compress, path, classic=classic)
     block = new_superblock(
-        ao=ao, timemp=timemp, classic=classic, htalgo=htalgo, compressed=level > 0
-    )
+        ao=ao, timemp=timemp, classic=classic, htalgo=htalgo, compressed=level > 0,
+        isz=as_int(isz, "isz", 56), havedups=bool(havedups),
+    )  # fmt: skip
     create_files(path, block, like)
     made = Container(path, "a")
     if schema or level:

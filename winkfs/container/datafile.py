@@ -100,6 +100,7 @@ class DataFile:
             storage.close()
             raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
+        self.keeps_older = self.settings.havedups
         self.chains, self._want_chains, self._kept = self.settings.chains, False, {}
         if self.kv.truncated:
             self.note(

@@ -186,22 +186,20 @@ class Files:
             self._store.sync_data()
             self._store.merge()
 
-    def doom(
-        self, pos: int, size: int, lsize: int, pointers: Set[int], *, delete: bool = False
-    ) -> None:
+    def doom(self, pos: int, size: int, lsize: int, pointers: Set[int]) -> None:
         """Count an inode and its entries as gone, and have their delflags set after the sync."""
         store = self._store
         store.itotsz -= size
         store.dtotsz -= lsize
         store.forget_inode(pos)
-        if pos and (delete or not store.settings.havedups):
+        if pos and not store.keeps_older:
             store.doomed.append(pos)
             self._kv.aentries -= 1
-        self.doom_entries(pointers, delete=delete)
+        self.doom_entries(pointers)
 
-    def doom_entries(self, pointers: Set[int], *, delete: bool = False) -> None:
+    def doom_entries(self, pointers: Set[int]) -> None:
         """The same for entries that no inode names any more."""
-        if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
+        if self._kv.layout.delflag and not self._store.keeps_older:
             self._store.doomed += sorted(pointers)
             self._kv.aentries -= len(pointers)
 

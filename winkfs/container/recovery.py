@@ -54,6 +54,7 @@ class Rebuilt:
     itotsz      bytes of the live inodes; dtotsz: bytes of the live files
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
+    due         how many of them must be: with HAVEDUPS those of names that are gone
     dead        inodes that are marked deleted, int64[..]
     flagged     live inodes that are marked deleted all the same, int64[..]
     columns     entries that declare columns and are not marked deleted; one counts
@@ -71,6 +72,7 @@ class Rebuilt:
     dtotsz: int = 0
     nextfid: int = 1
     unfinished: list[int] = field(default_factory=list)
+    due: int = 0
     dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     flagged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     columns: list[int] = field(default_factory=list)
@@ -152,7 +154,10 @@ class Resolver:
         pos, ids, deleted, tomb, s, *bits = self._columns.take()
         live, unfinished = _resolve(pos, ids, s, tomb, self._kv)
         live &= ~deleted | (self._marked & (pos >= self.lost))
-        found.unfinished = pos[unfinished & ~deleted].tolist()
+        unfinished &= ~deleted
+        found.unfinished = pos[unfinished].tolist()
+        may_stay = np.isin(s[unfinished], s[live]) if self._settings.havedups else False
+        found.due = int(np.count_nonzero(unfinished)) - int(np.count_nonzero(may_stay))
         found.dead, found.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
         if len(found.flagged):
             self._count(found.flagged.tolist(), 1)
@@ -351,6 +356,7 @@ class Replay:
     superseded  positions of inodes that the tail replaced: a writer marks them and their entries
                 deleted, where a kill came between the flags. Of no use to a reader, who need not
                 look up the names of new files for it
+    tombstones  whether there were any
     known       False where a file of the tail has an older inode that the tail does not name: then
                 only a rebuild can find it
     """
@@ -370,6 +376,7 @@ class Replay:
         self.declares = False  # columns: what the new ones replace may be far up in the file
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
+        self.tombstones = False
         self._flagged: list[tuple[bytes, int]] = []  # inodes of the tail that are marked deleted
         self.superseded: list[int] = []
 
@@ -408,7 +415,8 @@ class Replay:
         keys, index, superseded = rows.keys, self._index, self.superseded
         flagged = np.flatnonzero(rows.deleted & (rows.size > 0)) if self._kv.writable else ()
         self._flagged += [(keys[row], int(rows.pos[row])) for row in flagged]
-        base, dups = index.base, self._settings.havedups
+        base = index.base
+        self.tombstones |= bool((rows.size == 0).any())
         known_below = (base.nextfid or MOST) if base is not None else 0
         now = self._before(keys, rows.fileid, known_below)
         gone = rows.size == 0 if self._marked else rows.deleted
@@ -419,8 +427,7 @@ class Replay:
             if old < 0 and self._lost:
                 old = index.lookup(key)
             if old > 0 and old != pos:
-                if not dups or not fileid:  # duplicates may stay, deleted files not
-                    superseded.append(old)
+                superseded.append(old)
                 if self._lost:
                     self._lost.discard(self._fileid_at(old))
             if fileid:
@@ -489,8 +496,7 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
     if len(found.flagged):
         kv.aentries += revive(data, found.flagged.tolist())
     unclean = block.get("SYNCSIZE", kv.end) != kv.end
-    doubtful = unclean or found.unfinished or block.get("AENTRIES") != kv.aentries
-    if not data.settings.havedups and doubtful:
+    if unclean or found.due or block.get("AENTRIES") != kv.aentries:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
         done = finish(data, found.unfinished, found.heirs)
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)

@@ -217,7 +217,31 @@ class Store(DataFile):
             if marked:
                 self._remark_marked(len(marked))
                 revive(self, marked)
-            finish(self, replay.superseded, replay.heirs())
+            self._finish(replay)
+
+    def _finish(self, replay: Replay) -> None:
+        """Set the delflags that the tail lacks. With HAVEDUPS older inodes may lack theirs until a
+        name goes (`mark_older`), and whether AENTRIES counts them is not known."""
+        dups = self.settings.havedups
+        if dups and not replay.tombstones:
+            return
+        if finish(self, replay.superseded, replay.heirs()) and dups:
+            self._rebuild()
+
+    def mark_older(self) -> None:
+        """Mark all older inodes deleted, and from now on as soon as they are superseded (HAVEDUPS).
+        All is synced.
+
+        cost    one pass over the data file
+        """
+        self.keeps_older = False
+        self.kv.show(self.kv.end - 1)
+        try:
+            found = rebuild(self.kv, self.settings, problem=self.note)
+        except CorruptError as error:  # those behind it stay as they are
+            self.note(error)
+            return
+        self.kv.aentries -= finish(self, found.unfinished, found.heirs)
 
     def distrust_index(self, error: DerivedDamage) -> None:
         """Go on without BASE.idx: with a table in memory of what it should hold.
@@ -427,6 +451,7 @@ class Store(DataFile):
         """
         self.recoveries += 1
         self.forget_inodes()
+        self.keeps_older = self.settings.havedups
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)

@@ -184,7 +184,11 @@ class _Check:
             )
         if block.get("SYNCSIZE", self._store.kv.end) != self._store.kv.end:
             return  # an unclean end: the next writer corrects them
-        if found.unfinished and not self._store.settings.havedups:
+        if found.due and self._store.settings.havedups:
+            self._report.notes.append(f"{self._name}: {found.due} older inodes of names that are "
+                "gone are not marked deleted: other programs take them for files; "
+                "winkfs reindex marks them")  # fmt: skip
+        elif found.due:
             if self._is_current():
                 self._report.add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
                                  "not marked deleted: winkfs reindex marks them")  # fmt: skip

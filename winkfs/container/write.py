@@ -419,8 +419,8 @@ class Changes:
         draft = self.drafts.get(key) or self._draft_of(key, pos, inode)
         pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
         if 56 + self._store.settings.form.pair * (pairs + (inode.attrs is not None)) > inode.size:
-            raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
-                             to_str(name_of(key)))  # fmt: skip
+            raise NotAllowed(f"{AO}: the file's inode of {inode.size} bytes has no room for "
+                             "another extent (winkfs create --isz)", to_str(name_of(key)))  # fmt: skip
         self._promise(draft, len(data))
         self.drafts[key] = draft
         self._writer.append(draft, data)
@@ -557,7 +557,7 @@ class Changes:
         if len(self._store.doomed) > DOOMED:
             self.sync()
         self.files.settle_bulk()
-        self._store.need_delflag("deleting a file")
+        self._need_one_version("deleting a file")
         if self._store.settings.ao:
             self.settle()
         draft = self.drafts.get(key)
@@ -573,7 +573,7 @@ class Changes:
         else:
             gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
         self._kv.append(key, b"", deleted=True)
-        self.files.doom(*gone, delete=True)
+        self.files.doom(*gone)
         self._store.index.assign(key, 0, old=gone[0])
         self._pop(key)
 
@@ -593,7 +593,7 @@ class Changes:
         ctime_ns  when that was; None: not noted, as within SOON of the last write: that is how
                   programs replace a file, and attributes would cost each of them an entry
         """
-        self._store.need_delflag("renaming a file")
+        self._need_one_version("renaming a file")
         if self._store.settings.ao:
             self._rename_ao(key, new)
             return
@@ -612,6 +612,14 @@ class Changes:
         self._kv.append(key, b"", deleted=True)
         self._store.index.assign(key, 0)
         self._pop(key)
+
+    def _need_one_version(self, what: str) -> None:
+        """Have all older inodes be marked deleted, before a name goes: with HAVEDUPS another
+        program would take one of them for the file."""
+        self._store.need_delflag(what)
+        if self._store.keeps_older:
+            self.sync()
+            self._store.mark_older()
 
     def _rename_ao(self, key: bytes, new: bytes) -> None:
         """ao: in place, while the inode is not synced, and where the new entry has its size."""

@@ -159,7 +159,14 @@ def let_compress(block: Superblock, *, compressed: bool) -> None:
 
 
 def new_superblock(
-    *, ao: bool, timemp: int, classic: bool, htalgo: int | None, compressed: bool = False
+    *,
+    ao: bool,
+    timemp: int,
+    classic: bool,
+    htalgo: int | None,
+    compressed: bool = False,
+    isz: int = ISZ,
+    havedups: bool = False,
 ) -> Superblock:
     """The superblock of a new data file: at most 31 variables, so that they lie in one sector.
 
@@ -167,13 +174,18 @@ def new_superblock(
     """
     if timemp < 1:
         raise ValueError(f"timemp must be at least 1 second, not {timemp}")
+    if not 56 <= isz <= MAX_ISZ or isz % 8:
+        raise ValueError(f"isz must be a multiple of 8 from 56 to {MAX_ISZ}, not {isz}")
+    if havedups and compressed:
+        raise ValueError("a container with compressed content has no HAVEDUPS")
     algorithm = (1 if classic else 2) if htalgo is None else htalgo
     if algorithm not in (hashing.MD5, hashing.XXH3, hashing.MURMUR3):
         raise ValueError(f"htalgo must be 1, 2 or 3, not {algorithm}")
     sbsize = SBSIZE if classic else 2 * HALF
     variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
     variables |= {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0}
-    variables |= {"ISZ": ISZ, "ITOTSZ": 0, "DTOTSZ": 0, "HAVEDUPS": 0, "HTALGO": algorithm}
+    variables |= {"ISZ": isz, "ITOTSZ": 0, "DTOTSZ": 0}
+    variables |= {"HAVEDUPS": int(havedups), "HTALGO": algorithm}
     variables |= {"CELLSZ": 1 if classic else 2, "HTFREE": 0, "HTDEL": 1}
     if ao:
         variables |= {"HAVEAO": 1, "TIMEMP": timemp}

@@ -1,0 +1,187 @@
+"""HAVEDUPS 1, read as the founding document has it: its iter skips deleted files and data entries.
+
+That reader is written here from the document and shares nothing with the product.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from container_checks import assert_sound, contents
+
+import winkfs
+from winkfs.container.datafile import DataFile
+
+FORMS = [pytest.param(True, id="classic"), pytest.param(False, id="new")]
+Life = Callable[[winkfs.Container], None]
+
+
+def variables(raw: bytes) -> dict[bytes, int]:
+    """Return the variables of the superblock, of two the newer."""
+    found: dict[bytes, int] = {}
+    for half in range(2 if raw[16:24] == (8192).to_bytes(8, "big") else 1):
+        at, block = half * 4096 + 8, {}
+        while raw[at : at + 8] != bytes(8):
+            name, value = struct.unpack_from(">8sq", raw, at)
+            block[name.rstrip()] = value
+            at += 16
+        if block.get(b"SBSEQ", 0) >= found.get(b"SBSEQ", 0):
+            found = block
+    return found
+
+
+def entries(raw: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield (delflag, key, value): KVDELFL 1, KEYREPR 1, VALREPR 2."""
+    block = variables(raw)
+    at = block[b"SBSIZE"]
+    while at < block[b"FILESIZE"]:
+        delflag, length = struct.unpack_from(">BH", raw, at)
+        key = raw[at + 3 : at + 3 + length]
+        (size,) = struct.unpack_from(">I", raw, at + 3 + length)
+        at += 7 + length
+        yield delflag, key, raw[at : at + size]
+        at += size + (4 if block.get(b"KVCKSUM") else 0)
+
+
+def iterate(base: Path) -> dict[bytes, int]:
+    """Return the files that the document's iter finds: name -> LSIZE; of a name the last counts."""
+    found = {}
+    for delflag, key, value in entries(Path(f"{base}.data").read_bytes()):
+        if not delflag and key.endswith(b"/I0"):
+            found[key[:-3]] = int.from_bytes(value[24:32], "big")
+    return found
+
+
+def counted(base: Path) -> bool:
+    """Return whether ENTRIES and AENTRIES are as the document has them."""
+    raw = Path(f"{base}.data").read_bytes()
+    flags = [delflag for delflag, _, _ in entries(raw)]
+    block = variables(raw)
+    return (block[b"ENTRIES"], block[b"AENTRIES"]) == (len(flags), flags.count(0))
+
+
+@pytest.fixture(params=FORMS)
+def base(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Make a container with HAVEDUPS 1 in which names have one, two and three live versions."""
+    made = tmp_path / "c"
+    with winkfs.create(made, havedups=True, classic=request.param) as c:
+        for version in range(3):
+            c.put_many([(f"n{i}", b"%d" % i * version, 5) for i in range(3 - version)])
+            c.sync()
+        c.put("solo", b"alone")
+    assert agrees(made)
+    flags = [f for f, k, _ in entries(Path(f"{made}.data").read_bytes()) if k == b"n0/I0"]
+    assert flags == [0, 0, 0]  # older versions stay
+    return made
+
+
+def agrees(base: Path) -> bool:
+    """Return whether the document's iteration finds what winkfs finds."""
+    with winkfs.open(base) as c:
+        ours = {name.encode(): len(c.read(name)) for name in c.names()}
+    return iterate(base) == ours and counted(base)
+
+
+def sound(base: Path) -> None:
+    with winkfs.open(base) as c:
+        assert_sound(base, contents(c))
+
+
+def rename(c: winkfs.Container) -> None:
+    c.rename("n0", "six")
+
+
+def rename_over(c: winkfs.Container) -> None:
+    c.rename("n0", "n1")
+
+
+def delete(c: winkfs.Container) -> None:
+    c.delete("n0")
+
+
+def delete_own(c: winkfs.Container) -> None:
+    c.put("n0", b"a fourth version, of this session")
+    c.append("n1", b"more")
+    c.delete("n0")
+
+
+def delete_last(c: winkfs.Container) -> None:
+    c.delete("solo")
+    c.put("n0", b"once more")
+    c.delete("n0")
+    c.put("n2", b"new")
+
+
+def put_again(c: winkfs.Container) -> None:
+    c.delete("n0")
+    c.sync()
+    c.put("n0", b"it is back")
+
+
+LIVES = [rename, rename_over, delete, delete_own, delete_last, put_again]
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: Life) -> None:
+    with winkfs.open(base, "a") as c:
+        life(c)
+    assert agrees(base)
+    sound(base)
+    before = iterate(base)
+    Path(f"{base}.idx").unlink()
+    winkfs.reindex(base)
+    assert iterate(base) == before
+    assert agrees(base)
+
+
+def killed(base: Path, life: Life, marked: int) -> int:
+    """Do the changes in a process that ends after the sync, with so many of its delflags set."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        before = DataFile._set_delflags
+
+        def dies(self: DataFile, start: int = 0, chosen: list[int] | None = None) -> None:
+            if chosen is None:
+                before(self, start)
+            elif chosen:
+                self.kv.mark_deleted(sorted(chosen)[len(chosen) - marked :])
+                os._exit(9)
+
+        DataFile._set_delflags = dies  # type: ignore[method-assign]
+        with winkfs.open(base, "a") as c:
+            life(c)
+            c.sync()
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("marked", [0, 1])
+@pytest.mark.parametrize("life", LIVES)
+def test_the_next_writer_marks_what_a_kill_left(base: Path, life: Life, marked: int) -> None:
+    """Killed after the sync, before its delflags, or with only the last of them set."""
+    assert killed(base, life, marked) == 9
+    with winkfs.open(base) as c:
+        expected = contents(c)
+    with winkfs.open(base, "a") as c:
+        assert contents(c) == expected
+    assert agrees(base)
+    sound(base)
+
+
+def test_names_that_others_left_unmarked_are_noted_and_reindex_marks_them(base: Path) -> None:
+    with winkfs.open(base, "a") as c:
+        c.engine.store.keeps_older = False  # a delete that marks the newest version only
+        c.delete("n0")
+    assert b"n0" in iterate(base)
+    report = winkfs.verify(base)
+    assert not report.problems
+    assert [note for note in report.notes if "2 older inodes" in note]
+    winkfs.reindex(base)
+    assert agrees(base)
+    assert not winkfs.verify(base).notes
