@@ -420,7 +420,8 @@ class Changes:
         pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
         if 56 + self._store.settings.form.pair * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode of {inode.size} bytes has no room for "
-                             "another extent (winkfs create --isz)", to_str(name_of(key)))  # fmt: skip
+                             "another extent (winkfs create --isz)",
+                             to_str(name_of(key)))  # fmt: skip
         self._promise(draft, len(data))
         self.drafts[key] = draft
         self._writer.append(draft, data)
