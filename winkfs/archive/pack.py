@@ -64,6 +64,7 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED
 
+SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
 UNCHANGEABLE: Final = (
@@ -165,13 +166,19 @@ def pack(
     if exists:
         # What was put stays, also where the rest fails: run again, it goes on from there.
         with contextlib.closing(open_container(target, "a")) as container:
-            _check_variant(container, ao, classic, compress)
-            chosen = Packer(container, report, count, progress, ratio).update(
-                reader, Mark.of(container, root), checksum=checksum
-            )
-            container.engine.save_catalog()
-            if whole and not report.failed and worth_keeping(container, report, chosen):
-                Mark(root, began, 0).keep(container)
+            try:
+                _check_variant(container, ao, classic, compress)
+                chosen = Packer(container, report, count, progress, ratio).update(
+                    reader, Mark.of(container, root), checksum=checksum
+                )
+                container.engine.save_catalog()
+                if whole and not report.failed and worth_keeping(container, report, chosen):
+                    Mark(root, began, 0).keep(container)
+            except Exception:
+                raise
+            except BaseException:  # a signal: to find out what it has broken off takes long
+                container.abort()
+                raise
     else:
         with _partial(target, ao=ao, classic=classic, compress=compress) as container:
             if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
@@ -293,7 +300,7 @@ def _partial(base: str, *, ao: bool, classic: bool, compress: str | None) -> Ite
                 yield container
             except BaseException:
                 with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
-                    container.close()
+                    container.abort()
                 raise
             container.close()
             try:
@@ -360,6 +367,7 @@ class Packer:
         self._other: Large | Copy | None = None
         self._ended = False
         self._waiting: dict[bytes, Row] = {}  # of an update: rows that are not put yet
+        self._synced = container.stored_bytes  # of an update: bytes up to its last sync
         self._size = 0
 
     def run(self, source: Source) -> None:
@@ -486,6 +494,10 @@ class Packer:
         self._container.put_rows(kept)
         self._waiting.clear()
         self._size = 0
+        stored = self._container.stored_bytes
+        if stored - self._synced > SYNCED:
+            self._container.sync()
+            self._synced = stored
 
     def _as_it_was(self, item: Item, *, compare: bool) -> bool:
         """Whether the container has the file; then what is said of it is brought up to date."""
