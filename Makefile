@@ -4,7 +4,9 @@ BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
 NATIVE := setup.py $(wildcard formats/winkformats/*.[ch])
 GO ?= go
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py
+SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
+  $(addprefix tests/container/test_,both_paths.py container_hostile.py)
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py scripts/sanitized.py
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -14,7 +16,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-versions test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -49,6 +51,9 @@ lint: system-test $(VENV)/.ready-test ## only format, lint, types
 test-bindings: $(VENV)/.ready-test ## all tests of the mount through libfuse 3, then libfuse 2
 	WINKMOUNT_BINDING=mfusepy $(BIN)/python -m pytest -n 2 tests/mount $(PYTEST)
 	WINKMOUNT_BINDING=fusepy $(BIN)/python -m pytest -n 2 tests/mount $(PYTEST)
+
+test-c: $(VENV)/.ready-test ## the C sources under ASAN and UBSAN (gcc), with hostile arrays and containers
+	$(BIN)/python -m scripts.sanitized $(SANITIZED) $(PYTEST)
 
 test-ledgerq: $(VENV)/.ready-test ## winkfs and LedgerQ on one queue: LEDGERQ=FOLDER of its sources, GO=go
 	LEDGERQ='$(LEDGERQ)' GO='$(GO)' $(BIN)/python -m pytest tests/stores/ledgerq_real.py $(PYTEST)

@@ -101,10 +101,10 @@ FUNCTION(inodes)
     const int64_t *pos = b[1].buf;
     int64_t *pointers = b[2].buf, *sizes = b[3].buf;
     for (Py_ssize_t i = 0; good && i < AHEAD && i < n; i++)
-        bring(f.data, f.limit, pos[i], isz + LINE);
+        bring(f.data, f.limit, pos[i], isz);
     for (Py_ssize_t i = 0; good && i < n; i++) {
         if (i + AHEAD < n)
-            bring(f.data, f.limit, pos[i + AHEAD], isz + LINE);
+            bring(f.data, f.limit, pos[i + AHEAD], isz);
         PyObject *key = PyList_GET_ITEM(keys, i);
         good = PyBytes_Check(key);
         if (!good)
@@ -137,7 +137,7 @@ FUNCTION(contents)
     const int64_t *pos = b[1].buf, *sizes = b[2].buf;
     for (Py_ssize_t i = 0; good && i < n; i++) {
         if (i + AHEAD < n)
-            bring(f.data, f.limit, pos[i + AHEAD], sizes[i + AHEAD] + LINE);
+            bring(f.data, f.limit, pos[i + AHEAD], sizes[i + AHEAD]);
         PyObject *value = pos[i] > 0 ? content(&f, pos[i], sizes[i]) : NULL;
         if (value)
             good = PyList_SetItem(found, i, value) == 0; /* an IndexError of a shorter list */

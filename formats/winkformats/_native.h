@@ -47,11 +47,14 @@ static inline void put16(uint8_t *p, uint32_t v)
     p[1] = (uint8_t)v;
 }
 
+/* Ask for the bytes from `pos` on, `size` and a line, as far as there are any. Both come from files:
+ * nothing is added to a size that is not bounded. */
 static inline void bring(Bytes data, int64_t limit, int64_t pos, int64_t size)
 {
     if (pos < 0 || pos > limit)
         return;
-    size = size < limit - pos ? size : limit - pos;
+    int64_t left = limit - pos;
+    size = size < left - LINE ? size + LINE : left;
     for (int64_t i = 0; i < size && i < LINES * LINE; i += LINE)
         __builtin_prefetch(data + pos + i);
 }

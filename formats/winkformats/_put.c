@@ -192,7 +192,7 @@ static bool encode_all(const Batch *b)
         at += size;
         if (b->attrs.items) {
             Text text = b->attrs.texts[i];
-            put64(pair, (int64_t)b->base + at);
+            put64(pair, (int64_t)(b->base + (uint64_t)at));
             put64(pair + b->pair - 8, -text.size);
             pair += b->pair;
             size = b->ends[e++] - at;
@@ -204,7 +204,7 @@ static bool encode_all(const Batch *b)
             p += size;
             at += size;
         }
-        put64(pair, (int64_t)b->base + place);
+        put64(pair, (int64_t)(b->base + (uint64_t)place));
         put64(pair + b->pair - 8, b->data.texts[i].size);
         pair += b->pair;
         Text key = b->keys.texts[i];

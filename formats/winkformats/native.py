@@ -12,7 +12,7 @@ import os
 from typing import Any, Final
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 8  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 9  # of the C sources: one that was built of older ones is not used
 
 
 def built() -> Any:

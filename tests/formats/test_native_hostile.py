@@ -1,0 +1,285 @@
+"""Each compiled function with arrays, buffers and containers that are wrong in every way: it
+answers, or raises. `make test-c` runs this under sanitizers, which see what goes wrong behind."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import winkfs
+from winkformats import native
+
+code = native.built()
+pytestmark = pytest.mark.skipif(code is None, reason="the compiled path was not built here")
+INT64 = 1 << 63
+EDGES = [
+    0,
+    1,
+    -1,
+    7,
+    8,
+    63,
+    64,
+    65,
+    255,
+    4096,
+    1 << 16,
+    1 << 31,
+    1 << 32,
+    INT64 - 1,
+    INT64 - 64,
+    INT64 - 65,
+    -INT64,
+    -INT64 + 1,
+    1 << 62,
+]
+TURNS = 400
+WRONG: list[Any] = [None, 5, "x", b"", b"x", [], [b"x"], [None], (1,), np.zeros(3), object()]
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """What the functions may raise."""
+    with suppress(ValueError, TypeError, IndexError, OverflowError, MemoryError):
+        yield
+
+
+def numbers(rng: random.Random, n: int, near: int = 1 << 16) -> npt.NDArray[np.int64]:
+    """Edges, and numbers around the size of a buffer; an array that ends where its memory does."""
+    chosen = [
+        rng.choice(EDGES) if rng.random() < 0.5 else rng.randrange(-9, near + 9) for _ in range(n)
+    ]
+    return np.array(chosen, np.int64)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A container's bytes, its index, and where its inodes are."""
+    base = tmp_path_factory.mktemp("stored") / "c"
+    with winkfs.create(base) as c:
+        c.put_many((f"n{i}", b"%d" % i * (i % 50 + 1)) for i in range(60))
+        c.put("large", bytes(9000))
+        c.put("attributed", b"x", mode=0o600)
+    with winkfs.open(base) as c:
+        assert isinstance(c, winkfs.Container)
+        store = c.engine.store
+        keys = [f"n{i}/I0".encode() for i in range(60)] + [b"large/I0", b"attributed/I0"]
+        assert store.index.base is not None
+        return {
+            "data": Path(f"{base}.data").read_bytes(),
+            "table": Path(f"{base}.idx").read_bytes(),
+            "isz": store.inode_size,
+            "pairoff": store.settings.pairoff,
+            "keys": keys,
+            "contid": store.kv.layout.contid,
+            "pos": [store.index.lookup(key) for key in keys],
+            "first": store.index.base.offset,
+            "htsize": store.index.base.shape.htsize,
+        }
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """A copy with some bytes changed, or cut short."""
+    copy = bytearray(data)
+    for _ in range(rng.choice([0, 1, 3, 30])):
+        at = rng.randrange(len(copy))
+        copy[at : at + 8] = rng.choice(
+            [b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8), rng.randbytes(8)]
+        )
+    return bytes(copy[: rng.randrange(len(copy) + 1)] if rng.random() < 0.3 else copy)
+
+
+def test_the_sanitized_build_is_the_one_that_runs() -> None:
+    assert (os.environ.get("WINKFS_SANITIZED") == "1") == ("sanitized" in code.__file__)
+
+
+FUNCTIONS = [n for n in dir(code) if not n.startswith("_") and n != "VERSION"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_of_wrong_types_and_numbers_are_refused(name: str) -> None:
+    rng = random.Random(1)
+    call = getattr(code, name)
+    for count in range(14):
+        for _ in range(30):
+            given = [rng.choice([*WRONG, *EDGES, numbers(rng, 3)]) for _ in range(count)]
+            with refused():
+                call(*given)
+
+
+def test_hashes_of_hostile_parts() -> None:
+    rng = random.Random(2)
+    for _ in range(TURNS):
+        data = rng.randbytes(rng.randrange(300))
+        n = rng.randrange(6)
+        into = np.zeros(rng.choice([n, n, n, n + 1]), np.uint64)
+        seeds = rng.choice([None, np.zeros(n, np.uint64), np.zeros(n + 1, np.uint64)])
+        with refused():
+            code.hash_at(data, numbers(rng, n, 300), numbers(rng, n, 300), seeds, into)
+        with refused():
+            code.hash_each([rng.randbytes(k) for k in range(rng.randrange(40))], seeds)
+        with refused():
+            code.hash_each(rng.choice(WRONG), seeds)
+
+
+def test_the_walk_over_damaged_entries(stored: dict[str, Any]) -> None:
+    rng = random.Random(3)
+    for _ in range(TURNS):
+        data = damaged(rng, stored["data"][8192:])
+        rows, end = code.walk(data)
+        assert 0 <= end <= len(data) and len(rows) % 24 == 0
+    for size in range(64):
+        code.walk(b"\xff" * size)
+
+
+def test_cells_that_are_hostile(stored: dict[str, Any]) -> None:
+    rng = random.Random(4)
+    for _ in range(TURNS):
+        cells = rng.randbytes(16 * rng.randrange(40))
+        n = rng.randrange(5)
+        s = numbers(rng, n).view(np.uint64)
+        found = [np.zeros(rng.choice([n, n, n + 1]), np.int64) for _ in range(2)]
+        with refused():
+            code.find_many(
+                cells,
+                rng.choice([len(cells) // 16, *EDGES]),
+                rng.choice(EDGES),
+                rng.choice(EDGES),
+                s,
+                numbers(rng, n).view(np.uint64),
+                *found,
+            )
+
+
+def test_inodes_and_contents_of_damaged_containers(stored: dict[str, Any]) -> None:
+    rng = random.Random(5)
+    keys, n = stored["keys"], len(stored["keys"])
+    for _ in range(TURNS):
+        data = damaged(rng, stored["data"])
+        limit = rng.choice([len(data), len(data), len(data), *EDGES])
+        isz = rng.choice([stored["isz"]] * 4 + EDGES)
+        form = data, limit, isz, rng.choice([stored["pairoff"], 0]), stored["contid"]
+        pos = np.array(stored["pos"], np.int64)
+        some = [i for i in range(n) if rng.random() < 0.2]
+        pos[some] = numbers(rng, len(some), len(data))
+        pointers, sizes = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        with refused():
+            code.inodes(*form, keys, pos, pointers, sizes)
+        pointers[some] = numbers(rng, len(some), len(data))
+        sizes[rng.sample(range(n), 9)] = numbers(rng, 9, len(data))
+        with refused():
+            code.contents(*form, pointers, sizes, [None] * rng.choice([n, n, 3]))
+
+
+def test_a_reader_of_damaged_files(stored: dict[str, Any]) -> None:
+    rng = random.Random(6)
+    names = ["n1", "n59", "large", "attributed", "", "x" * 3000, "\udc80", b"n1/I0", b"", 5, None]
+    for _ in range(TURNS):
+        data, table = damaged(rng, stored["data"]), damaged(rng, stored["table"])
+        overlay = {
+            key: rng.choice([*EDGES, stored["pos"][0]]) for key in rng.sample(stored["keys"], 3)
+        }
+        with refused():
+            read = code.reader(
+                data,
+                rng.choice([len(data), *EDGES]),
+                rng.choice([stored["isz"], 80, 2048]),
+                stored["pairoff"],
+                stored["contid"],
+                table,
+                rng.choice([stored["first"]] * 3 + EDGES),
+                rng.choice([stored["htsize"]] * 3 + EDGES),
+                0,
+                1,
+                rng.choice([{}, overlay]),
+                ([], {}),
+                -1,
+                -1,
+                rng.choice([-1, -1, 0, len(data) - 8, *EDGES]),
+                0,
+                (1 << 64) - 1,
+            )
+            for name in names:
+                with refused():
+                    read(name)
+                with refused():
+                    read(name, rng.choice(EDGES))
+
+
+def test_files_that_are_put_with_hostile_columns() -> None:
+    rng = random.Random(7)
+    for _ in range(TURNS):
+        n, each = rng.randrange(4), rng.choice([2, 3])
+        keys = [b"k%d/I0" % i for i in range(n)]
+        data = [rng.randbytes(rng.choice([0, 5, 300])) for _ in range(n)]
+        attrs = [bytes(24)] * n if each == 3 else None
+        isz = rng.choice([128, 128, 128, *EDGES])
+        right = []
+        at = 0
+        for i in range(n):
+            for size in [15 + len(data[i]), *([39] if each == 3 else []), 11 + len(keys[i]) + 128]:
+                at += size
+                right.append(at)
+        ends = np.array(right, np.int64) if rng.random() < 0.5 else numbers(rng, each * n, 500)
+        fileids = rng.choice([np.arange(1, n + 1), numbers(rng, n)]).astype(np.int64)
+        with refused():
+            code.encode(
+                rng.choice([8192, *EDGES]),
+                isz,
+                rng.choice([0, 1]),
+                99,
+                ends,
+                fileids,
+                numbers(rng, n),
+                numbers(rng, n),
+                keys,
+                data,
+                attrs,
+                rng.choice([0, 1]),
+            )
+        pairs = [
+            rng.choice(
+                [("a", b"1"), (b"a", b"2"), ("a\0", b""), ("\udc80", b""), (1, 2), None, ("a",)]
+            )
+            for _ in range(n)
+        ]
+        with refused():
+            code.pairs(pairs, np.zeros(n, np.int64), np.zeros(rng.choice([n, n + 1]), np.int64))
+        with refused():
+            code.size_of(pairs, rng.choice(EDGES))
+
+
+def test_files_of_a_tree_with_hostile_arguments(tmp_path: Path) -> None:
+    rng = random.Random(8)
+    for i in range(5):
+        (tmp_path / f"f{i}").write_bytes(bytes(i * 100))
+    (tmp_path / "d").mkdir()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(100):
+            names = rng.sample([b"f0", b"f1", b"f4", b"d", b"none", b"", b"x" * 300, b".."], 3)
+            folders = np.array([rng.choice([fd, fd, -1, 1 << 20]) for _ in names], np.int64)
+            buffer = bytearray(rng.choice([0, 10, 1000]))
+            with refused():
+                code.read_files(
+                    folders,
+                    names,
+                    b"fdf",
+                    rng.choice([0, 1]),
+                    0,
+                    0,
+                    rng.choice([0, 5, 500, *EDGES]),
+                    rng.choice(EDGES),
+                    buffer,
+                )
+            assert code.names_in(rng.choice([fd, -1, 1 << 20])) is None or True
+    finally:
+        os.close(fd)
