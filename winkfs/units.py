@@ -25,9 +25,9 @@ NAMED: Final = 3  # files with such a time that are named
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE)
-NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE | re.ASCII)
+NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 FAR: Final = 10**40  # seconds: nobody needs a time beyond
 FAR_SPAN: Final = 9_000_000_000  # seconds, 285 years: a longer span does not end
 

@@ -18,6 +18,7 @@ from seam import Call, disk_calls
 
 import winkfs
 from winkformats import native
+from winkformats.disk import paths
 from winkformats.errors import CorruptError, FormatError
 from winkfs import Refusal
 from winkfs.container.repair import repair, rollback
@@ -649,3 +650,18 @@ def test_entries_that_lie_where_a_second_superblock_would_are_left_alone(
     repair(base, apply=True)
     assert files_of(base) == truth
     assert winkfs.verify(base).problems == []
+
+
+def test_a_path_that_begins_like_a_scheme_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a salvage, which leaves nothing behind it."""
+    monkeypatch.chdir(tmp_path)
+    for base in ("salvage:x", "salvage:0", "sim:1"):
+        with winkfs.create(base) as c:
+            c.put("a", b"1")
+        before = dict(paths._schemes)
+        assert salvage(f"{base}.data", f"{base}2").files == 1
+        assert paths._schemes == before
+        with winkfs.open(f"{base}2") as c:
+            assert c.read("a") == b"1"

@@ -186,7 +186,8 @@ def test_a_value_of_another_type_is_refused_in_one_line(kind: str, value: Any) -
 @pytest.mark.parametrize(
     ("kind", "text", "wanted"),
     [
-        ("int64", b" +7 ", b"7"), ("int64", b"007", b"7"), ("int64", b"7.0", None),
+        ("int64", b"+7", b"7"), ("int64", b" 7", None), ("int64", b"007", b"7"),
+        ("int64", b"7.0", None),
         ("int64", b"9223372036854775808", None), ("int64", b"", None), ("int64", b"9" * 5000, None),
         ("float64", b"1", b"1.0"), ("float64", b"1e999", b"inf"), ("float64", b"x", None),
         ("bool", b" TRUE", b"true"), ("bool", b"1", b"true"), ("bool", b"0", b"false"),
@@ -361,3 +362,25 @@ def test_hostile_blocks_are_refused_or_of_the_right_length(kind: str, distinct: 
             continue
         assert len(column) == len(column.texts()) == 64
     assert refused > len(raw) / 2
+
+
+@pytest.mark.parametrize(
+    "text", [b"1_000", b" 1", b"1 ", b"1_0", b"", b"\xd9\xa1", b"0x1", b"1.0", b"--1"]
+)
+def test_a_text_that_python_takes_for_a_whole_number_is_none(text: bytes) -> None:
+    assert canonical("int64", text) is None
+    assert to_value("int64", text) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"1_0.5", b" 1.5", b"1.5\n", b"1e1_0", b"", b".", b"in f", b"\xd9\xa1"]
+)
+def test_a_text_that_python_takes_for_a_number_is_none(text: bytes) -> None:
+    assert canonical("float64", text) is None
+    assert to_value("float64", text) is None
+
+
+def test_numbers_are_decimal() -> None:
+    assert [to_value("int64", text) for text in (b"0", b"-7", b"+7", b"007")] == [0, -7, 7, 7]
+    for text in (b"1", b"-1.5", b"+.5", b"5.", b"1e-3", b"1E400", b"inf", b"-inf", b"nan"):
+        assert canonical("float64", text) is not None, text

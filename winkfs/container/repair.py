@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -270,10 +271,9 @@ class _Repair:
             found.bare.append(to_str(name_of(key)))
             found.steps.append(f"give {found.bare[-1]} the default attributes: its are damaged")
 
-    def _served(self) -> Container:
+    def _served(self) -> AbstractContextManager[Container]:
         """What is looked at; without what lies behind its end, as of a writer that was killed."""
-        base = served(self._base + ".data", self._block, self._end)
-        return Container(base, "r", mapped=False)
+        return served(self._base + ".data", self._block, self._end)
 
     # --- the changes ---
 

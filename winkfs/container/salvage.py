@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from winkformats.disk.paths import locate, open_file, register
+from winkformats.disk.paths import locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
 from winkformats.disk.storage import Info, Kind, Storage
 from winkformats.errors import CorruptError, FormatError
@@ -30,7 +32,6 @@ from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
 
-SCHEME: Final = "salvage"
 LOST: Final = "lost+found"
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
@@ -44,7 +45,6 @@ SANE_NUMBERS: Final[dict[str, Sequence[int]]] = {
     "TIMEMP": range(1, 1 << 31),
 }  # fmt: skip
 Firsts = dict[Layout, int]  # where the first good entry of each stands
-_files: Final[dict[str, tuple[str, bytes]]] = {}  # number -> path, the start to read it with
 
 
 @dataclass
@@ -82,8 +82,7 @@ def salvage(
     path = _data_file(os.fspath(file))
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
-    base = served(path, head)
-    with Container(base, "r", mapped=False) as source:
+    with served(path, head) as source:
         if not source.engine.store.kv.layout.checksum:
             _find_inodes(source)
         target = base_of(out)
@@ -234,8 +233,9 @@ def _reads(storage: Storage, block: Superblock, firsts: Firsts) -> int:
 # --- the file as a container ---
 
 
-def served(path: str, block: Superblock, end: int | None = None) -> str:
-    """BASE of a container that is the file behind another superblock, and nothing else.
+@contextlib.contextmanager
+def served(path: str, block: Superblock, end: int | None = None) -> Iterator[Container]:
+    """A container that is the file behind another superblock, and nothing else; to be read.
 
     end   where its entries end; None: with the file
     """
@@ -245,16 +245,19 @@ def served(path: str, block: Superblock, end: int | None = None) -> str:
     for name in ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID"):
         head.pop(name, None)  # nothing that could vouch for anything
     head["FILESIZE"] = max(size, head["SBSIZE"])
-    number = str(len(_files))
-    _files[number] = path, b"".join(head.images())
-    return f"{SCHEME}:{number}/file"
+    scheme, start = f"salvage-{secrets.token_hex(8)}", b"".join(head.images())
+    with (
+        registered(scheme, partial(_OneFile, path, start)),
+        Container(f"{scheme}:/file", "r", mapped=False) as source,
+    ):
+        yield source
 
 
 class _OneFile(PosixDirectory):
     """A directory in which there is a data file only, with another start than it has."""
 
-    def __init__(self, path: str) -> None:
-        self._file, self._head = _files[path.removeprefix(f"{SCHEME}:")]
+    def __init__(self, file: str, head: bytes, path: str) -> None:
+        self._file, self._head = file, head
         super().__init__(path)
 
     def open(
@@ -272,9 +275,6 @@ class _OneFile(PosixDirectory):
 
     def exists(self, name: str) -> bool:
         return name == "file.data"
-
-
-register(SCHEME, _OneFile)
 
 
 # --- copying ---

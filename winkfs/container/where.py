@@ -47,7 +47,7 @@ from winkfs.names import after, to_bytes
 
 BUILTIN: Final = {"path": "string", "size": "int64", "mtime": "timestamp", "ftype": "int64"}
 TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])
+    r"""\s*(?:(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(?![\w.])
     |(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
     |`(?P<quoted>[^`]+)`
     |(?P<word>[^\W\d][\w.]*(?:-[^\W\d][\w.]*)*)
@@ -517,7 +517,7 @@ class _Parser:
         if word := self._take("key", "true", "false"):
             return word == "true"
         if (number := self._take("number")) is not None:
-            whole = re.fullmatch(r"[+-]?\d+", number) and len(number) <= DIGITS
+            whole = re.fullmatch(r"[+-]?[0-9]+", number) and len(number) <= DIGITS
             return int(number) if whole else float(number)
         if self._tokens[self._next][:2] == ("key", "null"):
             self._fail("compares with null, which is true of no file: say is null,")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
@@ -23,6 +23,16 @@ _schemes: Final[dict[str, Factory]] = {}  # by scheme and colon
 def register(scheme: str, factory: Factory) -> None:
     """Have `factory` make the directories of all paths that begin with `scheme` and a colon."""
     _schemes[f"{scheme}:"] = factory
+
+
+@contextlib.contextmanager
+def registered(scheme: str, factory: Factory) -> Iterator[None]:
+    """`register` for a `with` block. `scheme`: one that no path of this machine begins with."""
+    register(scheme, factory)
+    try:
+        yield
+    finally:
+        del _schemes[f"{scheme}:"]
 
 
 def scheme_of(path: str) -> str:

@@ -60,6 +60,11 @@ MICROSECOND: Final = timedelta(microseconds=1)
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 ROWS: Final = 2048  # of an Arrow batch that are put together
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
+INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
+DECIMAL: Final = re.compile(
+    rb"[+-]?(?:[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)",
+    re.IGNORECASE,
+)
 TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
@@ -283,10 +288,16 @@ def _bytes_text(value: Any) -> bytes:
 
 
 def _to_int(text: bytes) -> int:
-    value = int(text)
+    value = int(text) if INTEGER.fullmatch(text) else MOST + 1
     if not LEAST <= value <= MOST:
         raise ValueError
     return value
+
+
+def _to_float(text: bytes) -> float:
+    if not DECIMAL.fullmatch(text):
+        raise ValueError
+    return float(text)
 
 
 def _to_bool(text: bytes) -> bool:
@@ -326,7 +337,7 @@ TO_TEXT: Final[dict[str, Callable[[Any], bytes]]] = {
 }  # fmt: skip
 TO_VALUE: Final[dict[str, Callable[[bytes], Any]]] = {
     "string": bytes.decode, "binary": bytes, "bool": _checked_bool, "int64": _to_int,
-    "float64": float, "timestamp": _to_time, "list<string>": _to_list,
+    "float64": _to_float, "timestamp": _to_time, "list<string>": _to_list,
 }  # fmt: skip
 
 
