@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -266,6 +267,22 @@ def test_backups_under_load_that_are_killed_show_a_whole_sync(tmp_path: Path, so
         writer.wait()
 
 
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    base, dest = tmp_path / "c", tmp_path / "b"
+    with winkfs.create(base) as made:
+        made.put_many((f"big{i}", os.urandom(1 << 20)) for i in range(60))
+    command = [sys.executable, "-m", "winkfs", "backup", str(base), str(dest)]
+    copier = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    for _ in range(1000):
+        if (tmp_path / "b.partial.data").exists():
+            break
+        time.sleep(0.01)
+    copier.send_signal(signal.SIGINT)
+    _, err = copier.communicate(timeout=30)
+    assert (copier.returncode, err) == (130, "winkfs: interrupted\n")
+    assert not list(tmp_path.glob("b.*"))
+
+
 # --- refused, reported ---
 
 
@@ -280,8 +297,11 @@ def test_what_is_no_backup_is_left_alone(tmp_path: Path) -> None:
     for dest in ("other", "folder", "broken"):
         with pytest.raises(FileExists):
             backup(base, tmp_path / dest)
-    with pytest.raises(Refusal, match="itself"):
-        backup(base, f"{tmp_path}/./c")
+    for dest in ("./c", "c/below"):
+        with pytest.raises(Refusal, match="itself"):
+            backup(base, f"{tmp_path}/{dest}")
+    with pytest.raises(Refusal, match="earlier states"):
+        backup(base, tmp_path / "new", state=1)
     with pytest.raises(FileNotFoundError):
         backup(tmp_path / "missing", tmp_path / "new")
     assert not (tmp_path / "new.data").exists() and not (tmp_path / "new.lock").exists()

@@ -32,7 +32,7 @@ from winkfs.container.datafile import end_of, remove_files
 from winkfs.container.frames import entries_of
 from winkfs.container.ondisk.data import UNNAMED, Settings
 from winkfs.container.ondisk.idx import covered_by
-from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.reindex import reindex
 from winkfs.container.store import Store
@@ -136,8 +136,9 @@ class _ContainerBackup:
         self.done = Backup("container")
 
     def run(self, state: int) -> Backup:
-        if absolute(self._base) == absolute(self._dest):
-            raise Refusal("is the container itself: give another path", self._dest)
+        if f"{absolute(self._dest)}/".startswith(f"{absolute(self._base)}/"):
+            raise Refusal("is the container itself, or below its name: give another path",
+                          self._dest)  # fmt: skip
         if not locate(self._base)[0].exists(locate(self._base)[1] + DATA):
             raise NoSuchFile("no such container (there is no BASE.data)", self._base)
         self._check_free()
@@ -150,6 +151,8 @@ class _ContainerBackup:
                 self._copy(stack, lock, state)
         finally:
             lock.release()
+            if not self._directory.exists(self._name + DATA):
+                self._directory.unlink(self._name + SUFFIX)
         return self.done
 
     def _check_free(self) -> None:
@@ -345,7 +348,7 @@ class _ContainerBackup:
         for suffix in DERIVED:
             if directory.exists(part + suffix):
                 directory.rename(part + suffix, name + suffix)
-        directory.unlink(part + ".lock")
+        directory.unlink(part + SUFFIX)
         directory.sync()
 
     # --- states ---
