@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap
 from winkformats.disk.room import has_ample_memory
+from winkformats.kv.superblock import MAGIC
 from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
@@ -26,6 +27,7 @@ from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.numbers import Numbers
+from winkfs.mounting.owncopy import OwnCopies
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
@@ -74,6 +76,7 @@ class ContainerSource:
         self._keeps_times = settings.attrs and settings.nanoseconds and not settings.ao
         self.kept = KEPT if has_ample_memory() else FEW_KEPT
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
+        self._copies = OwnCopies()
         self._clamped = Clamped()  # times that no file can have
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
         self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
@@ -320,6 +323,7 @@ class ContainerSource:
     def _drop(self, id: int) -> None:
         """Let go of a file without users, except a spool that is still needed."""
         self.names.changes.let_go(-id)
+        self._copies.pop(id, None)
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             if spool.dirty and not spool.orphan:
@@ -571,6 +575,8 @@ class ContainerSource:
     def append(self, fresh: Draft, offset: int, data: bytes, now_ns: int) -> bool:
         if not self._is_fresh(fresh) or offset != fresh.body + len(fresh.tail):
             return False
+        if offset == 0 or self._copies:
+            self._refuse_own_copy(fresh.fileid, offset, data)
         self._need_room(len(data))
         return self.names.engine.grow(fresh, data, now_ns)
 
@@ -617,9 +623,15 @@ class ContainerSource:
             for offset, data in pieces:
                 spool.write(offset, data)
             return
+        for offset, data in pieces:
+            self._refuse_own_copy(id, offset, data)
         path = self.places[id]
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
         self.names.engine.write_many(key_at(path), pieces, mtime_ns)
+
+    def _refuse_own_copy(self, id: int, offset: int, data: bytes) -> None:
+        if id in self._copies or (offset == 0 and data.startswith(MAGIC)):
+            self._copies.check(self.names.store, id, offset, data, self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)
@@ -643,9 +655,12 @@ class ContainerSource:
         self._need_room(size)
 
     def promise(self, id: int, size: int) -> bool:
-        """Not for spools, nor where an overwrite may be a copy, or a gap zeros."""
+        """Not for spools, nor where an overwrite may be a copy, or a gap zeros, nor for a copy of
+        the data file, of which a part is refused."""
         settings, changes = self.names.store.settings, self.names.changes
         if (self._spools and id in self._spools) or not (settings.pairoff and settings.holes):
+            return False
+        if id in self._copies:
             return False
         self._need_room(size)
         held = changes.held.get(id)

@@ -1,0 +1,52 @@
+"""Copies of a container's own data file that are written into its mount.
+
+Such a copy would never end: the file grows by what is copied. Where a file begins with the
+superblock of the container, all that the container grew by since is kept out of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from winkformats.kv.superblock import MAGIC, PAIR, SECTOR
+from winkfs.errors import Refusal
+from winkfs.names import to_str
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
+
+log = logging.getLogger("winkfs.mount")
+PROBE: Final = 512  # bytes that are compared at a time
+
+
+class OwnCopies(dict[int, int]):
+    """id of a file that begins as the data file does -> size of the data file at that time."""
+
+    def check(self, store: Store, id: int, offset: int, data: bytes, path: bytes) -> None:
+        """Before a write. Raises Refusal EFBIG for what the data file got since the copy began."""
+        storage = store.kv.storage
+        if offset == 0 and self._begins(store, data):
+            self[id] = storage.size()
+        start = max(offset, self.get(id, offset + len(data)))
+        ours = memoryview(data)[start - offset :] if start < offset + len(data) else b""
+        if _shared(bytes(ours), storage.read(start, len(ours)) if ours else b""):
+            what = "the container's own data file, which grows by this copy: it ends at"
+            log.warning("%s: %s %d bytes", to_str(path), what, self[id])
+            raise Refusal(os.strerror(errno.EFBIG), to_str(path), number=errno.EFBIG)
+
+    @staticmethod
+    def _begins(store: Store, data: bytes) -> bool:
+        contid = store.settings.contid
+        mine = not contid or PAIR.pack(b"CONTID  ", contid) in data[:SECTOR]
+        return data[: len(MAGIC)] == MAGIC and mine
+
+
+def _shared(one: bytes, other: bytes) -> bool:
+    """Whether a part of these is the same, but for zeros, which are room that was reserved."""
+    return any(
+        one[at : at + PROBE] == other[at : at + PROBE] and any(one[at : at + PROBE])
+        for at in range(0, len(one), PROBE)
+    )
