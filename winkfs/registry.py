@@ -1,6 +1,6 @@
 """Registry: what is done with a path of any kind of store: open, verify, reindex, pack.
 
-The kinds themselves, and how one is registered: `winkfs.kinds`, whose names are here, too.
+The kinds themselves, and how one is registered: `winkfs.stores.kinds`, whose names are here, too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from winkfs.errors import DamageWarning, ReadOnly, warn_of_damage
-from winkfs.kinds import Kind as Kind
-from winkfs.kinds import find_kind as find_kind
-from winkfs.kinds import kind_named
-from winkfs.kinds import kind_of as kind_of
-from winkfs.kinds import kinds_with as kinds_with
-from winkfs.kinds import register as register
+from winkfs.stores.kinds import Kind as Kind
+from winkfs.stores.kinds import find_kind as find_kind
+from winkfs.stores.kinds import kind_named
+from winkfs.stores.kinds import kind_of as kind_of
+from winkfs.stores.kinds import kinds_with as kinds_with
+from winkfs.stores.kinds import register as register
 
 if TYPE_CHECKING:
     from winkfs.archive.pack import PackReport

@@ -10,8 +10,8 @@ import pytest
 
 import winkfs
 import winkfs.dataset
-from winkfs import kinds
 from winkfs.errors import Refusal
+from winkfs.stores import kinds
 from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.messagestore import create as create_messages

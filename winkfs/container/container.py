@@ -33,7 +33,6 @@ from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.scan import scan
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.kinds import refuse_other
 from winkfs.names import (
     INODE,
     Name,
@@ -46,6 +45,7 @@ from winkfs.names import (
     to_strs,
 )
 from winkfs.reader import Problem, Reader
+from winkfs.stores.kinds import refuse_other
 from winkfs.units import as_content, as_int, checked_ns, to_ns
 
 Data = bytes | bytearray | memoryview

@@ -72,7 +72,7 @@ def create(
     raises    FileExists where there is one, or another store; Refusal for other folders, and for a
               queue that is there and is not read by priority; OSError
     """
-    from winkfs.kinds import refuse_other  # a queue that is there opens without
+    from winkfs.stores.kinds import refuse_other  # a queue that is there opens without
 
     path = os.fspath(path)
     refuse_other(path, "queue")

@@ -24,7 +24,7 @@ from winkformats.errors import CorruptError
 from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.kinds import refuse_other
+from winkfs.stores.kinds import refuse_other
 
 FOLDERS: Final = ("data", "blob", "generations")
 NUMBER: Final = re.compile(r"[0-9a-f]{16}")

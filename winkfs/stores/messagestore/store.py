@@ -43,7 +43,7 @@ from winkformats.messagestore.segment import ID
 from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.kinds import refuse_other
+from winkfs.stores.kinds import refuse_other
 from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.recovery import (

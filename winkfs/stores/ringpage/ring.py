@@ -39,8 +39,8 @@ from winkformats.ringpage.page import (
 from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.datafile import give_name
 from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
-from winkfs.kinds import refuse_other
 from winkfs.names import DATA
+from winkfs.stores.kinds import refuse_other
 from winkfs.stores.ringpage.pages import Pages, is_buffer, open_buffer
 from winkfs.units import as_content, as_int
 
