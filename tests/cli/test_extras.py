@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.extras import EXTRAS
+from winkfs.errors import EXTRAS
 
 # Runs code without some packages.
 WITHOUT = """

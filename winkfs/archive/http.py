@@ -14,8 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from winkfs.errors import Refusal
-from winkfs.extras import need
+from winkfs.errors import Refusal, need
 
 QUOTED: Final = 40  # bytes of a wrong line that a message quotes
 UNPACKED: Final = 1 << 30  # bytes that any body may unpack to

@@ -27,8 +27,7 @@ from winkfs.container.ondisk.typed import (
     times_of_arrow,
 )
 from winkfs.container.writemany import Row
-from winkfs.errors import Refusal
-from winkfs.extras import need
+from winkfs.errors import Refusal, need
 from winkfs.names import MAX_NAME
 from winkfs.units import nearest_ns
 

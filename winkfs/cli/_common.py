@@ -19,8 +19,7 @@ import click
 
 from winkformats.errors import FormatError
 from winkfs import units
-from winkfs.errors import Refusal, WinkError
-from winkfs.extras import advice
+from winkfs.errors import Refusal, WinkError, advice
 from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
 from winkfs.names import shown as path_of_name
 

@@ -28,8 +28,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from winkformats.errors import CorruptError
-from winkfs.errors import Refusal
-from winkfs.extras import advice
+from winkfs.errors import Refusal, advice
 
 COMPRESSED: Final = 32  # bit of INCOMPAT
 COMPRESS: Final = "COMPRESS"

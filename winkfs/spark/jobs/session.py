@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from winkformats.errors import FormatError
-from winkfs.errors import Refusal
-from winkfs.extras import advice
+from winkfs.errors import Refusal, advice
 from winkfs.spark.session import compiled
 
 if TYPE_CHECKING:

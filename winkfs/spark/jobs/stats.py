@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.dataset.snapshot import snapshot
-from winkfs.extras import need
+from winkfs.errors import need
 from winkfs.spark.jobs.reading import read
 from winkfs.spark.jobs.session import guarded
 from winkfs.units import UNITS, size_text
