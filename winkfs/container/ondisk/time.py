@@ -95,6 +95,9 @@ class DerivedTimes:
 class TimeIndex:
     """The marks of a container, in memory: one for every TIMEMP seconds in which a file came.
 
+    Those of other writers may be fewer: the original format marks a file only if its mtime is a
+    multiple of TIMEMP.
+
     marks       int64 seconds, ascending
     positions   bytes from the start of the data file, ascending
     since       files since the last mark (TIMEMN)
@@ -111,12 +114,13 @@ class TimeIndex:
 
     def add(self, mtime: int, position: int) -> None:
         """A file came: its FMTIME, and where its first entry stands."""
-        mark = mtime // self._second // self.timemp * self.timemp
+        step = self._second * self.timemp
+        old = self.last is not None and mtime // step <= self.last // step
         self.last = mtime
-        if self.marks and mark <= self.marks[-1]:
+        if old:  # a file before it, marked or not, is of the same time
             self.since += 1
             return
-        self.marks.append(mark)
+        self.marks.append(mtime // step * self.timemp)
         self.positions.append(position)
         self.since = 0
 
@@ -124,8 +128,9 @@ class TimeIndex:
         """The same for files in order, int64[n] each."""
         if not len(mtimes):
             return
-        marks = mtimes // self._second // self.timemp
-        before = self.marks[-1] // self.timemp if self.marks else marks[0] - 1
+        step = self._second * self.timemp
+        marks = mtimes // step
+        before = marks[0] - 1 if self.last is None else self.last // step
         new = np.flatnonzero(np.diff(marks, prepend=before) > 0)
         self.marks += (marks[new] * self.timemp).tolist()
         self.positions += positions[new].tolist()
@@ -141,6 +146,12 @@ class TimeIndex:
         """A position after every file whose mtime is < `seconds`; None: the end of the file."""
         i = bisect.bisect_left(self.marks, seconds)
         return self.positions[i] if i < len(self.marks) else None
+
+    def explains(self, others: TimeIndex) -> bool:
+        """Whether marks of the same files, or of the first of them, are right; these are all there
+        can be."""
+        pairs = zip(others.marks, others.positions, strict=True)
+        return all(m % self.timemp == 0 and self.stop(m) == pos for m, pos in pairs)
 
     # --- the file ---
 
@@ -195,9 +206,9 @@ class TimeIndex:
 
     def _recall(self, block: Mapping[str, int]) -> None:
         """Take the last mtime from the superblock; only LASTNS (an extension) has its fraction."""
-        if not self.marks:
+        if not self.marks and not block.get("LASTMT"):  # of a file at 0 there is a mark
             return
-        seconds, exact = block.get("LASTMT", self.marks[-1]), block.get(LASTNS, 0)
+        seconds, exact = block.get("LASTMT", max(self.marks, default=0)), block.get(LASTNS, 0)
         latest = seconds * self._second + self._second - 1
         self.last = exact if self._second > 1 and exact // NANO == seconds else latest
 
