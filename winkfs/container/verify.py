@@ -319,13 +319,17 @@ class _Check:
         if loaded is None:
             return
         mine, covered = loaded
-        same = times.explains(mine)
+        count, classic = len(mine.marks), store.settings.classic
+        same = (mine.marks, mine.positions) == (times.marks[:count], times.positions[:count])
+        same |= classic and times.explains(mine)
         if covered == store.kv.end:  # else there may be later ones
             second = NANO if store.settings.nanoseconds else 1
             last = [None if t.last is None else t.last // second for t in (mine, times)]
             same &= last[0] == last[1]
-            if mine.marks[-1:] == times.marks[-1:]:  # another writer may count from an older one
-                same &= mine.since == times.since
+            if mine.marks[-1:] == times.marks[-1:]:
+                same &= mine.since == times.since or not times.marks
+            else:
+                same &= classic  # another writer may have fewer
         if not same:
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
 
