@@ -14,6 +14,7 @@ import itertools
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parents[1])]
 
 import datasets
 import pytest
@@ -472,6 +473,46 @@ def test_a_verb_that_was_stopped_is_run_again(
     name: str, tmp_path: Path, every: Callable[[str], slice], seed: int
 ) -> None:
     assert check_stops(name, seed, tmp_path, every("stops")) > 0
+
+
+CHANGES = (
+    "pwrite64,pwritev,pwritev2,fdatasync,fsync,rename,renameat2,unlink,unlinkat,ftruncate,link"
+)
+ALONE = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from test_stopped_verbs import VERBS
+VERBS[sys.argv[1]].run(Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_that_was_killed_is_run_again(
+    name: str, tmp_path: Path, soak: bool, seed: int
+) -> None:
+    """By SIGKILL, within a call to the system."""
+    if not soak and name != "repair":
+        pytest.skip("with --soak")
+    verb, whole, done = VERBS[name], tmp_path / "whole", tmp_path / "done"
+    whole.mkdir()
+    verb.make(whole, random.Random(seed))
+    shutil.copytree(whole, done)
+    try:
+        before = verb.state(done)
+    except FormatError:
+        before = {}
+    verb.run(done)
+    after, dice = verb.state(done), random.Random(seed)
+    for at in sorted(dice.sample(range(1, 60), 10 if soak else 2)):
+        image = tmp_path / f"{at:04}"
+        shutil.copytree(whole, image)
+        inject = f"inject={CHANGES}:signal=KILL:when={at}"
+        alone = [sys.executable, "-c", ALONE, name, os.fspath(image), *map(str, FOLDERS)]
+        subprocess.run(["strace", "-f", "-qq", "-o", os.devnull, "-e", inject, *alone], check=False)
+        check_image(name, verb, image, before, after)
 
 
 if __name__ == "__main__":
