@@ -475,6 +475,7 @@ def test_a_verb_that_was_stopped_is_run_again(
     assert check_stops(name, seed, tmp_path, every("stops")) > 0
 
 
+FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
 CHANGES = (
     "pwrite64,pwritev,pwritev2,fdatasync,fsync,rename,renameat2,unlink,unlinkat,ftruncate,link"
 )
