@@ -483,3 +483,22 @@ def test_a_file_of_very_many_extents(tmp_path: Path) -> None:
         container.rename("f", "g")
     assert winkfs.verify(base).problems == []
     assert list(check(base).files) == [b"g"]
+
+
+@pytest.mark.parametrize("sizes", [[100], [1, 3000]])
+def test_synced_appends_to_a_classic_file_cost_what_they_append(
+    base: Path, sizes: list[int]
+) -> None:
+    """Not the square of their number, for inodes that name each piece."""
+    content = b""
+    with winkfs.create(base, classic=True) as c:
+        c.put("file", b"")
+        for number in range(300):
+            piece = (b"%d;" % number * 3000)[: sizes[number % len(sizes)]]
+            c.append("file", piece)
+            c.sync()
+            content += piece
+        assert c.read("file") == content
+        assert len(c.extents("file")) <= 40
+    assert os.path.getsize(f"{base}.data") < 12 * len(content) + 300 * 450
+    assert_sound(base, {b"file": content})

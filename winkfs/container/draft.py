@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import Compressor
@@ -42,6 +43,7 @@ from winkfs.container.ondisk.inode import (
 from winkfs.errors import Refusal
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
+GATHERED: Final = 8  # small pieces, at least, that become one
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 NOTED: Final = 64  # bytes that the time of a change takes in attributes, at most
@@ -194,6 +196,8 @@ class DraftWriter:
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
         named = draft.attrs.size + NOTED if draft.attrs and not draft.attrs_at else 0
+        if self._gathers(draft):
+            waiting += min(draft.body, self.chunk)
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
@@ -301,6 +305,8 @@ class DraftWriter:
 
     def settle(self, draft: Draft) -> Inode:
         """Write what is left of the content and the attributes -> the inode to write."""
+        if self._gathers(draft) and draft.tail:
+            self._gather(draft)
         self.spill(draft)
         if draft.attrs is not None and draft.attrs_at is None:
             data = draft.attrs.encode()
@@ -310,6 +316,27 @@ class DraftWriter:
         return Inode(
             draft.fileid, draft.lsize, draft.ftype, draft.mtime, draft.extents, draft.attrs_at
         )
+
+    def _gathers(self, draft: Draft) -> bool:
+        """Whether small pieces of a file become a larger one: where each change of a file writes
+        its whole inode anew. A file that is appended to n times then has some log n pieces."""
+        return self._settings.classic and not self._settings.ao and draft.pairs >= GATHERED
+
+    def _gather(self, draft: Draft) -> None:
+        """Take the last pieces into the tail, each no larger than all behind it."""
+        extents, count, total = draft.extents, 0, len(draft.tail)
+        for extent in reversed(extents):
+            if extent.size > min(total, GROUP) or total + extent.size > self.chunk:
+                break
+            count, total = count + 1, total + extent.size
+        if count < GATHERED:
+            return
+        try:
+            data = self._read(extents[-count:])
+        except CorruptError:  # they stay as they are
+            return
+        draft.base, draft.body = extents[:-count], draft.body - len(data)
+        draft.tail[:0] = data
 
     def _spill(self, draft: Draft, length: int) -> None:
         if length:
