@@ -18,6 +18,7 @@ from oracle_recipes import RECIPES
 from seam import disk_calls, refusing
 
 import winkfs
+from winkformats.disk import pagecache
 from winkfs import Container, FileType, Row
 
 base, c = container_checks.base, container_checks.c  # fixtures
@@ -502,3 +503,28 @@ def test_synced_appends_to_a_classic_file_cost_what_they_append(
         assert len(c.extents("file")) <= 40
     assert os.path.getsize(f"{base}.data") < 12 * len(content) + 300 * 450
     assert_sound(base, {b"file": content})
+
+
+def test_closing_a_classic_container_leaves_no_keys_in_the_page_cache(tmp_path: Path) -> None:
+    """Its index needs the keys of all files anew."""
+    base = tmp_path / "c"
+    with winkfs.create(base, classic=True) as c:
+        c.put_many([(f"file {i}", b"x" * 20_000) for i in range(400)])
+
+    def resident() -> int:
+        with path_of(base, ".data").open("rb") as file:
+            os.fsync(file.fileno())
+            absent = pagecache.absent(file.fileno(), os.path.getsize(file.name))
+        if absent is None:
+            pytest.skip("what the page cache has is not known here")
+        return len(absent) - int(absent.sum())
+
+    with path_of(base, ".data").open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if resident():
+        pytest.skip("pages cannot be dropped here")
+    with winkfs.open(base, "a") as c:
+        c.put("one", b"1")
+    assert resident() < 100
+    assert_sound(base, {b"one": b"1"} | {b"file %d" % i: b"x" * 20_000 for i in range(400)})

@@ -102,11 +102,24 @@ class DerivedIndex:
     def save(self) -> None:
         self.healing = False
         try:
-            rows, extra = self._index.merged()
+            rows, extra = self._merged()
             self._index.replace(self.write(rows, extra))
         except OSError as error:
             self._store.excuse(error)
             self._index.fold()  # the tail will be replayed
+
+    def _merged(self) -> tuple[Rows, Int64 | None]:
+        """All rows. Where a slot does not follow from a cell the keys of all files are read; what
+        that brings into the page cache does not stay there."""
+        settings, storage = self._store.settings, self._store.kv.storage
+        if settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1:
+            return self._index.merged()
+        drop = storage.dropper(0, storage.size())
+        try:
+            return self._index.merged()
+        finally:
+            if drop is not None:
+                drop(0, storage.size())
 
     def write(self, rows: Rows, extra: Int64 | None = None) -> Base:
         """Write a new file. Raises OSError."""
