@@ -16,7 +16,7 @@ from catalog_checks import store_of
 from trees import DIR, LINK
 
 import winkfs
-from winkfs.archive.items import SPARSE, Note
+from winkfs.archive.items import SPARSE, Note, Ratio
 from winkfs.archive.pack import NO_HOLES, NO_XATTRS, pack
 from winkfs.archive.unpack import NOT_USER, unpack
 from winkfs.dataset.compaction import compact
@@ -359,3 +359,30 @@ def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> 
     assert [note.name for note in notes] == [b"bomb"]
     assert (report.files, report.failed) == (1, 1)
     assert os.listdir(tmp_path / "out") == ["z"]
+
+
+@pytest.mark.parametrize(("most", "is_taken"), [(1000, False), (10_000, True), (0, True)])
+def test_a_frame_that_is_claimed_again_and_again_is_out_of_proportion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_taken: bool
+) -> None:
+    """Of a compressed container, whose content may be larger than it is."""
+    pytest.importorskip("zstandard")
+    monkeypatch.setattr("winkfs.archive.unpack.Ratio", lambda most: Ratio(most, MIB))
+    with winkfs.create(tmp_path / "c", compress="zstd:1") as c:
+        c.put("bomb", b"text" * (MIB // 4))
+        c.put("z", b"2")
+    with store_of(tmp_path / "c", writable=True) as store:
+        _, inode, _ = store.inode_at(store.index.lookup(b"bomb/I0"))
+        bomb = replace(inode, extents=[*inode.extents] * 20, lsize=20 * MIB)
+        store.kv.append(b"bomb/I0", bomb.encode(store.settings.form, 0))
+        store.sync_data()
+        assert 1000 < 20 * MIB / store.kv.end < 10_000
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append, max_ratio=most)
+    assert (report.files, report.failed) == ((2, 0) if is_taken else (1, 1))
+    assert [(note.name, "--max-ratio" in note.what) for note in notes] == (
+        [] if is_taken else [(b"bomb", True)]
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == (["bomb", "z"] if is_taken else ["z"])
+    if is_taken:
+        assert (tmp_path / "out/bomb").read_bytes() == b"text" * (20 * MIB // 4)

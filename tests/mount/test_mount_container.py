@@ -7,12 +7,11 @@ import os
 import random
 import signal
 import stat
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, dead, is_readable, mounted, need, need_fuse, run, same, watched
+from mounting import WINKFS, dead, is_readable, mounted, need, need_fuse, run, same
 
 import winkfs
 from winkfs import FileType
@@ -147,27 +146,6 @@ def test_time_of_a_directory_follows_its_names(base: str) -> None:
         assert changed > 1000
     with mounted(base, "--ro") as there:
         assert (there / "d").stat().st_mtime_ns == changed
-
-
-def test_names_that_cannot_be_shown_are_said_once(base: str) -> None:
-    with winkfs.open(base, "a") as container:
-        container.put_many([("a", b"file"), ("a/b", b""), ("x//y", b""), ("../up", b"")])
-    directory = Path(base).parent / "there"
-    directory.mkdir()
-    need_fuse()
-    done = subprocess.run(
-        [*WINKFS, "mount", base, str(directory)], capture_output=True, text=True, check=True
-    )
-    with watched(directory):
-        (line,) = done.stderr.splitlines()
-        assert "1 file that has names below it" in line
-        assert os.listdir(directory) == ["a"]
-        assert os.listdir(directory / "a") == ["b"]
-        run("rm", "-r", directory / "a/b")
-        (directory / "a").rmdir()
-        assert (directory / "a").read_bytes() == b"file"
-        run(*WINKFS, "umount", directory)
-    assert set(sound(base)) == {"a", "x//y", "../up"}
 
 
 def test_directory_rename_moves_all_names_or_none(base: str) -> None:
