@@ -127,8 +127,9 @@ class Resolver:
         found.entries += len(flags)
         found.aentries += len(flags) - int(np.count_nonzero(flags))
         found.end = int(batch.base + batch.end[-1])
-        declared = entries_with(batch, KEY)
-        found.columns += batch.pos[declared[flags[declared] == 0]].tolist()
+        if COLUMNS in self._kv.superblock:
+            declared = entries_with(batch, KEY)
+            found.columns += batch.pos[declared[flags[declared] == 0]].tolist()
         live, tomb = ~rows.deleted, rows.size == 0
         found.itotsz += int(rows.size[live].sum())
         found.dtotsz += int(rows.lsize[live].sum())
