@@ -1,0 +1,181 @@
+"""The blocks of code in README and docs run as they stand, on a small folder in place of the user's.
+
+The blocks of a page run in order, in one folder and, in Python, with the names of those before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import winkfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
+FOLDERS = ("/usr/share/doc", "/srv/crawl", "/srv/www")  # the reader's, here a small one
+LEFT_OUT = {  # lines of shell -> why
+    "make demo": "tests/cli/test_demo.py, tests/spark/test_crawl_queue.py",
+    "make test": "this",
+    "/dev/sdx": "a device of the reader",
+    "winkfs pipeline": "tests/spark/test_cli_pipeline.py; here with Spark it would take a minute",
+    "winkfs mount": "the blocks of mounts: tests/mount",
+    "winkfs umount": "the same",
+    "winkfs rollback --previous": "needs a sync that failed",
+    "--jars": "of clusters: tests/spark/test_spark_cluster.py",
+}
+CLUSTER = "docs/cluster.md"  # commands for machines of the reader
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    return [here(block) for block in found]
+
+
+def here(block: str) -> str:
+    for folder in FOLDERS:
+        block = block.replace(folder, "doc-source")
+    for theirs, ours in (("file:///mnt/corpus", f"file://{Path.cwd()}/mounted"), ("/data/", ""),
+                         ("/backup/", "backups/")):  # fmt: skip
+        block = block.replace(theirs, ours)
+    return block
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages take as given."""
+    source = tmp_path / "doc-source"
+    for name in (
+        "bash/copyright",
+        "bash/README",
+        "img/a.png",
+        "index.html",
+        "x.pyc",
+        "notes/b.txt",
+    ):
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"GPL {name}\n" * 20)
+    for name in ("FILE", "log", "a.txt"):
+        (tmp_path / name).write_text("needle\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- Python ---
+
+BEFORE: dict[str, Callable[[], object]] = {
+    "docs/python.md": lambda: winkfs.create("pages").close(),
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK])
+def test_the_python_of_a_page_runs(page: str, folder: Path) -> None:
+    BEFORE.get(page, lambda: None)()
+    names: dict[str, Any] = {}
+    for block in blocks(page, "python"):
+        if "spark" not in block:
+            exec(compile(block, page, "exec"), names)
+
+
+def test_the_python_of_the_readme_runs_twice(folder: Path) -> None:
+    block = blocks("README.md", "python")[0]
+    for _ in range(2):
+        exec(compile(block, "README.md", "exec"), {})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", ["README.md", *SPARK])
+def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) -> None:
+    _prepare_spark(page)
+    scores = spark.createDataFrame([("a.html", 0.5)], "path string, score double")
+    names: dict[str, Any] = {
+        "spark": spark, "winkfs": winkfs, "corpus": "corpus", "labels": scores.select("path"),
+        "scores": scores, "names": ["a.html"],
+    }  # fmt: skip
+    for block in blocks(page, "python")[page == "README.md" :]:
+        if "perm:ORDER" not in block:  # tests/spark/test_jobs_answers.py
+            exec(compile(with_session(block), page, "exec"), names)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+
+
+def _prepare_spark(page: str) -> None:
+    if page == "README.md":
+        winkfs.pack("doc-source", "set", shards=2)
+        return
+    columns = {"lang": "string", "score": "float64"}
+    make = winkfs.create if page == "docs/pipeline.md" else winkfs.dataset.create
+    given = {} if page == "docs/pipeline.md" else {"columns": columns}
+    for base in ("corpus", "crawl"):
+        with make(base, **given) as made:
+            if given:
+                made.put("a.html", b"<title>a</title>", columns={"lang": "de", "score": 0.93})
+            made.put("example.org/index.html", b"<title>Example</title>")
+    Path("doc-source").rename("mounted")
+
+
+def with_session(block: str) -> str:
+    """The session that is there takes the place of one that a block makes."""
+    return re.sub(r"SparkSession\.builder\.config\(map=[\w.()]*\)\.getOrCreate\(\)", "spark", block)
+
+
+# --- the shell ---
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != CLUSTER])
+def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
+    """A line fails, or prints an error, only where it is left out above."""
+    for number, block in enumerate(blocks(page, "sh")):
+        if "winkfs mount" in block or "mnt" in block:
+            continue
+        _prepare(page, number)
+        for line in block.splitlines():
+            if line.strip() and not any(part in line for part in LEFT_OUT):
+                _run_line(page, line)
+
+
+BOX = "0123456789abcdef0123456789abcdef"
+
+
+def _prepare(page: str, number: int) -> None:
+    """What the page has the reader bring to this block."""
+    if page == "docs/repair.md":
+        if not os.path.exists("corpus.data"):
+            winkfs.pack("doc-source", "corpus")
+            shutil.copyfile("corpus.data", "broken.data")
+    elif page in ("docs/backup.md",):
+        winkfs.pack("doc-source", "corpus")
+        os.mkdir("backups")
+    elif page == "docs/datasets.md" and number:
+        shutil.rmtree("corpus")
+
+
+def _run_line(page: str, line: str) -> None:
+    line = line.replace("FILE...", "FILE").replace("ID...", BOX).replace(" ID ", f" {BOX} ")
+    line = line.replace("curl -s https://example.org", "echo '<p>'")
+    if page == "docs/stores.md":
+        line = line.replace("store put box", f"store put box --id {BOX}")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PATH": path, "SHELL": "/bin/bash"},
+    )  # fmt: skip
+    if shutil.which("zstd") is None and line.startswith("zstd"):
+        return
+    assert done.returncode == 0 and not done.stderr, f"{page}: {line}\n{done.stderr}"
