@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +97,13 @@ def test_every_error_is_a_wink_error(tmp_path: Path) -> None:
     for kind in (winkfs.CorruptError, winkfs.FormatError):
         assert issubclass(kind, winkfs.WinkError) and issubclass(kind, ValueError)
         assert not issubclass(kind, OSError)  # whoever catches those means the disk
+
+
+def test_dir_of_a_package_shows_its_public_names() -> None:
+    code = "import winkfs, winkfs.dataset; print(*dir(winkfs), '|', *dir(winkfs.dataset))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, of_dataset = done.stdout.split("|")
+    shown = {name for name in names.split() if not name.startswith("__")}
+    assert {"open", "create", "pack", "Container", "WinkError", "backup"} <= shown
+    assert shown == set(winkfs.__all__)
+    assert {"Dataset", "create", "open"} <= set(of_dataset.split())

@@ -79,8 +79,8 @@ _HOMES = {
 
 
 def exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are imported on first use: `winkfs --help` must
-    not wait for numpy.
+    """The `__getattr__` of a package whose names are imported on first use, and its `__dir__`:
+    `winkfs --help` must not wait for numpy.
 
     namespace  its `globals()`, where what was asked for stays
     homes      name -> the module of the package that has it
@@ -94,6 +94,10 @@ def exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[st
         namespace[name] = value
         return value
 
+    def names() -> list[str]:
+        return sorted({*homes, *(name for name in namespace if name.startswith("__"))})
+
+    namespace["__dir__"] = names
     return find
 
 

@@ -68,6 +68,18 @@ def test_a_new_container_is_empty_and_sound(variant: str, base: Path) -> None:
     assert_sound(base, {})
 
 
+def test_create_with_exist_ok_opens_what_is_alike(base: Path) -> None:
+    for content in (b"1", b"2"):
+        with winkfs.create(base, columns={"lang": "string"}, exist_ok=True) as c:
+            c.put("a", content, columns={"lang": "de"})
+    others: list[dict[str, Any]] = [{"ao": True}, {"classic": True}, {"columns": {"n": "int64"}}]
+    for other in others:
+        with pytest.raises(FileExistsError, match="exists already, without"):
+            winkfs.create(base, exist_ok=True, **other)
+    with winkfs.open(base) as reader:
+        assert (reader.read("a"), reader.getcolumns("a")) == (b"2", {"lang": "de"})
+
+
 def test_create_on_an_existing_container_is_refused(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"1")

@@ -13,6 +13,7 @@ from operator import index
 from typing import Any
 
 from winkformats.disk.storage import Storage
+from winkformats.kv.superblock import Superblock
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.engine import Engine, again
 from winkfs.container.entry import Entry, Stat
@@ -62,6 +63,7 @@ def create(
     compress: str | None = None,
     isz: int = ISZ,
     havedups: bool = False,
+    exist_ok: bool = False,
 ) -> Container:
     """Make an empty container and open it for writing.
 
@@ -79,6 +81,8 @@ def create(
              appended to grows no further than there is room for: (isz - 56) / 16 pieces of content
     havedups older inodes of a replaced file are not marked deleted. That saves writes; the first
              delete or rename of a handle then reads the whole container, to mark them
+    exist_ok one that is there is opened instead, as `open` does with "a", if it is of the same
+             variant and has these columns
     raises   FileExistsError; Locked; ValueError; OSError
     """
     path, schema = base_of(base), check_schema(columns or {})
@@ -90,7 +94,12 @@ def create(
         ao=ao, timemp=timemp, classic=classic, htalgo=htalgo, compressed=level > 0,
         isz=as_int(isz, "isz", 56), havedups=bool(havedups),
     )  # fmt: skip
-    create_files(path, block, like)
+    try:
+        create_files(path, block, like)
+    except FileExistsError:
+        if not exist_ok:
+            raise
+        return _opened_alike(path, block, schema)
     made = Container(path, "a")
     if schema or level:
         try:
@@ -104,6 +113,19 @@ def create(
             remove_files(path)
             raise
     return made
+
+
+def _opened_alike(path: str, block: Superblock, schema: Mapping[str, str]) -> Container:
+    """Open a container that is there for writing. Raises FileExists where it is another one."""
+    found = Container(path, "a")
+    there = found.engine.store.kv.superblock
+    variant = [name for name in ("HAVEAO", "KVCKSUM") if there.get(name, 0) != block.get(name, 0)]
+    missing = [name for name, kind in schema.items() if found.columns.get(name) != kind]
+    if variant or missing:
+        found.abort()
+        what = f"the column {missing[0]}" if missing else "the same variant (append-only, classic)"
+        raise FileExists(f"the container exists already, without {what}", path)
+    return found
 
 
 def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
