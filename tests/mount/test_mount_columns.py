@@ -49,7 +49,7 @@ def test_programs_read_set_and_remove_values(base: Path) -> None:
     make(base, 20)
     with mounted(base) as there:
         file = there / "d1/f00001"
-        run("setfattr", "-n", "user.n", "-v", " 0012 ", file)
+        run("setfattr", "-n", "user.n", "-v", "0012", file)
         assert 'user.n="12"\n' in run("getfattr", "-d", "-m", "-", "--absolute-names", file)
         os.setxattr(file, "user.at", b"2026-01-01T01:00+01:00")
         assert os.getxattr(file, "user.at") == b"2026-01-01T00:00:00.000000Z"
@@ -217,7 +217,7 @@ def test_an_attribute_that_is_no_value_is_packed_and_is_null(base: Path) -> None
     tree.mkdir()
     (tree / "a").write_bytes(b"1")
     (tree / "b").write_bytes(b"2")
-    for name, value in (("a", b" 7 "), ("b", b"abc")):
+    for name, value in (("a", b"07"), ("b", b"abc")):
         os.setxattr(tree / name, RECORD, b"n:int64")
         os.setxattr(tree / name, "user.n", value)
     winkfs_command("pack", tree, base)
@@ -247,13 +247,13 @@ def test_columns_declared_beside_a_mount_are_seen_by_a_new_one(base: Path) -> No
     with winkfs.create(base) as c:
         c.put("f", b"1")
     with mounted(base) as there:
-        os.setxattr(there / "f", "user.n", b" 7")
-        assert os.getxattr(there / "f", "user.n") == b" 7"
+        os.setxattr(there / "f", "user.n", b"07")
+        assert os.getxattr(there / "f", "user.n") == b"07"
     with winkfs.open(base, "a") as c:
         c.add_columns({"n": "int64"})
         assert c.getcolumns("f") == {"n": 7}
     with mounted(base) as there:
         with pytest.raises(OSError):
             os.setxattr(there / "f", "user.n", b"x")
-        os.setxattr(there / "f", "user.n", b" 8")
+        os.setxattr(there / "f", "user.n", b"08")
         assert os.getxattr(there / "f", "user.n") == b"8"
