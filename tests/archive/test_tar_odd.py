@@ -402,6 +402,13 @@ def test_damaged_gzip_data_make_no_container(tmp_path: Path) -> None:
     assert files_beside(tmp_path / "c") == []
 
 
+def test_an_attribute_that_is_empty_is_taken(tmp_path: Path) -> None:
+    data = around(pax((b"SCHILY.xattr.user.empty", b"")) + member(b"f", b"x"))
+    packed(tmp_path, data)
+    with winkfs.open(tmp_path / "c") as container:
+        assert container.getxattrs("f") == {b"user.empty": b""}
+
+
 # --- bombs ---
 
 

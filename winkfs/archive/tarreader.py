@@ -92,7 +92,7 @@ class Extended:
             key, value = record
             if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
                 self.pairs.append(value)
-            elif value:
+            elif value or key.startswith(XATTR):  # an attribute may be empty
                 self.pax[key] = value
             else:
                 self.pax.pop(key, None)  # POSIX: as if there were none
