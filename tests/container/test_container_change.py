@@ -169,7 +169,7 @@ def test_nanoseconds_are_kept_to_the_last(ns: int, base: Path) -> None:
     assert {f.mtime_ns for f in check(base).files.values()} == {ns}
 
 
-@pytest.mark.parametrize("mtime", [1e300, -1e300, 1 << 62, math.nan, math.inf])
+@pytest.mark.parametrize("mtime", [math.nan, math.inf, -math.inf])
 def test_an_mtime_that_is_none_is_refused(mtime: float, base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"kept")

@@ -360,7 +360,7 @@ def test_columns_are_added_dropped_and_added_again(base: Path) -> None:
     with winkfs.create(base) as c:
         assert c.columns == {}
         c.put("old", b"1")
-        c.setxattrs("old", {b"user.n": b" 7", b"user.lang": b"\xff"})
+        c.setxattrs("old", {b"user.n": b"+7", b"user.lang": b"\xff"})
         c.add_columns({"n": "int64", "lang": "string"})
         assert c.getcolumns("old") == {"n": 7, "lang": None}
         assert list(c.names(where="n = 7 and lang is null")) == ["old"]
