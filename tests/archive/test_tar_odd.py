@@ -475,7 +475,7 @@ def test_the_command_names_archive_member_and_reason(run: Run, tmp_path: Path) -
         "winkfs: case.tar: o0 and 2 more: its owner does not fit into 32 bits: 4294967294 is "
         "stored",
         "winkfs: case.tar: t0, t1, t2 and 2 more: " + CLAMPED,
-        "winkfs: case.tar: 4 of its files are not packed, or not as they are",
+        "winkfs: case.tar: 4 files are not packed, or not as they were",
     ]
     bad = [json.loads(line) for line in Path("bad").read_text().splitlines()]
     assert [line["name"] for line in bad] == ["o0", "o1", "o2", "n" * 90 + "\n"]

@@ -139,8 +139,10 @@ def pack(
             compress=compress, ignore_zeros=ignore_zeros, max_ratio=max_ratio,
         )  # fmt: skip
     if report.failed:
-        more = "" if bad_list else ": --bad-list FILE lists them"
-        say(f"{where}: {report.failed:,} of its files are not packed, or not as they are{more}")
+        one = report.failed == 1
+        what = "1 file is" if one else f"{report.failed:,} files are"
+        more = "" if bad_list else f": --bad-list FILE lists {'it' if one else 'them'}"
+        say(f"{where}: {what} not packed, or not as {'it was' if one else 'they were'}{more}")
     if sys.stderr.isatty() and not quiet:
         say(_summary(report, time.monotonic() - began))
     if as_json:

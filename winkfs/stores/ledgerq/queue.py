@@ -586,7 +586,7 @@ class Queue(Keeping):
         self, count: int, *, visible: float | None = None, consumer: str = MAIN
     ) -> list[Message]:
         """Up to so many messages. With sync "always" there is one sync for all of them."""
-        as_int(count, "count", 0)
+        count = as_int(count, "count", 0)
         found = []
         with self._section:
             self._access.check()
@@ -639,7 +639,8 @@ class Queue(Keeping):
         """
         with self._changing():
             cursor, deadline = self._cursor(consumer), later(time.time_ns(), visible, "visible")
-            lease = cursor.leased.get(as_int(id, "an id"))
+            id = as_int(id, "an id")  # not one of numpy, which JSON does not take
+            lease = cursor.leased.get(id)
             if lease is None:
                 raise NoSuchFile(f"no message {id} that is leased", self.path)
             self._deliveries.lease(cursor, id, lease._replace(deadline=deadline))
@@ -654,8 +655,8 @@ class Queue(Keeping):
             raise TypeError(f"a reason is a text, not {type(reason).__name__}")
         with self._changing():
             cursor, now = self._cursor(consumer), time.time_ns()
-            again = later(now, delay, "delay")
-            lease = self._deliveries.last_lease(cursor, as_int(id, "an id"), now)
+            again, id = later(now, delay, "delay"), as_int(id, "an id")
+            lease = self._deliveries.last_lease(cursor, id, now)
             if lease is None:
                 raise NoSuchFile(f"no message {id} that was popped", self.path)
             known = self._ledgerq.retry.get(id)
@@ -704,7 +705,7 @@ class Queue(Keeping):
     def requeue(self, count: int | None = None) -> int:
         """Push messages of the dead letter queue again, the oldest first -> how many. Durable."""
         if count is not None:
-            as_int(count, "count", 0)
+            count = as_int(count, "count", 0)
         dead, done = self.dead_letters(), 0
         while count is None or done < count:
             some = 100 if count is None else min(count - done, 100)
@@ -798,7 +799,8 @@ class Queue(Keeping):
 
     def seek(self, id: int, *, consumer: str = MAIN) -> None:
         """Read on from a message, whoever has read it; leases end. 1: from the start."""
-        if not 0 < as_int(id, "an id") <= LAST_ID:
+        id = as_int(id, "an id")
+        if not 0 < id <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
         with self._changing():
             self.state.seek(self._cursor(consumer), self._start(id))
@@ -833,7 +835,7 @@ class Queue(Keeping):
         """
         if not isinstance(name, str):
             raise TypeError(f"the name of a consumer is a text, not {type(name).__name__}")
-        as_int(start, "start")
+        start = as_int(start, "start")
         data = name.encode()
         if not 0 < len(data) <= ondisk.LONGEST or b"\0" in data:
             raise ValueError(f"a consumer has a name of 1 to {ondisk.LONGEST} bytes, not {name!r}")

@@ -185,8 +185,10 @@ class Lookups(ABC):
 
 def as_recids(recids: Sequence[int] | Int64) -> Int64:
     """int64[n]. Raises TypeError for what are no ints: numpy would read texts and cut floats."""
+    if isinstance(recids, bytes | bytearray | memoryview):  # a sequence of ints, but no recids
+        raise TypeError(f"recids are ints, not {type(recids).__name__}")
     found = np.asarray(recids)
-    if len(found) and (found.ndim != 1 or found.dtype.kind not in "iu"):
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
         raise TypeError("recids are ints")
     return found.astype(np.int64, copy=False)
 

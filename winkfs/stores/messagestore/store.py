@@ -862,6 +862,8 @@ def _batches(messages: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[byt
     some: list[tuple[bytes, bytes]] = []
     size = 0
     for message in messages:
+        if not isinstance(message, tuple | list) or len(message) != 2:
+            raise TypeError("messages are (id, body) each")
         some.append(message)
         size += len(message[1])
         if len(some) >= BATCH or size > BATCH_BYTES:
