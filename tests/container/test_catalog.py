@@ -747,7 +747,8 @@ def test_a_directory_is_listed_from_the_catalog(base: Path) -> None:
             assert container.listdir("d") == sorted(f"e{i}" for i in range(50))
             assert [len(files) for _, _, files in container.walk("d")] == [0] + [1] * 50
             assert container.exists("d/e7") and not container.exists("d/e77")
-        assert bytes_read(calls, ".data", 8192) < 10_000
+        # the entry of d, twice: it could be a file, which is shown in the directory of its name
+        assert bytes_read(calls, ".data", 8192) < 20_000
 
 
 def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:

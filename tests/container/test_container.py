@@ -445,7 +445,6 @@ def test_exclusive_put_keeps_what_is_there(base: Path) -> None:
         (FileType.EXEC, 0o644, FileType.FILE, 0o644),
         (FileType.FILE, 0o4711, FileType.FILE, 0o4711),
         (FileType.FILE, 0, FileType.FILE, 0),
-        (FileType.FILE, 0o100640, FileType.FILE, 0o640),
         (FileType.EXEC, 0o700, FileType.EXEC, 0o700),
         (FileType.DIR, None, FileType.DIR, 0o755),
         (FileType.DIR, 0o700, FileType.DIR, 0o700),
