@@ -29,6 +29,7 @@ PLACES: Final = {
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
+    "bytes after which an update syncs": "winkfs.archive.pack.SYNCED",
     "extents of a file whose inode is a chain": "winkfs.container.write.LEAST",
     "times the bytes of the inode above it": "winkfs.container.ondisk.chain.RATIO",
     "changes that a close leaves": "winkfs.container.store.LEFT",

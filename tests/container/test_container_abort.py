@@ -140,12 +140,13 @@ def test_a_command_that_is_interrupted_changes_nothing(run: Run, args: list[str]
         assert contents(c) == {name.encode(): b"1" for name in names}
 
 
-def test_an_update_that_is_interrupted_keeps_what_it_put(
+def test_an_update_that_is_interrupted_keeps_what_it_synced(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from winkfs.archive.pack import PER_ROW, pack
 
     shrink(monkeypatch, "bytes of a batch of pack", 300 * PER_ROW)
+    shrink(monkeypatch, "bytes after which an update syncs", 1_000)
     count = 1_500
     (tmp_path / "tree").mkdir()
     for i in range(count):
