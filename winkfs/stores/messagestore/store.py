@@ -574,16 +574,16 @@ class MessageStore(Keeping):
             storage.close()
             raise
         before, self._generation = self._generation, number
-        if hasattr(self, "_journal"):
-            self._journal.add(END, 0, 0, 0, 0, NO_ID)  # readers have it open
-            with suppress(OSError):
-                self._journal.flush()
-            self._journal.storage.close()
-            self.directory.unlink(f"{JOURNAL}{before}")
-        else:  # that of a writer that was killed
+        old: Journal | None = getattr(self, "_journal", None)
+        self._journal, self._since = journal, self._done
+        if old is None:  # that of a writer that was killed
             end_journals(self.directory, number)
-        self._journal = journal
-        self._since = self._done
+            return
+        old.add(END, 0, 0, 0, 0, NO_ID)  # readers have it open
+        with suppress(OSError):
+            old.flush()
+        old.storage.close()
+        self.directory.unlink(f"{JOURNAL}{before}")
 
     # --- reading ---
 
