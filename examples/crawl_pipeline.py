@@ -20,18 +20,16 @@ import pydoc
 import random
 import shutil
 import sys
-import tarfile
 import time
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 import winkfs
-import winkfs.archive.warc
 import winkfs.digests
+from winkfs.archive.webnames import place_of
 from winkfs.errors import Refusal
 
 FOLDERS = ("/usr/share", "/usr/local/share")
@@ -121,20 +119,11 @@ def response(url: str, body: bytes, second: int) -> bytes:
 
 
 def write_archives(fetched: list[tuple[str, bytes]], folder: Path) -> list[str]:
-    """WARC files, or tar files where the library that reads WARC files is missing."""
-    tar = winkfs.archive.warc.missing() is not None
     paths = []
     for number in range(FILES):
-        path = folder / f"crawl-{number}.{'tar' if tar else 'warc.gz'}"
+        path = folder / f"crawl-{number}.warc.gz"
         mine = list(enumerate(fetched))[number::FILES]
-        if tar:
-            with tarfile.open(path, "w") as archive:
-                for second, (url, body) in mine:
-                    member = tarfile.TarInfo(url.replace("//", ""))
-                    member.size, member.mtime = len(body), 1_700_000_000 + second
-                    archive.addfile(member, BytesIO(body))
-        else:
-            path.write_bytes(b"".join(response(url, body, n) for n, (url, body) in mine))
+        path.write_bytes(b"".join(response(url, body, n) for n, (url, body) in mine))
         paths.append(str(path))
     return paths
 
@@ -160,7 +149,7 @@ def pipeline(spark: Any, archives: list[str], expected: dict[str, bytes], work: 
     said("winkfs pipeline digest crawl digests", done, "files", "bytes", "shards")
     check_digests(work / "digests", expected)
 
-    done = group.run(spark, source, str(work / "by-site"), "split(path, '/')[2]")
+    done = group.run(spark, source, str(work / "by-site"), "split(path, '/')[0]")
     said("winkfs pipeline group crawl by-site --key ...", done, "files", "groups")
 
     done = dedup.run(spark, source, into=clean)
@@ -191,7 +180,8 @@ def check_digests(path: Path, expected: dict[str, bytes]) -> None:
         sums = {url: (xxhash.xxh3_64_intdigest(data), len(data)) for url, data in expected.items()}
         right = all(d and (d.xxh3, d.size) == sums[n] for n, d in zip(names, found, strict=True))
         expect(right, "a digest is not that of the page")
-        expect(digests.get("http://nowhere.example/") is None, "a page was found that is not there")
+        nowhere = digests.get("nowhere.example/index.html")
+        expect(nowhere is None, "a page was found that is not there")
     print(f"{'':12}{len(names):,} look-ups: {1e6 * each:.1f} us each, {1e6 * bulk:.1f} us in bulk")
     name = next(n for n, d in zip(names, found, strict=True) if d and d.title)
     print(f"{'':12}{name}\n{'':12}{digests_text(found[names.index(name)])}")
@@ -208,15 +198,12 @@ def run(folders: tuple[str, ...], work: Path) -> None:
     pages = gather(folders)
     fetched = crawl(pages)
     archives = write_archives(fetched, work)
-    kind = "tar" if archives[0].endswith("tar") else "WARC"
     size = sum(len(body) for _, body in fetched)
     print(
         f"{len(pages):,} pages of this machine, fetched as {len(fetched):,} ({size:,} bytes) "
-        f"into {FILES} {kind} files. The result stays in {work}.\n"
+        f"into {FILES} WARC files. The result stays in {work}.\n"
     )
-    expected = dict(fetched)
-    if kind == "tar":
-        expected = {url.replace("//", ""): body for url, body in fetched}
+    expected = {place_of(url.encode()).name.decode(): body for url, body in fetched}
     start = time.monotonic()
     with session("crawl pipeline") as spark:
         print(f"{time.monotonic() - start:>8.2f} s  start of Spark", flush=True)
