@@ -48,7 +48,7 @@ def test_packages_missing_without_root_are_one_line(machine: Path, parts: str) -
     wanted = "python3-venv fuse3 openjdk-17-jre-headless"
     if parts == "test":
         wanted += " libfuse2 rsync file attr git sqlite3 vim make patch zip unzip gcc libc6-dev"
-        wanted += " e2fsprogs btrfs-progs"
+        wanted += " e2fsprogs strace btrfs-progs"
     assert done.stderr == f"missing: {wanted}; get it with: sudo apt-get install {wanted}\n"
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -495,7 +495,7 @@ def test_the_command_reads_on_and_cuts_long_names(run: Run, tmp_path: Path) -> N
     done = run("pack", "long.tar", "f")
     assert done.status == 1
     assert "n" * 200 + "...: its name has 70,000 bytes" in done.err
-    assert "--bad-list FILE lists them" in done.err
+    assert "--bad-list FILE lists it" in done.err
 
 
 # --- no tar file ---
