@@ -109,8 +109,8 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
     _prepare_spark(page)
     scores = spark.createDataFrame([("a.html", 0.5)], "path string, score double")
     names: dict[str, Any] = {
-        "spark": spark, "winkfs": winkfs, "corpus": "corpus", "labels": scores.select("path"),
-        "scores": scores, "names": ["a.html"],
+        "spark": spark, "winkfs": winkfs, "corpus": str(folder / "corpus"), "scores": scores,
+        "labels": scores.select("path"), "names": ["a.html"],
     }  # fmt: skip
     for block in blocks(page, "python")[page == "README.md" :]:
         if "perm:ORDER" not in block:  # tests/spark/test_jobs_answers.py
@@ -124,19 +124,21 @@ def _prepare_spark(page: str) -> None:
     if page == "README.md":
         winkfs.pack("doc-source", "set", shards=2)
         return
-    columns = {"lang": "string", "score": "float64"}
-    make = winkfs.create if page == "docs/pipeline.md" else winkfs.dataset.create
-    given = {} if page == "docs/pipeline.md" else {"columns": columns}
     for base in ("corpus", "crawl"):
-        with make(base, **given) as made:
-            if given:
-                made.put("a.html", b"<title>a</title>", columns={"lang": "de", "score": 0.93})
-            made.put("example.org/index.html", b"<title>Example</title>")
+        if page == "docs/pipeline.md":
+            with winkfs.create(base) as container:
+                container.put("example.org/index.html", b"<title>Example</title>")
+            continue
+        with winkfs.dataset.create(base) as data_set:
+            data_set.add_columns({"lang": "string", "score": "float64"})
+            data_set.put("a.html", b"<title>a</title>", columns={"lang": "de", "score": 0.93})
     Path("doc-source").rename("mounted")
 
 
 def with_session(block: str) -> str:
-    """The session that is there takes the place of one that a block makes."""
+    """With the session that is there for one that a block makes, and the folder of this test."""
+    for name in ("set", "copy", "corpus", "crawl", "checkpoint"):
+        block = block.replace(f'"{name}"', repr(str(Path.cwd() / name)))
     return re.sub(r"SparkSession\.builder\.config\(map=[\w.()]*\)\.getOrCreate\(\)", "spark", block)
 
 
