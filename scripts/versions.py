@@ -111,8 +111,8 @@ def run(name: str) -> str:
     source = clone(name)
     own = prepare(name, python, source)
     native = "import winkformats.native as n; print('compiled' if n.code else 'pure Python')"
-    said = subprocess.run([own, "-c", native], capture_output=True, text=True, cwd=source)
-    print(f"== {name}: {python}, {said.stdout.strip()}", flush=True)
+    found = subprocess.run([own, "-c", native], capture_output=True, text=True, cwd=source)
+    print(f"== {name}: {python}, {found.stdout.strip()}", flush=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     failed = 0
     for part in [FAST] if name == "bare" else [FAST, MORE]:

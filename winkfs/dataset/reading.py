@@ -31,7 +31,7 @@ from winkfs.container.scan import scan
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest, union
-from winkfs.dataset.shard import Shard, may_begin
+from winkfs.dataset.shard import Shard, may_be_from, may_begin
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
 from winkfs.names import (
@@ -497,7 +497,7 @@ class DatasetReading(Reader):
         with self._lock:
             chosen = [number for number, shard in enumerate(self._snapshot.shards)
                       if shard.files and self._handles.may_have_prefix(number, prefix)
-                      and _within(shard, times)]  # fmt: skip
+                      and may_be_from(shard.record, *times)]  # fmt: skip
         if len(chosen) > OPEN or self._changed:
             return None
         handles, tell = self._handles, problem or raise_it
@@ -541,7 +541,7 @@ class DatasetReading(Reader):
         for number, shard in enumerate(shards):
             if not shard.files or not handles.may_have_prefix(number, start):
                 continue
-            if not _within(shard, (low, high)):
+            if not may_be_from(shard.record, low, high):
                 continue
             try:
                 with self._lock:
@@ -558,14 +558,6 @@ class DatasetReading(Reader):
                 problem(error)
                 continue
             yield from found
-
-
-def _within(shard: Shard, times: Times) -> bool:
-    """Whether it may have such mtimes."""
-    (low, high), least, most = times, shard.record.mtime_min, shard.record.mtime_max
-    if least is None or most is None:
-        return True
-    return (low is None or most >= low) and (high is None or least < high)
 
 
 def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) -> DatasetReading:

@@ -98,12 +98,8 @@ def may_have(shards: Sequence[Shard], selection: Selection) -> list[bool]:
 
 def _may_have(record: ShardRecord, selection: Selection, starts: list[bytes]) -> bool:
     """`starts`: one of which a name must begin with. The paths of the selection are sorted."""
-    if record.mtime_min is not None and record.mtime_max is not None:
-        since, until = selection.since, selection.until
-        if since is not None and record.mtime_max < since:
-            return False
-        if until is not None and record.mtime_min >= until:
-            return False
+    if not may_be_from(record, selection.since, selection.until):
+        return False
     names = record.names
     if names is None:
         return True
@@ -112,6 +108,14 @@ def _may_have(record: ShardRecord, selection: Selection, starts: list[bytes]) ->
         if at == len(selection.paths) or selection.paths[at] > names[1]:
             return False
     return may_begin(names, selection.prefix) and any(may_begin(names, start) for start in starts)
+
+
+def may_be_from(record: ShardRecord, since: int | None, until: int | None) -> bool:
+    """Return whether a shard may have files with an mtime in [since, until), nanoseconds."""
+    least, most = record.mtime_min, record.mtime_max
+    if least is None or most is None:
+        return True
+    return (since is None or most >= since) and (until is None or least < until)
 
 
 def may_begin(names: tuple[bytes, bytes], start: bytes) -> bool:
