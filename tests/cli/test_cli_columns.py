@@ -35,7 +35,7 @@ def base(run: Run) -> str:
     create = [word for column in WORDS for word in ("--column", column)]
     assert run("create", "c", *create) == (0, b"", "")
     values = {
-        "lang": "de", "raw": "a\udcff\tb", "good": "TRUE", "n": " 5", "score": "nan",
+        "lang": "de", "raw": "a\udcff\tb", "good": "TRUE", "n": "5", "score": "nan",
         "at": "2026-01-01T01:00+01:00", "tags": '["x", "y,z"]',
     }  # fmt: skip
     put = [word for column in values.items() for word in ("--column", "=".join(column))]

@@ -44,6 +44,8 @@ def dataset(path: Path) -> winkfs.Dataset:
     return winkfs.dataset.create(path)
 
 
+# Times are among the arguments: which were clamped is a warning at the end.
+pytestmark = pytest.mark.filterwarnings("ignore:.*the nearest one in them is stored:UserWarning")
 MAKE: list[Callable[[Path], Any]] = [container, ao, dataset]
 
 

@@ -168,13 +168,15 @@ def _guesses(
 
 
 def _usual(timed: bool) -> Iterator[Superblock]:
-    """Superblocks as of new containers. `timed`: it is most likely append-only."""
-    for ao in (True, False) if timed else (False, True):
-        block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
-        if not ao:  # plain inodes are the same with it
-            block |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
-        yield block
-    yield new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=True)
+    """Superblocks as of new containers. `timed`: it is most likely append-only. What reads more than
+    another comes behind it: equals are told apart by their order alone."""
+    append_only = [
+        new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=compressed)
+        for compressed in (False, True)
+    ]
+    plain = new_superblock(ao=False, timemp=60, classic=False, htalgo=None)
+    plain |= {INCHAIN: 1, "INCOMPAT": plain["INCOMPAT"] | CHAINS}  # inodes without are the same
+    yield from [*append_only, plain] if timed else [plain, *append_only]
 
 
 def _with(block: Superblock, left: dict[str, int]) -> Superblock:
