@@ -657,7 +657,7 @@ def test_a_path_that_begins_like_a_scheme_is_a_path(
 ) -> None:
     """Also after a salvage, which leaves nothing behind it."""
     monkeypatch.chdir(tmp_path)
-    for base in ("salvage:x", "salvage:0", "sim:x"):
+    for base in ("salvage:x", "salvage:0", "other:x"):
         with winkfs.create(base) as c:
             c.put("a", b"1")
         before = dict(paths._schemes)
