@@ -2,7 +2,9 @@
 
     get_many of 200,000 x 1 KiB against LMDB: a get each in one transaction, values as bytes; sizes
     equal and mixed (200 B to 3 KiB). `read(name)` of one file at a time against the same. Names are
-    str on both sides. LMDB verifies nothing; getmulti is its own way to read many.
+    str on both sides. LMDB verifies nothing; getmulti is its own way to read many. Other single
+    calls, for each of which LMDB has a get or a put: files of two extents, names that are missing,
+    `in`, `stat`, and a put whose file is read at once.
 
 winkfs runs on both paths, compiled and in Python.
 
@@ -16,11 +18,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import samples
 from common import (
+    MAP_SIZE,
     Case,
     Options,
     Phases,
@@ -41,6 +45,7 @@ from report import COMPARISON, Goal, Report
 import winkfs
 
 Read = Callable[[Any, list[str]], object]
+PUT: Final = bytes(samples.KIB)
 GOALS: Final = {  # of get_many, equal and mixed sizes, and of read
     "compiled": (Goal(1.0), Goal(1.0), Goal(1.0)),
     "in Python": (Goal(0.75), Goal(0.75), Goal(0.5)),
@@ -65,6 +70,8 @@ def main() -> None:
             del files
             read_warm(asked, report, place, names, title)
             read_cold(asked, report, place, names, title)
+            if title == "equal sizes":
+                other_calls(asked, report, place, names[: count // 10])
     report.note("Warm files are in the page cache and mapped. LMDB reads without verifying.")
     report.finish()
 
@@ -193,6 +200,104 @@ def read_cold(asked: Options, report: Report, place: Path, names: list[str], tit
     report.compare(
         f"get_many, {title}, cold", found["get_many"]["read"],
         "LMDB get", found["get"]["read"], len(names),
+    )  # fmt: skip
+
+
+# --- other calls ---
+
+
+def read_missing(container: winkfs.Container, names: list[str]) -> object:
+    missing = 0
+    for name in names:
+        try:
+            container.read(name)
+        except winkfs.NoSuchFile:
+            missing += 1
+    assert missing == len(names)
+    return None
+
+
+def look_in(container: winkfs.Container, names: list[str]) -> object:
+    return [name in container for name in names]
+
+
+def stat(container: winkfs.Container, names: list[str]) -> object:
+    ask = container.stat
+    for name in names:
+        ask(name)
+    return None
+
+
+def put_and_read(container: winkfs.Container, names: list[str]) -> object:
+    for name in names:
+        container.put(name, PUT)
+        container.read(name)
+    return None
+
+
+def lmdb_put_and_get(transaction: Any, names: list[str]) -> object:
+    for name in names:
+        key = name.encode()
+        transaction.put(key, PUT)
+        transaction.get(key)
+    return None
+
+
+def other_calls(asked: Options, report: Report, place: Path, names: list[str]) -> None:
+    """Calls for which the fast way of `read` is not made. Changes the files of `place`."""
+    two, missing = names[: len(names) // 2], [f"{name}.missing" for name in names]
+    split_in_two(place, two)
+    calls: dict[str, tuple[Read, Read, list[str]]] = {
+        "read of two extents": (read_single, lmdb_get, two),
+        "read of a missing name": (read_missing, lmdb_get, missing),
+        "in": (look_in, lmdb_get, names),
+        "in, missing": (look_in, lmdb_get, missing),
+        "stat": (stat, lmdb_get, names),
+    }
+    for title, (ours, theirs, of) in calls.items():
+        with container_of(place) as container, transaction_of(place) as transaction:
+            cases: dict[str, Case] = {
+                "winkfs": partial(timed, ours, container, of),
+                "LMDB": partial(timed, theirs, transaction, of),
+            }
+            for case in cases.values():
+                case()
+            found = interleaved(cases, asked.runs)
+        beside_lmdb(report, title, found, len(of))
+    new = [f"{name}.new" for name in names]
+    with ExitStack() as stack:
+        writer = stack.enter_context(winkfs.open(place / "container", "a"))
+        environment = lmdb_module().open(os.fspath(place / "lmdb"), map_size=MAP_SIZE)
+        stack.callback(environment.close)
+
+        def put_and_get() -> Phases:
+            with environment.begin(write=True) as transaction:
+                return timed(lmdb_put_and_get, transaction, new)
+
+        cases = {"winkfs": partial(timed, put_and_read, writer, new), "LMDB": put_and_get}
+        beside_lmdb(report, "put, then read", interleaved(cases, asked.runs), len(new))
+
+
+def split_in_two(place: Path, names: list[str]) -> None:
+    """Have these files of the container lie in two extents each."""
+    with winkfs.open(place / "container", "a") as container:
+        assert isinstance(container, winkfs.Container)
+        halves = {name: container.read(name) for name in names}
+        for name, data in halves.items():
+            container.put(name, data[:512])
+        container.sync()
+        for name, data in halves.items():
+            container.append(name, data[512:])
+
+
+def beside_lmdb(
+    report: Report, title: str, found: dict[str, dict[str, list[float]]], count: int
+) -> None:
+    report.keep(title, found)
+    ours, theirs = found["winkfs"], found["LMDB"]
+    report.compare(
+        f"{title}, warm", ours["read"], "LMDB", theirs["read"], count, None,
+        (ours["cpu"], theirs["cpu"]),
     )  # fmt: skip
 
 
