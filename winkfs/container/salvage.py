@@ -168,8 +168,8 @@ def _guesses(
 
 
 def _usual(timed: bool) -> Iterator[Superblock]:
-    """Superblocks as of new containers. `timed`: it is most likely append-only. What reads more than
-    another comes behind it: equals are told apart by their order alone."""
+    """Superblocks as of new containers, the usual before what reads more: the first of equals is
+    taken. `timed`: it is most likely append-only."""
     append_only = [
         new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=compressed)
         for compressed in (False, True)
