@@ -156,14 +156,14 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
     Rewrites the superblocks, removes damaged ranges and files that have lost content, gives files
     that have only lost their attributes the default ones, and corrects all counters. Everything
     removed is kept in the container BASE.removed-TIME. The exit status is 1 if files or attributes
-    were lost, or if there is something to do.
+    were lost, if files went back to an older version, or if there is something to do.
     """
     from winkfs.container.repair import repair as run
 
     done = run(base, apply=apply, contid=contid)
     if as_json:
         emit({"base": base, "applied": apply, "steps": done.steps, "lost": done.lost,
-              "bare": done.bare, "removed": done.removed})  # fmt: skip
+              "bare": done.bare, "older": done.older, "removed": done.removed})  # fmt: skip
     else:
         for step in done.steps:
             sys.stdout.buffer.write(shown(step if apply else f"would {step}") + b"\n")
@@ -173,7 +173,7 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
             click.echo(f"{base}: nothing to repair")
         elif not apply:
             click.echo("nothing was changed: --apply does it")
-    return 1 if done.lost or done.bare or (done.steps and not apply) else 0
+    return 1 if done.lost or done.bare or done.older or (done.steps and not apply) else 0
 
 
 @click.command()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -41,12 +41,20 @@ FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new b
 NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
 
 
+class Gone(Protocol):
+    """Files that are known to be missing in a data file that is cut short: `recovery.Gone`."""
+
+    def find(self, s: UInt64) -> Int64: ...
+
+
 class Index:
     """Base, overlay and bulk rows as one map from keys to positions.
 
     key_at    gives the key of the inode entry at a position; raises CorruptError
     is_bad    whether the entry there is damaged
     distrust  is told that the base is damaged, and has another one adopted, or raises
+    gone      positions that a name has that is in no base, for the part where its inode was is cut
+              off; None: nothing is
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class Index:
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
+        self.gone: Gone | None = None
         self.trail: Trail | None = None  # is told what comes and goes, but for what is put in bulk
 
     @property
@@ -112,7 +121,10 @@ class Index:
         s, bits = hashing.hash_key(self.settings.htalgo, key)
         while (base := self.base) is not None:
             try:
-                return base.find(key, s, bits, self._key_at, self.hidden, self._is_bad)
+                found = base.find(key, s, bits, self._key_at, self.hidden, self._is_bad)
+                if found or self.gone is None:
+                    return found
+                return int(self.gone.find(np.array([s], np.uint64))[0])
             except DerivedDamage as error:
                 self._doubt(error)
         return 0
@@ -187,9 +199,13 @@ class Index:
         while True:
             assert self.base is not None
             try:
-                return self.base.find_many(s, bits, sure=sure)
+                found, slots = self.base.find_many(s, bits, sure=sure)
             except DerivedDamage as error:
                 self._doubt(error)
+                continue
+            if self.gone is not None:
+                found = np.where(found > 0, found, self.gone.find(s))
+            return found, slots
 
     def cells_of(self, s: UInt64) -> tuple[UInt64, Int64]:
         """S and position of all cells of the base with these hashes, each of them given once.
@@ -207,6 +223,9 @@ class Index:
                 (stored, int.from_bytes(cell[:8], "big"))
                 for _, cell in self.base.probe(bits, wanted)
             ]
+        if self.gone is not None:
+            lost = self.gone.find(s)
+            cells += zip(s[lost > 0].tolist(), lost[lost > 0].tolist(), strict=True)
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
     def assign(
@@ -447,6 +466,7 @@ class Index:
         self.stale.append(True)
         self.base, self.stale, self.overlay, self.hidden, self._unseen = base, [], {}, set(), []
         self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
+        self.gone = None
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):

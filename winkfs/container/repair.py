@@ -22,6 +22,7 @@ import numpy as np
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
+from winkformats.hindex.table import hash_rows
 from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
@@ -38,6 +39,7 @@ from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
+from winkfs.container.recovery import gone_of
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.verify import verify
@@ -56,12 +58,15 @@ class Repair:
     steps    a line each; none: nothing is wrong
     lost     names of files whose content is damaged, and which go
     bare     names of files whose attributes are damaged, and which get the default ones
+    older    names of files that go back to an older version, and of those that are there again, for
+             their last version, or what removed them, was in the part that is missing at the end
     removed  BASE of the container that has what was taken out, "": none was needed
     """
 
     steps: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
     removed: str = ""
 
 
@@ -228,6 +233,8 @@ class _Repair:
             size = damage.stop - damage.offset
             what = "cut off" if damage.last else "take out"
             found.steps.append(f"{what} {size} damaged bytes from byte {damage.offset} on")
+        if self._guessed or self._filesize > self._size or (self._ranges and self._ranges[-1].last):
+            self._find_older(found)
         found.steps += self._changed
         if not self._guessed and self._block.get("SYNCSIZE") == self._block["SBSIZE"] < self._end:
             found.steps.append("count everything anew: a repair or rollback was not finished")
@@ -244,6 +251,28 @@ class _Repair:
         self._marked = [pos for pos in report.marked if pos not in self._fillers]
         if not found.steps:
             found.steps += [f"count and index anew: {problem}" for problem in report.problems]
+
+    def _find_older(self, found: Repair) -> None:
+        """Files whose last version was behind the end, by an index that is whole."""
+        settings = Settings.of(self._block, self._base)
+        with self._served() as source:
+            store = source.engine.store
+            positions = store.index.positions()
+            keys = list(map(store.key_at, positions.tolist()))
+            rows = hash_rows(settings.htalgo, keys, positions)
+            block = {} if self._guessed else self._block
+            gone = gone_of(self._base, settings, block, rows, self._end)
+            if gone is None:
+                return
+            if len(gone.pos):
+                found.steps.append(f"leave out {len(gone.pos)} files of the index that are gone")
+            for pos in gone.older.tolist():
+                found.older.append(to_str(name_of(store.key_at(pos))))
+                found.steps.append(f"go back to the version of {found.older[-1]} that is there")
+            for pos in gone.back.tolist():
+                found.older.append(to_str(name_of(store.key_at(pos))))
+                what = "what removed it is gone"
+                found.steps.append(f"have {found.older[-1]} there again: {what}")
 
     def _find_lost(self, found: Repair) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""

@@ -28,7 +28,16 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
-from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild, revive
+from winkfs.container.recovery import (
+    Gone,
+    Rebuilt,
+    Replay,
+    finish,
+    finish_rebuilt,
+    gone_of,
+    rebuild,
+    revive,
+)
 from winkfs.errors import Refusal
 from winkfs.names import INODE
 
@@ -271,7 +280,20 @@ class Store(DataFile):
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
+        gone = self._gone(found) if self.kv.truncated else None
         self.take(found)
+        self.index.gone = gone
+
+    def _gone(self, found: Rebuilt) -> Gone | None:
+        """Leave out what the index knows to be no more: names with older versions or removed names.
+        Damage is what it has to be for those whose inodes are gone."""
+        block = self.kv.superblock
+        gone = gone_of(self.base, self.settings, block, found.rows, found.end)
+        if gone is not None:
+            found.rows = gone.rows
+            for line in gone.lines(self.kv.storage.name, self.key_at):
+                self.note(line)
+        return gone
 
     def _left_out(self, problem: CorruptError) -> None:
         self.idx.damaged += 1

@@ -41,7 +41,7 @@ from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.recovery import Rebuilt, Replay, Resolver
+from winkfs.container.recovery import Rebuilt, Replay, Resolver, gone_of
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
@@ -120,6 +120,7 @@ class _Check:
                 if opened is not None:
                     stack.callback(opened.close)
             found = self._read(None if sorter is None else RowCollector(store, sorter), progress)
+            self._check_end(found)
             if self._damaged:
                 return  # what is derived from whole entries says other things than what is left
             self._check_counters(found)
@@ -153,6 +154,14 @@ class _Check:
         self._extents.check(found.rows.pos)
         report.marked = self._extents.marked
         return found
+
+    def _check_end(self, found: Rebuilt) -> None:
+        """Name what the index has and a file that is cut short has not."""
+        store, kv = self._store, self._store.kv
+        if kv.truncated:
+            gone = gone_of(store.base, store.settings, kv.superblock, found.rows, found.end)
+            for line in gone.lines(self._name, store.key_at) if gone is not None else ():
+                self._report.add(line)
 
     def _damage(self, error: CorruptError) -> None:
         self._damaged = True

@@ -184,7 +184,7 @@ class Lookup:
         store = self._store
         kv, settings = store.kv, store.settings
         base = usual(store.index.base, kv.layout, settings)
-        if base is None:
+        if base is None or store.index.gone is not None:
             return self.find_any
         pair = "qqq" if settings.pairoff else "qq"
         rest = store.inode_size - 56 - 16 * len(pair)

@@ -568,7 +568,9 @@ class KVSeq(GrowingFile):
     def get(self, pos: int) -> KVEntry:
         """The entry at `pos`, deleted or not. Raises CorruptError for none or a bad one."""
         if not self.superblock["SBSIZE"] <= pos < self.end or pos % max(self.layout.align, 1):
-            raise CorruptError("no entry", file=self.storage.name, offset=pos)
+            lost = self.truncated and self.end <= pos < self.superblock["FILESIZE"]
+            what = "the entry is in the part of the file that is gone" if lost else "no entry"
+            raise CorruptError(what, file=self.storage.name, offset=pos)
         if pos >= self._written:
             self.flush()
         if self._behind:

@@ -1,0 +1,170 @@
+"""A data file that is cut short beside a whole index: no older version passes for the last one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from commands import Run, one_line
+from commands import run as run
+from mounting import mounted
+
+import winkfs
+from winkformats import native
+from winkformats.errors import CorruptError
+from winkfs.container.repair import repair
+from winkfs.container.verify import verify
+from winkfs.dataset.manifest import create
+
+pytestmark = [
+    pytest.mark.in_memory,
+    pytest.mark.filterwarnings("ignore::winkfs.DamageWarning"),
+]
+FIRST = {f"d/f{i:02}": b"%d " % i * 40 for i in range(40)}
+GONE = ("d/f01", "d/new", "d/moved")  # in the part that is cut off
+ASKED: dict[str, Callable[[Any, str], object]] = {
+    "read": lambda c, name: c.read(name),
+    "read of a part": lambda c, name: c.read(name, 1, 2),
+    "get_many": lambda c, name: list(c.get_many([name])),
+    "stat": lambda c, name: c.stat(name),
+    "open_file": lambda c, name: c.open_file(name),
+    "xattrs": lambda c, name: c.getxattrs(name),
+    "in": lambda c, name: name in c,
+}
+
+
+@pytest.fixture(params=["compiled", "python"], autouse=True)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "python":
+        monkeypatch.setattr(native, "code", None)
+
+
+def change(c: Any) -> None:
+    """Behind what is kept."""
+    c.put("d/f01", b"replaced")
+    c.put("d/new", b"new")
+    c.delete("d/f02")
+    c.rename("d/f03", "d/moved")
+
+
+def make(base: Path, **options: Any) -> int:
+    """-> bytes of the data file before the last changes."""
+    with winkfs.create(base, **options) as c:
+        c.put_many(FIRST.items())
+    size = base.with_suffix(".data").stat().st_size
+    with winkfs.open(base, "a") as c:
+        change(c)
+    winkfs.reindex(base)
+    return size
+
+
+@pytest.fixture(params=["at an entry", "within one", "most"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    size = make(tmp_path / "c")
+    size += {"at an entry": 0, "within one": 30, "most": -3_000}[request.param]
+    os.truncate(tmp_path / "c.data", size)
+    return tmp_path / "c"
+
+
+def test_what_the_part_that_is_gone_had_is_damaged_and_not_as_before(base: Path) -> None:
+    with winkfs.open(base) as c:
+        for name in GONE:
+            for what, ask in ASKED.items():
+                with pytest.raises(CorruptError):
+                    print(name, what, ask(c, name))
+            assert name not in set(c.names())
+        for name in ("d/f02", "d/f03", "d/none"):  # removed and renamed there
+            assert name not in c
+            with pytest.raises(winkfs.NoSuchFile):
+                c.read(name)
+        left = {entry.name: entry.read() for entry in c.scan()}
+        assert set(left) == set(c.names())
+        assert len(left) == len(c) > 10
+        assert all(FIRST[name] == data == c.read(name) for name, data in left.items())
+        gone = len(FIRST) - 4 - len(left) + len(GONE) + 1
+        assert f"{gone} files of its index are in the part that is gone" in str(c.problems)
+
+
+def test_verify_and_repair_name_them(base: Path, run: Run) -> None:
+    problems = verify(base).problems
+    assert any("files of its index are in the part that is gone" in line for line in problems)
+    assert any(line.startswith("d/f01: its last version is gone") for line in problems)
+    assert sorted(repair(base).older) == ["d/f01", "d/f02", "d/f03"]
+    done = run("repair", "--apply", base)
+    assert done.status == 1
+    assert b"go back to the version of d/f01 that is there" in done.out
+    assert verify(base).problems == []
+    with winkfs.open(base) as c:
+        assert c.problems == []
+        for name in ("d/f01", "d/f02", "d/f03"):
+            assert c.read(name) == FIRST[name]
+
+
+def test_a_writer_is_refused(base: Path, run: Run) -> None:
+    done = run("put", base, "d/more", stdin=b"x")
+    assert "winkfs repair" in one_line(done)
+
+
+@pytest.mark.mount
+def test_a_mount_gives_no_older_version(base: Path) -> None:
+    with mounted(base, "--ro") as there:
+        for name in GONE:
+            with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
+                (there / name).read_bytes()
+        assert not os.path.lexists(there / "d/f02")
+        assert (there / "d/f04").read_bytes() == FIRST["d/f04"]
+
+
+def test_without_a_whole_index_it_is_as_it_was_when_it_was_that_long(base: Path) -> None:
+    base.with_suffix(".idx").unlink()
+    with winkfs.open(base) as c:
+        assert c.read("d/f01") == FIRST["d/f01"]
+        assert c.problems
+    assert repair(base).older == []
+
+
+@pytest.mark.parametrize("options", [{"ao": True}, {"compress": "zstd"}])
+def test_in_other_variants(tmp_path: Path, options: dict[str, Any]) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base, **options) as c:
+        c.put_many((n, d, 100) for n, d in FIRST.items())
+    size = (tmp_path / "c.data").stat().st_size
+    with winkfs.open(base, "a") as c:
+        c.put("d/f01", b"replaced", mtime=200)
+        c.put("d/new", b"new", mtime=200)
+        c.delete("d/f02")
+    winkfs.reindex(base)
+    os.truncate(tmp_path / "c.data", size)
+    with winkfs.open(base) as c:
+        for name in ("d/f01", "d/new"):
+            with pytest.raises(CorruptError):
+                c.read(name)
+        assert "d/f02" not in c
+        assert c.read("d/f04") == FIRST["d/f04"]
+
+
+def test_an_older_shard_of_a_data_set_does_not_stand_in(tmp_path: Path) -> None:
+    root = create(tmp_path / "ds").root
+    datasets.add(root, FIRST)
+    datasets.add(root, {"d/f01": b"replaced" * 100, "d/new": b"new" * 100})
+    shards = sorted(Path(root).rglob("*.data"), key=lambda p: p.stat().st_mtime_ns)
+    last = next(p for p in shards if b"replaced" in p.read_bytes())
+    with winkfs.open(root) as d:  # makes the marks of what is replaced
+        assert d.read("d/f01") == b"replaced" * 100
+    for size in (last.stat().st_size - 100, 8192, 0):
+        os.truncate(last, size)
+        for name in ("d/f01", "d/new"):
+            for what, ask in ASKED.items():
+                with pytest.raises((winkfs.WinkError, CorruptError)):
+                    print(size, name, what, asked(root, name, ask))
+
+
+def asked(root: Path, name: str, ask: Callable[[Any, str], object]) -> object:
+    with winkfs.open(root) as d:
+        return ask(d, name)
