@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
 from warcs import DATE, record, response
 
 from winkformats.errors import FormatError
-from winkfs.archive.items import Note
+from winkfs.archive.items import Note, Ratio
 from winkfs.archive.warc import Warc
 from winkfs.container.writemany import Row
 
@@ -129,3 +130,28 @@ def test_records_in_order_of_time_do_not_all_lie_in_memory(tmp_path: Path) -> No
         b"a/%d" % i: (i, 1_500_000) for i in range(50)
     }
     assert peak < 45 << 20  # of 72 MiB
+
+
+@pytest.mark.parametrize("codings", [b"gzip", b"gzip, gzip", b"deflate, gzip"])
+def test_a_body_out_of_proportion_is_left_out_and_named(tmp_path: Path, codings: bytes) -> None:
+    """Also one whose last encoding alone is in proportion to the one before."""
+    zeros = bytes(3 << 20)
+    body = zlib.compress(zeros) if codings == b"deflate, gzip" else gzip.compress(zeros)
+    if b"," in codings:
+        body = gzip.compress(body)
+    head = b"Content-Encoding: " + codings + b"\r\n"
+    path = tmp_path / "a.warc"
+    path.write_bytes(response(b"http://a/bomb", body, head) + response(b"http://a/x", b"page"))
+    least = len(zeros) // len(body)
+    for ratio, names in (
+        (Ratio(least // 2, 1 << 20), [b"a/x"]),
+        (Ratio(least // 2, 4 << 20), [b"a/bomb", b"a/x"]),
+        (Ratio(0, 0), [b"a/bomb", b"a/x"]),
+    ):
+        notes: list[Note] = []
+        rows = Warc(str(path), notes.append, ratio).items(by_mtime=False)
+        assert [row.name for row in rows] == names
+        assert [note.name for note in notes if note.failed] == [b"http://a/bomb"] * (
+            names[0] == b"a/x"
+        )
+        assert all("--max-ratio" in note.what for note in notes)

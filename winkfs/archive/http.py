@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from winkfs.archive.items import Ratio
 from winkfs.errors import Refusal, need
 
 QUOTED: Final = 40  # bytes of a wrong line that a message quotes
-UNPACKED: Final = 1 << 30  # bytes that any body may unpack to
-RATIO: Final = 1000  # and of a larger one this many times its packed bytes
+PIECE: Final = 1 << 20  # bytes that are unpacked at a time
 _STATUS: Final = re.compile(rb"[A-Z]+[/\d.]*[ \t]+(\d{3})(?!\d)")
 _BLANK: Final = re.compile(rb"\n\r?\n")
 _HEADER: Final = re.compile(rb"\n([^\n:]+):[ \t]*([^\r\n]*)")
@@ -31,6 +32,24 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 class Undecodable(Exception):
     """A response whose body cannot be had. Its text is the reason."""
+
+
+class Bound(NamedTuple):
+    """packed: bytes of a body as the archive has it, before the first of its encodings is undone;
+    one body may have several."""
+
+    packed: int
+    ratio: Ratio
+
+    @property
+    def most(self) -> int:
+        """Bytes that it may become."""
+        return self.ratio.limit(self.packed)
+
+    def check(self, unpacked: int) -> None:
+        """Raises Undecodable."""
+        if unpacked > self.most:
+            raise Undecodable(self.ratio.reason(self.packed))
 
 
 class Response(NamedTuple):
@@ -48,8 +67,10 @@ class Response(NamedTuple):
         return self.headers.get(b"content-type", b"").decode("utf-8", "replace")
 
 
-def parse(raw: bytes, *, ok: range) -> Response:
+def parse(raw: bytes, *, ok: range, ratio: Ratio) -> Response:
     """Parse a response; only a body with a status in `ok` is decoded, any other is left empty.
+
+    ratio   bound of what a body is decoded to, against its bytes here
 
     raises  Undecodable
     """
@@ -67,9 +88,10 @@ def parse(raw: bytes, *, ok: range) -> Response:
     size = headers.get(b"content-length", b"")
     codings = _words(headers, b"transfer-encoding")
     short = size.isdigit() and len(size) < 19 and len(body) < int(size) and not codings
+    bound = Bound(len(body), ratio)
     for header, name in ((b"transfer-encoding", "Transfer"), (b"content-encoding", "Content")):
         for word in reversed(_words(headers, header)):
-            body = _decoded(body, word, f"{name}-Encoding")
+            body = _decoded(body, word, f"{name}-Encoding", bound)
     return Response(status, headers, body, short)
 
 
@@ -102,12 +124,12 @@ def _words(headers: dict[bytes, bytes], name: bytes) -> list[str]:
     return [word for part in words if (word := part.partition(";")[0].strip(' \t"'))]
 
 
-def _decoded(body: bytes, word: str, header: str) -> bytes:
+def _decoded(body: bytes, word: str, header: str, bound: Bound) -> bytes:
     decode = _DECODERS.get(word.removeprefix("x-"))
     if decode is None or not body:  # identity, none, utf-8 and other names are no encodings
         return body
     try:
-        return decode(body)
+        return decode(body, bound)
     except Undecodable as error:
         what = str(error)
     except (zlib.error, OSError) as error:
@@ -130,7 +152,7 @@ def _is_text(start: bytes) -> bool:
 # --- encodings ---
 
 
-def _dechunked(body: bytes) -> bytes:
+def _dechunked(body: bytes, _: Bound) -> bytes:
     """Join chunks. A body that does not begin with one was joined already."""
     parts: list[bytes] = []
     at = 0
@@ -157,50 +179,50 @@ def _dechunked(body: bytes) -> bytes:
         at = end.end() if end else len(body)
 
 
-def _gunzipped(body: bytes) -> bytes:
+def _gunzipped(body: bytes, bound: Bound) -> bytes:
     parts: list[bytes] = []
-    rest = body
+    rest, size = body, 0
     while rest.startswith(_GZIP):
         unpacker = zlib.decompressobj(31)
-        parts.append(_unpacked(unpacker, rest))
-        rest = unpacker.unused_data
+        parts.append(_unpacked(unpacker, rest, bound, size))
+        rest, size = unpacker.unused_data, size + len(parts[-1])
     return b"".join(parts) if parts else body
 
 
-def _inflated(body: bytes) -> bytes:
+def _inflated(body: bytes, bound: Bound) -> bytes:
     """Unpack deflate, which comes with the header of zlib or without it."""
     zlib_header = body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0
-    return _unpacked(zlib.decompressobj(15 if zlib_header else -15), body)
+    return _unpacked(zlib.decompressobj(15 if zlib_header else -15), body, bound)
 
 
-def _unpacked(unpacker: Any, packed: bytes) -> bytes:
-    limit = max(UNPACKED, RATIO * len(packed))
-    data: bytes = unpacker.decompress(packed, limit)
-    if unpacker.eof:
-        return data
-    if len(data) >= limit:
-        raise Undecodable(f"it unpacks to more than {limit:,} bytes")
-    raise Undecodable(f"cut short after {len(packed):,} bytes")
+def _unpacked(unpacker: Any, packed: bytes, bound: Bound, before: int = 0) -> bytes:
+    """Unpack a stream; `before`: bytes that came of the ones before it."""
+    data: bytes = unpacker.decompress(packed, min(bound.most - before + 1, sys.maxsize))
+    bound.check(before + len(data))
+    if not unpacker.eof:
+        raise Undecodable(f"cut short after {len(packed):,} bytes")
+    return data
 
 
-def _by_fastwarc(name: str, body: bytes) -> bytes:
+def _by_fastwarc(name: str, body: bytes, bound: Bound) -> bytes:
     """Unpack with a reader of FastWARC. Raises OSError; Undecodable where it is missing."""
     try:
         stream_io = need("fastwarc.stream_io", "it")
     except Refusal as error:
         raise Undecodable(str(error)) from None
-    limit = max(UNPACKED, RATIO * len(body))
-    data: bytes = getattr(stream_io, name)(io.BytesIO(body)).read(limit)
-    if len(data) >= limit:
-        raise Undecodable(f"it unpacks to more than {limit:,} bytes")
-    return data
+    reader, parts, size = getattr(stream_io, name)(io.BytesIO(body)), list[bytes](), 0
+    while data := reader.read(PIECE):
+        parts.append(data)
+        size += len(data)
+        bound.check(size)
+    return b"".join(parts)
 
 
-def _unzstd(body: bytes) -> bytes:
-    return _by_fastwarc("ZstdReader", body) if body.startswith(_ZSTD) else body
+def _unzstd(body: bytes, bound: Bound) -> bytes:
+    return _by_fastwarc("ZstdReader", body, bound) if body.startswith(_ZSTD) else body
 
 
-_DECODERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+_DECODERS: Final[dict[str, Callable[[bytes, Bound], bytes]]] = {
     "chunked": _dechunked, "gzip": _gunzipped, "deflate": _inflated, "zstd": _unzstd,
     "br": partial(_by_fastwarc, "BrotliReader"),
 }  # fmt: skip

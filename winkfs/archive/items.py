@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -58,8 +59,12 @@ class Ratio(NamedTuple):
     most: int = MAX_RATIO
     free: int = FREE
 
+    def limit(self, read: int) -> int:
+        """Bytes that so many may become."""
+        return max(self.free, self.most * read) if self.most else sys.maxsize
+
     def is_exceeded(self, unpacked: int, read: int) -> bool:
-        return unpacked > self.free and 0 < self.most * read < unpacked
+        return unpacked > self.limit(read)
 
     def reason(self, read: int) -> str:
         return (

@@ -26,7 +26,7 @@ import xxhash
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.http import Response, Undecodable, parse
-from winkfs.archive.items import Item, Note, Notes, clamped
+from winkfs.archive.items import Item, Note, Notes, Ratio, clamped
 from winkfs.archive.webnames import apart, at_time, microseconds, place_of
 from winkfs.archive.webrecords import ABOUT, GZIP, Record, is_archive, records
 from winkfs.container.ondisk.inode import FileType
@@ -75,11 +75,13 @@ class Warc:
 
     path     the file
     note     hears of each record that cannot be read, by its URL if that is known
+    ratio    bound of what a body is decoded to, against its bytes in the file
     raises   FormatError if there is no record; OSError
     """
 
-    def __init__(self, path: str, note: Notes) -> None:
+    def __init__(self, path: str, note: Notes, ratio: Ratio | None = None) -> None:
         self._path, self._note, self._failed = path, note, False
+        self._ratio = ratio or Ratio()
         self.captures: list[Capture] = []
         self.again = 0
         self._names: dict[bytes, bytes] = {}  # that were given -> URL
@@ -136,7 +138,7 @@ class Warc:
             return None
         else:
             try:
-                found = parse(record.block, ok=TAKEN)
+                found = parse(record.block, ok=TAKEN, ratio=self._ratio)
             except Undecodable as error:
                 self._bad(name, f"the body cannot be decoded: {error}")
                 return None

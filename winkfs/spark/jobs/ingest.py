@@ -274,7 +274,7 @@ def source_of(
         ratio = Ratio(tar.max_ratio)
         return Tarball(unit.path, note, scratch, ignore_zeros=tar.ignore_zeros, ratio=ratio)
     if unit.kind == "warc":
-        return Warc(unit.path, note)
+        return Warc(unit.path, note, Ratio(tar.max_ratio))
     if unit.kind == "records":
         return RecordFiles(unit, note)
     return Table(unit.path, note, columns, dict(unit.columns))
