@@ -493,7 +493,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
         names[1] = b"alien"
     with FileStorage(path_of(base, ".cat"), "w") as storage:
         storage.truncate(0)
-        writer = CatalogWriter.create(storage, contid, {})
+        writer = CatalogWriter.create(storage, {"CONTID": contid}, {})
         writer.write_run([Rows(names, numbers)])
         writer.finish(end, 0, clashes + (fault == "clashes"))
     if fault in ("clashes", "missing") and older:  # of a moment that is no more; c came again
@@ -656,7 +656,7 @@ def test_blocks_give_back_what_was_put_in(
 def test_blocks_of_long_names_are_cut_up(tmp_path: Path) -> None:
     names = sorted([b"%05d" % i * (200 if i % 100 else 13_000) for i in range(2100)])
     with FileStorage(tmp_path / "c.cat", "x") as storage:
-        writer = CatalogWriter.create(storage, 5, {})
+        writer = CatalogWriter.create(storage, {"CONTID": 5}, {})
         assert writer.write_run([numbered(names[:7]), numbered(names[7:], 7)]) == 2100
         writer.finish(9, 9, 0)
     with CatalogFile(FileStorage(tmp_path / "c.cat")) as file:

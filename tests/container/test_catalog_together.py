@@ -152,7 +152,7 @@ def test_names_that_share_what_is_not_there_are_refused() -> None:
 
 def written(rows: Rows, schema: dict[str, str] | None = None) -> CatalogFile:
     storage = MemoryStorage(name="c.cat")
-    writer = CatalogWriter.create(storage, 5, schema or {})
+    writer = CatalogWriter.create(storage, {"CONTID": 5}, schema or {})
     writer.write_run([rows])
     writer.finish(9, 9, 0)
     return CatalogFile(storage)

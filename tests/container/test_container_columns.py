@@ -745,7 +745,7 @@ def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
     wrong[at] = wrong[at].replace(b"de", b"en")
     with FileStorage(path_of(base, ".cat"), "w") as storage:
         storage.truncate(0)
-        writer = CatalogWriter.create(storage, contid, schema)
+        writer = CatalogWriter.create(storage, {"CONTID": contid}, schema)
         writer.write_run([Rows(rows.names, rows.numbers, wrong)])
         writer.finish(end, 0, clashes)
     (problem,) = winkfs.verify(base).problems

@@ -30,7 +30,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, read_superblock, write_first, write_second
 from winkfs.container.datafile import end_of, remove_files
 from winkfs.container.frames import entries_of
-from winkfs.container.ondisk.data import UNNAMED, Settings
+from winkfs.container.ondisk.data import CUTID, UNNAMED, Settings
 from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -214,7 +214,8 @@ class _ContainerBackup:
             with self._directory.open(self._name + DATA) as target:
                 mine = read_superblock(target)
                 last = next((s for s in states if self._is_current(s, mine)), None)
-                if last is None or mine.get("CONTID") != block["CONTID"] or mine["FILESIZE"] > end:
+                same = all(mine.get(name) == block.get(name) for name in ("CONTID", CUTID))
+                if last is None or not same or mine["FILESIZE"] > end:
                     return False
                 start = max(last.last + 1, last.end - COMPARED)  # without the delflag
                 size = last.end - start

@@ -191,7 +191,7 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     except (FormatError, OSError):
         return None
     least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
-    mine = store.settings.contid != 0 and file.contid == store.settings.contid
+    mine = store.settings.contid != 0 and store.settings.made(file.superblock)
     mine = mine and all(store.schema.items() <= run.schema.items() for run in file.runs)
     if mine and least <= file.covered <= store.kv.end:
         return Catalog(file)
@@ -210,7 +210,7 @@ def open_older(store: Opened, covered: int, place: Place) -> Catalog | None:
         file = CatalogFile(open_file(store.base + DerivedCatalog.suffix), place)
     except (FormatError, OSError):
         return None
-    if file.contid != store.settings.contid:
+    if not store.settings.made(file.superblock):
         file.close()
         return None
     file.covered = covered
@@ -274,7 +274,7 @@ def gone_rows(names: list[bytes]) -> Rows:
 def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
     """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
     with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
-        _fill(store, CatalogWriter.create(storage, store.settings.contid, store.schema), rows)
+        _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return storage
 
 
@@ -288,7 +288,7 @@ def _written(store: Opened, rows: Iterator[Rows], count: int, *, save: bool = Tr
             return build(store, save=False)
     few = count <= IN_MEMORY
     storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
-    _fill(store, CatalogWriter.create(storage, store.settings.contid, store.schema), rows)
+    _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return Catalog(CatalogFile(storage))
 
 
@@ -489,7 +489,7 @@ class DerivedCatalog:
                 block = read_superblock(storage)
         except (FormatError, OSError):
             return None
-        mine = store.settings.contid != 0 and block.get("CONTID") == store.settings.contid
+        mine = store.settings.contid != 0 and store.settings.made(block)
         covered = block.get("DATAEND", -1)
         return covered if mine and 0 <= covered <= store.kv.end else None
 

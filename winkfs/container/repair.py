@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -34,7 +35,7 @@ from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
-from winkfs.container.ondisk.data import CHAINS, INCHAIN, LEFT_OUT, Settings, make_room
+from winkfs.container.ondisk.data import CHAINS, CUTID, INCHAIN, LEFT_OUT, Settings, make_room
 from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
@@ -436,6 +437,9 @@ def _removed(base: str) -> str:
 def write_superblocks(storage: Storage, block: Superblock, end: int) -> None:
     """Write a superblock that ends the file at `end`, counters to be made right by a reindex."""
     block["FILESIZE"] = end
+    if "CONTID" in block:  # nothing that was derived before is believed again, wherever it lies
+        make_room(block, [CUTID])
+        block[CUTID] = secrets.randbits(62) + 1
     if "SYNCSIZE" in block:
         block["SYNCSIZE"] = block["SBSIZE"]  # unlike FILESIZE: the next writer counts
     block.damage = None

@@ -22,7 +22,7 @@ from winkfs.container.datafile import NOTES, DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.compressed import COMPRESS
-from winkfs.container.ondisk.data import SANE
+from winkfs.container.ondisk.data import CUTID, SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.lock import WriterLock
@@ -378,7 +378,8 @@ class Store(DataFile):
         while (
             end := (block := read_superblock(self.kv.storage)).get("FILESIZE", 0)
         ) != self.synced:
-            if end < self.kv.end or end > self.kv.storage.size():
+            gone_back = block.get(CUTID, 0) != self.settings.cutid
+            if gone_back or end < self.kv.end or end > self.kv.storage.size():
                 self.reopen()  # rolled back, or cut short
                 return
             old, self.synced = self.kv.end, end

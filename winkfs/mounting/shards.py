@@ -431,7 +431,7 @@ def one_run(file: CatalogFile, base: str) -> CatalogFile:
     name = f"{base}.cat (in memory)"
     storage = MemoryStorage(name=name) if few else locate(base)[0].scratch()
     try:
-        writer = CatalogWriter.create(storage, file.contid, {})
+        writer = CatalogWriter.create(storage, {"CONTID": file.contid}, {})
         writer.write_run(live(joined([run.rows() for run in file.runs])))
         writer.finish(file.covered, 0, clashes=-1)
     except BaseException:

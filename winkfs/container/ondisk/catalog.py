@@ -629,9 +629,10 @@ class CatalogWriter:
         self._firsts: list[bytes] = []
 
     @classmethod
-    def create(cls, storage: Storage, contid: int, schema: Schema) -> Self:
-        """A new file in an empty storage. `schema`: the columns of the user."""
-        block = Superblock.new(KVSEQ, PURPOSE_CATALOG, NEW | {"CONTID": contid}, 2 * HALF)
+    def create(cls, storage: Storage, ids: Mapping[str, int], schema: Schema) -> Self:
+        """A new file in an empty storage. `ids`: see `Settings.ids`; `schema`: the columns of the
+        user."""
+        block = Superblock.new(KVSEQ, PURPOSE_CATALOG, {**NEW, **ids}, 2 * HALF)
         storage.write(0, block.images())
         return cls(KVSeq(storage, block, writable=True), [], schema)
 

@@ -27,6 +27,7 @@ PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
 PURPOSE_CATALOG: Final = "FSYSCAT"
 UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
+CUTID: Final = "CUTID"  # random, of the last rollback or repair; missing: there was none
 EXTENSIONS: Final = frozenset(
     [
         "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",
@@ -51,6 +52,7 @@ class Settings:
 
     classic: bool
     contid: int
+    cutid: int
     ao: bool
     timemp: int
     mtime_unit: int
@@ -88,6 +90,7 @@ class Settings:
         return cls(
             classic=classic,
             contid=block.get("CONTID", 0),
+            cutid=block.get(CUTID, 0),
             ao=block.get("HAVEAO") == 1,
             timemp=timemp,
             mtime_unit=1 if block.get("MTIMENS") == 1 else NANO,
@@ -112,6 +115,17 @@ class Settings:
         A program that knows the seed only may delete by delflags alone.
         """
         return not self.classic
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Variables of a derived file: whose it is, and since which rollback or repair."""
+        known = {"CONTID": self.contid, CUTID: self.cutid}
+        return {name: number for name, number in known.items() if number}
+
+    def made(self, derived: Mapping[str, int]) -> bool:
+        """Whether a derived file with this superblock is of this container, and not of before what
+        a rollback or repair has cut off."""
+        return (derived.get("CONTID", 0), derived.get(CUTID, 0)) == (self.contid, self.cutid)
 
     @property
     def form(self) -> InodeForm:

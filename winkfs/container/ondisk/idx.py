@@ -417,7 +417,7 @@ def covered_by(path: str, settings: Settings) -> int:
     """DATAEND of a BASE.idx of this container, 0 where there is none to go by."""
     with contextlib.suppress(FormatError, OSError), open_file(path) as storage:
         mine = read_superblock(storage)
-        if settings.contid and mine.get("CONTID") == settings.contid and "SBCKSUM" in mine:
+        if settings.contid and settings.made(mine) and "SBCKSUM" in mine:
             return mine.get("DATAEND", 0)
     return 0
 
@@ -448,7 +448,7 @@ def _believe(
     same = (
         mine["FORMAT"] == HINDEX
         and mine.purpose == PURPOSE_INDEX
-        and mine.get("CONTID", 0) == settings.contid
+        and settings.made(mine)
         and mine.get("FILESIZE") == size <= storage.size()
         and mine.get("HTALGO", 1) == settings.htalgo
         and (shape.cellsz, shape.htfree, shape.htdel)
@@ -507,7 +507,7 @@ def write_base(
     if not settings.classic:
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
-        block.update({"CONTID": settings.contid} if settings.contid else {})
+        block.update(settings.ids)
         block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
         block.update({pagesums.VARIABLE: 0} if sums else {})
 

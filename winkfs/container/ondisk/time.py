@@ -177,7 +177,7 @@ class TimeIndex:
                 trusted = (
                     mine["FORMAT"] == KVSEQ
                     and mine.purpose == PURPOSE_TIME
-                    and mine.get("CONTID", 0) == settings.contid
+                    and settings.made(mine)
                     and (mine.get("KEYREPR"), mine.get("VALREPR")) == (12, 12)
                     and mine.get("TIMEMP") == settings.timemp
                     and mine.get("FILESIZE", 0) <= storage.size()
@@ -237,6 +237,7 @@ class TimeIndex:
             variables[LASTNS] = last
         if not settings.classic:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
+            variables |= settings.ids
         if sums and not settings.classic:
             variables[pagesums.VARIABLE] = pagesums.place(size)
         mine = Superblock.new(KVSEQ, PURPOSE_TIME, variables)
