@@ -122,8 +122,9 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis draws the same examples in each run of the suite; --soak draws new ones."""
-    settings.register_profile("suite", derandomize=True)
+    """Hypothesis draws the same examples in each run of the suite, however long they take; --soak
+    draws new ones."""
+    settings.register_profile("suite", derandomize=True, deadline=None)
     if not config.getoption("--soak"):
         settings.load_profile("suite")
 
