@@ -189,6 +189,22 @@ def advice(package: str | None) -> str | None:
     return extra and f"needs winkfs[{extra}]: pip install 'winkfs[{extra}]'"
 
 
+def need_installed(what: str, *packages: str) -> None:
+    """Look for packages of an extra, without the cost of importing them.
+
+    raises  Refusal, which names the extra
+    """
+    from importlib.util import find_spec
+
+    for package in packages:
+        try:
+            found = find_spec(package)
+        except ImportError:
+            found = None
+        if found is None:
+            raise Refusal(f"{what} {advice(package)}")
+
+
 def need(package: str, what: str) -> Any:
     """Import a package of an extra for something -> the module.
 

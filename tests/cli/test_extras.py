@@ -34,7 +34,7 @@ def run(code: str, *packages: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("job", "packages"),
     [*((job, ("pyarrow", "pyspark")) for job in JOBS), ("stats", ("pyarrow",)),
-     ("ingest", ("pyspark", "py4j"))],
+     ("ingest", ("pyarrow",)), ("ingest", ("pyspark", "py4j"))],
 )  # fmt: skip
 def test_a_job_without_its_packages_names_the_extra(
     tmp_path: Path, job: str, packages: tuple[str, ...]
@@ -69,6 +69,33 @@ def test_a_function_without_its_package_names_the_extra(
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert f"needs winkfs[{extra}]: pip install 'winkfs[{extra}]'" in last
+
+
+# A session and a frame that are asked for nothing before the packages are looked for.
+SPARK = """
+from types import SimpleNamespace as Has
+import winkfs.spark
+session = Has()
+frame = Has(sparkSession=session,
+            columns=["path", "size", "_container", "_contid", "_pos", "_pointer"])
+winkfs.spark.{call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "package"),
+    [("register(session)", "pyspark"), ("read(session, 'C')", "pyspark"),
+     ("register(session)", "pyarrow"), ("read(session, 'C')", "pyarrow"),
+     ("delete(session, 'C', 'size = 0')", "pyarrow"), ("upsert(frame, 'C')", "pyarrow"),
+     ("fetch_content(frame)", "pyarrow")],
+)  # fmt: skip
+def test_a_function_of_spark_without_its_packages_names_the_extra(call: str, package: str) -> None:
+    done = run(SPARK.format(call=call), package)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1] == (
+        f"winkfs.errors.Refusal: {'fetch_content' if 'fetch' in call else 'winkfs.spark'} "
+        "needs winkfs[pipeline]: pip install 'winkfs[pipeline]'"
+    )
 
 
 def test_each_extra_is_one_that_there_is() -> None:

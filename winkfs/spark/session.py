@@ -20,11 +20,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from winkfs.errors import need_installed
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
+PACKAGES: Final = ("pyspark", "pyarrow")  # what all of winkfs.spark needs
 MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 FORMATS: Final = "runtimeDataSourceBuilders"  # in it: what a session was given, by name
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
@@ -42,7 +45,10 @@ def register(spark: SparkSession) -> None:
 
     Needed where Spark does not find it by name: winkfs is installed in editable form, or reaches
     the Python of the workers by `spark.sparkContext.addPyFile`, which has to come before.
+
+    raises  Refusal, which names the extra, where PySpark or pyarrow is missing
     """
+    need_installed("winkfs.spark", *PACKAGES)
     from pyspark_winkfs import DefaultSource
 
     _run_this_python(spark)
@@ -125,6 +131,7 @@ def read(
     options  see `reading.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
+    need_installed("winkfs.spark", *PACKAGES)
     from winkfs.spark.reading.options import Options
     from winkfs.spark.reading.pushdown import prove
     from winkfs.spark.reading.stores import ddl_of
@@ -158,6 +165,7 @@ def delete(
     from winkfs.container.container import open as open_container
     from winkfs.dataset.manifest import is_dataset
 
+    need_installed("winkfs.spark", *PACKAGES)
     root = os.fspath(path)
     if is_dataset(root):
         return _delete_committed(spark, root, condition)
@@ -220,6 +228,7 @@ def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
     from winkfs.errors import DatasetConflict
     from winkfs.spark.reading.options import local_path
 
+    need_installed("winkfs.spark", *PACKAGES)
     root, spark = local_path(os.fspath(path)), df.sparkSession
     if "path" not in df.columns:
         raise ValueError(f"upsert needs the column path; the columns are: {', '.join(df.columns)}")

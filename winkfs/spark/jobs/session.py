@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from winkformats.errors import FormatError
-from winkfs.errors import Refusal, advice
-from winkfs.spark.session import compiled
+from winkfs.errors import Refusal, need_installed
+from winkfs.spark.session import PACKAGES, compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +58,10 @@ OUTER: Final = ("SparkException", "PythonException")  # what Spark packs others 
 
 def missing() -> str | None:
     """Why Spark cannot run here; None where it can."""
-    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        return f"this {advice('pyspark')}"
+    try:
+        need_installed("this", *PACKAGES)
+    except Refusal as error:
+        return str(error)
     home = os.environ.get("JAVA_HOME")
     if not shutil.which("java", path=f"{home}/bin" if home else None):
         return "Spark needs Java, 17 or later: install one, or set JAVA_HOME"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkfs.errors import need_installed
 from winkfs.spark.reading.options import FIELDS, REFS
 from winkfs.spark.reading.partition import Piece, batch_ranges
 
@@ -43,6 +44,7 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
         # rows in the order of the container, where the order of rows does not matter
         fetch_content(df.where(...).sortWithinPartitions("_container", "_pos"))
     """
+    need_installed("fetch_content", "pyarrow")
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from winkfs.spark.reading.options import MODES, size_of
