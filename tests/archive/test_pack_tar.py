@@ -7,8 +7,6 @@ import gzip
 import io
 import lzma
 import random
-import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -151,58 +149,6 @@ def test_of_a_tar_that_is_cut_in_its_first_member_no_container_is_made(
         with pytest.raises(FormatError, match=r"t\.tar: not a (whole )?tar file"):
             pack(tmp_path / "t.tar", tmp_path / "c")
         assert files_beside(tmp_path / "c") == []
-
-
-@pytest.mark.parametrize("data", [b"", b"hello" * 300, b"\x1f\x8bjunk", b"BZhjunk", b"\xfd7zXZ\0j"])
-def test_what_is_no_tar_file_is_an_error(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "t.tar").write_bytes(data)
-    with pytest.raises(FormatError, match=r"t\.tar"):
-        pack(tmp_path / "t.tar", tmp_path / "c")
-    assert files_beside(tmp_path / "c") == []
-
-
-@pytest.mark.parametrize("ao", [False, True])
-def test_broken_header_in_the_middle_costs_its_member(tmp_path: Path, ao: bool) -> None:
-    tar = write_tar(tmp_path / "t.tar", member("a"), member("b"), member("c"))
-    data = bytearray(tar.read_bytes())
-    data[512 + 20] ^= 0xFF
-    tar.write_bytes(data)
-    notes: list[Note] = []
-    pack(tar, tmp_path / "c", ao=ao, note=notes.append)
-    assert names(tmp_path / "c") == ["a", "c"]
-    assert [(n.name, n.failed) for n in notes] == [(b"byte 512", True)]
-    assert "up to byte 1,024" in notes[0].what
-
-
-@pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
-def test_sparse_tar_of_gnu_tar(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    with (root / "sparse").open("wb") as file:
-        file.seek(300_000)
-        file.write(b"end")
-    subprocess.run(["tar", "-C", root, "-cSf", tmp_path / "t.tar", "."], check=True)
-    pack(tmp_path / "t.tar", tmp_path / "c")
-    with winkfs.open(tmp_path / "c") as c:
-        assert c.read("sparse") == bytes(300_000) + b"end"
-
-
-@pytest.mark.parametrize(
-    ("start", "what"),
-    [
-        (b"PK\3\4", "a zip file: unzip it"),
-        (b"hsqs", "a squashfs: unsquashfs it"),
-        (b"\x28\xb5\x2f\xfd", "a zstd file: zstd -dc"),
-        (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
-        (b"WARC/1.0", "a WARC file: winkfs pipeline ingest"),
-        (b"#!WINKME", "a file of a container"),
-    ],
-)
-def test_what_is_no_tar_file_is_called_by_its_name(tmp_path: Path, start: bytes, what: str) -> None:
-    (tmp_path / "t").write_bytes(start + bytes(range(256)) * 8)
-    with pytest.raises(FormatError, match=what):
-        pack(tmp_path / "t", tmp_path / "c")
-    assert files_beside(tmp_path / "c") == []
 
 
 @pytest.mark.parametrize(("mode", "tool"), [("gz", "gunzip"), ("bz2", "bunzip2"), ("xz", "unxz")])

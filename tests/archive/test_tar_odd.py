@@ -41,6 +41,7 @@ from winkfs.errors import FormatError
 from winkfs.names import to_str
 from winkfs.units import CLAMPED, LAST
 
+pytestmark = pytest.mark.in_memory
 HERE = Path(__file__).parent / "tars"
 EXPECTED = json.loads((HERE / "expected.json").read_text())
 STAR_TIMES = b"15302141156 " * 2
@@ -120,7 +121,6 @@ def test_a_cpio_archive_is_called_so(tmp_path: Path) -> None:
 
 HAND: dict[str, tuple[bytes, dict[str, bytes | None], dict[str, str]]] = {
     # name: the archive, the files between `before` and `after`, what failed
-    "large-uid": (pax((b"uid", b"%d" % BIG)) + member(b"f", b"x"), {"f": b"x"}, {"f": "its owner"}),
     "large-uid-base256": (
         member(b"f", b"x", uid=b"\x80" + BIG.to_bytes(7, "big")), {"f": b"x"}, {"f": "its owner"},
     ),
@@ -131,7 +131,6 @@ HAND: dict[str, tuple[bytes, dict[str, bytes | None], dict[str, str]]] = {
     "uid-of-a-million-digits": (
         pax((b"uid", MB)) + member(b"f", b"x"), {"f": b"x"}, {"f": "its owner"},
     ),
-    "infinite-mtime": (pax((b"mtime", b"inf")) + member(b"f", b"x"), {"f": b"x"}, {"f": "mtime"}),
     "mtime-nan": (pax((b"mtime", b"nan")) + member(b"f", b"x"), {"f": b"x"}, {"f": "mtime"}),
     "mtime-1e999000": (
         pax((b"mtime", b"1e999000")) + member(b"f", b"x"), {"f": b"x"}, {"f": "mtime"},
@@ -165,7 +164,6 @@ HAND: dict[str, tuple[bytes, dict[str, bytes | None], dict[str, str]]] = {
         {"f": b"x"},
         {"f": "its mtime is no number; its uid is no number; its mode is no number"},
     ),
-    "empty-path": (pax((b"path", b"")) + member(b"f", b"x"), {"f": b"x"}, {}),
     "nul-path": (pax((b"path", b"a\0b")) + member(b"f", b"x"), {"f": b"x"}, {"f": "has a NUL"}),
     "nul-path-of-a-name-that-may-be-longer": (
         pax((b"path", b"a\0b")) + member(b"n" * 100, b"x"), {}, {"n" * 100: "may be longer"},
@@ -231,8 +229,11 @@ HAND: dict[str, tuple[bytes, dict[str, bytes | None], dict[str, str]]] = {
     "global-pax-header-damaged": (
         member(b"g", b"x=y", b"g") + member(b"f", b"x"), {"f": b"x"}, {"byte 1024": "a global"},
     ),
+    "header-with-a-flipped-bit": (
+        bytes([member(b"f")[0] ^ 1]) + member(b"f", b"x")[1:], {},
+        {"byte 1024": "up to byte 2,048"},
+    ),
     "no-header": (b"A" * 1024 + member(b"f", b"x"), {"f": b"x"}, {"byte 1024": "byte 2,048"}),
-    "volume-label": (member(b"Vol", b"", b"V"), {}, {}),
     "multi-volume": (member(b"f", b"x", b"M"), {}, {"f": "continued from another volume"}),
     "dumpdirs": (
         member(b"d/", b"Yf\0\0", b"D", magic=OLD_GNU, prefix=TIMES)
@@ -302,6 +303,7 @@ def test_a_member_without_its_mark_keeps_its_own_mtime(tmp_path: Path) -> None:
 
 def test_a_volume_label_is_counted(tmp_path: Path) -> None:
     found = packed(tmp_path, around(member(b"Vol", b"", b"V")))
+    assert found.files == {"before": b"bb", "after": b"aa"}
     assert (found.report.left_out, found.report.failed) == (1, 0)
     assert [(note.name, note.failed) for note in found.notes] == [(b"Vol", False)]
 
@@ -431,15 +433,15 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
 def test_a_bomb_is_left_out_and_named(tmp_path: Path, mode: str, little: None) -> None:
-    found = packed(tmp_path, bomb(mode, 8 << 20), max_ratio=100)
+    found = packed(tmp_path, bomb(mode, 2 << 20), max_ratio=100)
     assert found.files == {"small": b"s"}
     assert "--max-ratio" in found.failed["bomb"]
 
 
 @pytest.mark.parametrize("most", [0, 10**6])
 def test_max_ratio_takes_it(tmp_path: Path, most: int, little: None) -> None:
-    found = packed(tmp_path, bomb("w:xz", 8 << 20), max_ratio=most)
-    assert found.files == {"small": b"s", "bomb": bytes(8 << 20), "after": b"a"}
+    found = packed(tmp_path, bomb("w:xz", 2 << 20), max_ratio=most)
+    assert found.files == {"small": b"s", "bomb": bytes(2 << 20), "after": b"a"}
     assert found.notes == []
 
 
@@ -504,7 +506,11 @@ def test_the_command_reads_on_and_cuts_long_names(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("start", "what"),
     [
-        (b"PK\3\4", "a zip file"), (b"Rar!", "a rar file"), (b"WARC/1.0\r\n", "a WARC file"),
+        (b"PK\3\4", "a zip file: unzip it"), (b"Rar!", "a rar file"),
+        (b"WARC/1.0\r\n", "a WARC file: winkfs pipeline ingest"),
+        (b"hsqs", "a squashfs: unsquashfs it"), (b"\x28\xb5\x2f\xfd", "a zstd file: zstd -dc"),
+        (b"#!WINKME", "a file of a container"), (b"\x1f\x8bjunk", "gunzip"),
+        (b"BZhjunk", "bunzip2"), (b"\xfd7zXZ\0j", "unxz"),
         (b"PAR1", "a Parquet file"), (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
         (b"\x89HDF\r\n\x1a\n", "an HDF5 file"), (b"ARROW1\0\0", "an Arrow file"),
         (b"SEQ\6", "a SequenceFile"), (b"070707", "a cpio file"), (b"\xc7\x71", "a cpio file"),
