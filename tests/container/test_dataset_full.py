@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import create
 from winkfs.dataset.packing import pack_shards
+from winkfs.dataset.transaction import begin
 
 disk = test_full_disk.disk  # a fixture
 
@@ -64,3 +66,48 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(disk: Disk, tmp_path: 
     pack_shards(tree, root, 3, update=True)
     assert len(files(root)) == 16
     assert winkfs.verify(root).problems == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_pack_that_fails_leaves_no_empty_data_set(
+    disk: Disk, tmp_path: Path, kind: str, there: bool
+) -> None:
+    tree, root = tmp_path / "tree", disk.folder / "ds"
+    tree.mkdir()
+    for n in range(8):
+        (tree / f"{n}").write_bytes(os.urandom(100_000))
+    if there:
+        root.mkdir()
+    source = tree
+    if kind == "tar":
+        source = tmp_path / "t.tar"
+        with tarfile.open(source, "w") as archive:
+            archive.add(tree, ".")
+    for room in (0, 30_000, 500_000):
+        disk.fill(room)
+        with pytest.raises(OSError, match="No space"):
+            pack_shards(source, root, 3)
+        assert sorted(os.listdir(disk.folder)) == (["ds", "filler"] if there else ["filler"])
+        assert not there or os.listdir(root) == []
+        disk.make_room()
+    pack_shards(source, root, 3)
+    assert len(files(str(root))) >= 8
+
+
+def test_a_pack_that_fails_leaves_a_data_set_in_which_another_job_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tree").mkdir()
+    root = str(tmp_path / "ds")
+    begun = []
+
+    def fail(*args: object) -> None:
+        begun.append(begin(root))
+        raise OSError("no more")
+
+    monkeypatch.setattr("winkfs.dataset.packing._pack_tree", fail)
+    with pytest.raises(OSError, match="no more"):
+        pack_shards(tmp_path / "tree", root, 3)
+    assert begun[0].commit([]) == 1
+    assert files(root) == {}

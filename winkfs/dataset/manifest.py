@@ -442,6 +442,31 @@ def _make_first(root: str) -> None:
         raise
 
 
+def discard_empty(path: str | os.PathLike[str], *, folder: bool) -> None:
+    """Remove a data set that has no commit and no begun job, as far as the disk lets us.
+
+    For what a first write that failed has made: one that begins meanwhile keeps the data set.
+    folder  whether its folder goes too
+    """
+    root = root_of(path)
+    name = f"create-{secrets.token_hex(8)}"
+    with contextlib.suppress(OSError, FormatError):
+        directory = directory_of(root)
+        with directory.subdirectory(PENDING) as pending:
+            if is_dataset(root):
+                if pending.list() or Log(root).store.numbers() != [0]:
+                    return
+                directory.rename(MANIFESTS, f"{PENDING}/{name}")  # from here on there is none
+                if pending.list() != [name]:
+                    directory.rename(f"{PENDING}/{name}", MANIFESTS)
+                    return
+                pending.remove_tree(name)
+        directory.rmdir(PENDING)
+        if folder:
+            above, own = locate(root)
+            above.rmdir(own)
+
+
 def check_free(path: str | os.PathLike[str]) -> None:
     """Raise FileExists where there is no data set, and cannot be one."""
     root = root_of(path)

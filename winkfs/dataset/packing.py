@@ -55,7 +55,7 @@ from winkfs.archive.update import Finder, Known, Update, differences, now_ns, sa
 from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import open as open_dataset
-from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.manifest import Log, discard_empty, is_dataset
 from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
@@ -94,7 +94,8 @@ def pack_shards(
     update  store what the data set that is there does not have, or has otherwise, in shards of
             their own; where there is nothing no generation is made
     compress  see `winkfs.create`; None: as the last shard that is compressed
-    raises  FileExistsError, and what `pack` raises; nothing is published then
+    raises  FileExistsError, and what `pack` raises; nothing is published then, and a data set
+            that was not there before is not there
     """
     path, where = path_of(root), os.fspath(source)
     if shards < 1:
@@ -118,6 +119,8 @@ def pack_shards(
 
     began, tree = now_ns(), root_of(where, exclude, xattrs=xattrs)
     with contextlib.ExitStack() as stack:
+        if not is_dataset(path):
+            stack.push(_discarding(path))
         changes = None
         if update and is_dataset(path):
             old = stack.enter_context(open_dataset(path))
@@ -143,6 +146,17 @@ def pack_shards(
         said = {MARK: {"root": tree, "since": began, "seen": seen}} if whole else {}
         transaction.commit(records, metrics=said)
     return report
+
+
+def _discarding(root: str) -> Callable[..., None]:
+    """Return an exit of a `with` block that, where it raised, removes the data set it made."""
+    folder = not os.path.lexists(root)
+
+    def leave(kind: object, *_: object) -> None:
+        if kind is not None:
+            discard_empty(root, folder=folder)
+
+    return leave
 
 
 class _Changes:
@@ -392,8 +406,10 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
         exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
-    writers = [ShardWriter(job.transaction, f"{n:05}", **job.settings) for n in range(shards)]
+    writers: list[ShardWriter] = []
     try:
+        for number in range(shards):
+            writers.append(ShardWriter(job.transaction, f"{number:05}", **job.settings))
         stream = _Stream(job, writers, changes)
         items: Generator[Item | Suspect, None, None]
         if changes is None:
