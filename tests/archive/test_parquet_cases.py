@@ -24,11 +24,12 @@ from winkfs.archive.parquet import BATCH, ParquetColumns, Table, partition_of
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.writemany import Row
 from winkfs.errors import Refusal
-from winkfs.spark.jobs.ingest import kind_of, units
 from winkfs.units import CLAMPED
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
+
+from winkfs.spark.jobs.ingest import kind_of, units  # noqa: E402
 
 HERE = Path(__file__).parent / "tables"
 T = 1_704_164_645  # 2024-01-02T03:04:05Z

@@ -24,7 +24,6 @@ from warcs import DATE, record, response
 from winkfs.archive.items import Note
 from winkfs.archive.warc import Warc
 from winkfs.container.writemany import Row
-from winkfs.spark.jobs.ingest import kind_of
 
 HERE = Path(__file__).parent / "web"
 BODY = b"<html>hello world " + b"abc " * 50 + b"</html>"
@@ -466,13 +465,21 @@ def test_arc_files_are_read(tmp_path: Path, case: str, packed: bool) -> None:
     data = _members(*parts) if packed else b"".join(parts)
     path = tmp_path / "some"
     found, notes = outcome(path, data)
-    assert kind_of(str(path)) == "warc"
     wanted = [b"http://a/1", b"http://a/x", b"http://a/2"]
     assert found == [(u, BODY) for u in wanted if u != b"http://a/x" or length is None]
     assert [note.what for note in notes if not note.failed] == ["not fetched by HTTP"]
     assert [note.name for note in notes if note.failed] == [b"http://a/x"] * (length is not None)
     rows, _ = read(path)
     assert all(row.mtime_ns == TIME for row in rows)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_arc_files_are_known_by_their_first_bytes(tmp_path: Path, packed: bool) -> None:
+    pytest.importorskip("pyarrow")
+    from winkfs.spark.jobs.ingest import kind_of
+
+    (tmp_path / "some").write_bytes(gzip.compress(FILE) if packed else FILE)
+    assert kind_of(str(tmp_path / "some")) == "warc"
 
 
 # --- cases from reports of other projects ---

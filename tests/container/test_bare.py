@@ -47,7 +47,7 @@ def put(base: Path, given: list[Row]) -> tuple[bytes, list[bytes]]:
 
 
 @pytest.mark.parametrize("attrs", [False, True])
-@pytest.mark.parametrize("options", [{}, {"ao": True}, {"compress": "zstd"}])
+@pytest.mark.parametrize("options", [{}, {"ao": True}, {"compress": "zstd"}], ids=str)
 def test_columns_are_the_same_bytes_as_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], attrs: bool
 ) -> None:

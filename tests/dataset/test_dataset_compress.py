@@ -23,6 +23,7 @@ from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest, ShardRecord, State
 
+pytest.importorskip("zstandard")
 run = commands.run  # a fixture
 FILES = documents()
 

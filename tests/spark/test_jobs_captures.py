@@ -17,9 +17,10 @@ from winkfs.archive.webnames import apart
 from winkfs.dataset.dataset import Dataset, create
 from winkfs.dataset.manifest import Log
 from winkfs.errors import DatasetConflict
-from winkfs.spark.jobs import ingest
 
 pytest.importorskip("pyarrow")
+from winkfs.spark.jobs import ingest  # noqa: E402
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

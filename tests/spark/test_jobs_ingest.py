@@ -18,13 +18,14 @@ from warcs import response
 import winkfs
 from winkfs.dataset.manifest import Log
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.spark.jobs import ingest
-from winkfs.spark.jobs import ingest as inputs
-from winkfs.spark.jobs.session import Bad
 from winkfs.units import CLAMPED
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
+
+from winkfs.spark.jobs import ingest  # noqa: E402
+from winkfs.spark.jobs import ingest as inputs  # noqa: E402
+from winkfs.spark.jobs.session import Bad  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

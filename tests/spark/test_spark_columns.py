@@ -16,7 +16,9 @@ from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, 
 import winkfs
 from winkfs import FileType
 from winkfs.container.ondisk.typed import EPOCH, to_text, to_value
-from winkfs.spark.jobs import ingest
+
+pytest.importorskip("pyarrow")
+from winkfs.spark.jobs import ingest  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Bools, Int64
+from winkfs.errors import need
 from winkfs.units import to_ns
 
 Schema = Mapping[str, str]
@@ -689,9 +690,10 @@ def arrow_parts(
     """An Arrow batch in parts as `writemany.BulkPut.put_columns` takes them.
 
     entries  makes attribute entries of the texts of all columns
-    raises   ValueError in one line for columns that are not there, or are of other types; TypeError
+    raises   ValueError in one line for columns that are not there, or are of other types; TypeError;
+             Refusal without pyarrow
     """
-    import pyarrow as pa
+    pa = need("pyarrow", "put_batch")
 
     if isinstance(batch, pa.Table):
         for one in batch.to_batches():
