@@ -19,7 +19,7 @@ from winkfs.dataset.manifest import Log
 from winkfs.errors import DatasetConflict
 
 pytest.importorskip("pyarrow")
-from winkfs.spark.jobs import ingest  # noqa: E402
+from winkfs.spark.jobs import ingest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from winkfs import FileType
 from winkfs.container.ondisk.typed import EPOCH, to_text, to_value
 
 pytest.importorskip("pyarrow")
-from winkfs.spark.jobs import ingest  # noqa: E402
+from winkfs.spark.jobs import ingest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -690,8 +690,8 @@ def arrow_parts(
     """An Arrow batch in parts as `writemany.BulkPut.put_columns` takes them.
 
     entries  makes attribute entries of the texts of all columns
-    raises   ValueError in one line for columns that are not there, or are of other types; TypeError;
-             Refusal without pyarrow
+    raises   ValueError in one line for columns that are not there, or are of other types;
+             TypeError; Refusal without pyarrow
     """
     pa = need("pyarrow", "put_batch")
 
