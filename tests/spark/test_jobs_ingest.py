@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sparking import application
 from sparking import spark as spark  # the fixture
 from warcs import response
 
@@ -127,6 +128,68 @@ def test_a_run_that_is_broken_off_keeps_whole_rounds_and_goes_on(
     summary = ingest.run(spark, archives, str(target), round_bytes=1)
     assert (summary["skipped"], summary["units"]) == (3, 2)
     assert content(target) == {b"%d" % i: b"x" * i for i in range(5)}
+
+
+KILLED = """
+import json, os, sys
+from pathlib import Path
+from winkfs.spark.jobs import ingest
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+archives = sorted(map(str, folder.glob("*.tar")))
+
+def die():
+    if not (folder / "dead").exists():
+        (folder / "dead").touch()
+        os.kill(os.getpid(), 9)
+
+class Killed(ingest.Task):
+    def __call__(self, unit):
+        if not unit.path.endswith("1.tar"):
+            return ingest.Task.__call__(self, unit)
+        real = ingest.Packer.run
+        def run(packer, source):
+            real(packer, source)
+            if moment == "packed":
+                die()
+        ingest.Packer.run = run
+        done = ingest.Task.__call__(self, unit)
+        die()
+        return done
+
+def run():
+    try:
+        return ingest.run(spark, archives, str(folder / "d"), round_bytes=300_000)
+    except Exception:
+        return None
+
+ingest.Task = Killed
+print(json.dumps([run(), run(), run()]))
+"""
+
+
+@pytest.mark.parametrize(("master", "moment"), [("local[2]", "packed"), ("local[2,3]", "finished")])
+def test_of_a_worker_that_is_killed_nothing_is_lost_and_nothing_is_there_twice(
+    tmp_path: Path, master: str, moment: str
+) -> None:
+    """Spark tries its task again, where it may; if not, the next run reads what is not there."""
+    wanted = {b"%d/%d" % (i, n): os.urandom(900) for i in range(4) for n in range(150)}
+    for i in range(4):  # two in a round
+        some = {name: data for name, data in wanted.items() if name.startswith(b"%d" % i)}
+        tar(tmp_path / f"{i}.tar", some, "w")
+    done = application(KILLED, tmp_path, moment, master=master)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second, third = json.loads(done.stdout.splitlines()[-1])
+    assert (tmp_path / "dead").exists()
+    if master == "local[2]":
+        assert first is None and (second["files"], second["skipped"]) == (600, 0)
+    else:
+        assert first["files"] == 600 and (second["files"], second["skipped"]) == (0, 4)
+    assert (third["files"], third["skipped"]) == (0, 4)
+    assert content(tmp_path / "d") == wanted
+    assert sum(record.files for record in Log(str(tmp_path / "d")).latest().shards) == 600
+    assert not list((tmp_path / "d/_pending").iterdir())
+    assert not winkfs.verify(tmp_path / "d").problems
 
 
 def test_of_two_inputs_with_one_name_the_last_counts(spark: SparkSession, tmp_path: Path) -> None:
