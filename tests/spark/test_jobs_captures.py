@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from mounting import mounted
 from sparking import spark as spark  # the fixture
 from warcs import DATE, response
 
@@ -101,6 +102,29 @@ def test_a_crawl_can_be_unpacked_and_browsed(spark: SparkSession, tmp_path: Path
         "a.example/first", "a.example/d/index.html", "a.example/d/x", "a.example/d/y",
         "a.example/d/x?q=a%2Fb",
     }  # fmt: skip
+
+
+@pytest.mark.mount
+def test_a_crawl_with_documents_below_documents_is_browsed_on_a_mount(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """`/d` and `/d/x`: a name that has others below it is `@file` in its directory."""
+    records = [at(b"http://h/d", b"old d", 1), at(b"http://h/d/x", b"x", 1)]
+    records += [at(b"http://h/d/x/y", b"y", 1), at(b"http://h/d", b"new d", 2)]
+    records += [at(b"http://h/d/", b"index", 1), at(b"http://h/e/", b"e", 1)]
+    (tmp_path / "a.warc").write_bytes(b"".join(records))
+    assert ingest.run(spark, [str(tmp_path / "a.warc")], str(tmp_path / "set"))["files"] == 6
+    with mounted(tmp_path / "set") as there:
+        found = {
+            str(path.relative_to(there)): path.read_bytes()
+            for path in sorted(there.rglob("*")) if path.is_file()
+        }  # fmt: skip
+        assert found == {
+            "h/d/@file": b"new d", "h/d@20240101000000": b"old d", "h/d/x/@file": b"x",
+            "h/d/x/y": b"y", "h/d/index.html": b"index", "h/e/index.html": b"e",
+        }  # fmt: skip
+        assert sorted(os.listdir(there / "h/d")) == ["@file", "index.html", "x"]
+        assert winkfs.name_of_path("h/d/@file") == "h/d"
 
 
 def test_a_data_set_named_by_urls_is_added_to_and_a_line_says_so(
