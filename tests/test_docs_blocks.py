@@ -5,6 +5,7 @@ The blocks of a page run in order, in one folder and, in Python, with the names 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,8 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from mounting import need, need_fuse, watched
 
 import winkfs
+from winkfs.stores import ledgerq
+from winkfs.stores.logstore import LogStore
+from winkmount.mounts import mount_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,12 +37,11 @@ LEFT_OUT = {  # lines of shell -> why
     "make test": "this",
     "/dev/sdx": "a device of the reader",
     "winkfs pipeline": "tests/spark/test_cli_pipeline.py; here with Spark it would take a minute",
-    "winkfs mount": "the blocks of mounts: tests/mount",
+    "winkfs mount": "test_the_mounts_of_a_page_run",
     "winkfs umount": "the same",
     "winkfs rollback --previous": "needs a sync that failed",
     "spark-submit": "of clusters: tests/spark/test_spark_cluster.py",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
-    "--as-of": "a mount of a generation: tests/mount/test_mount_dataset.py",
 }
 CLUSTER = "docs/cluster.md"  # commands for machines of the reader
 
@@ -185,3 +189,56 @@ def _run_line(page: str, line: str) -> None:
         env=os.environ | {"PATH": path, "SHELL": "/bin/bash"},
     )  # fmt: skip
     assert done.returncode == 0 and not done.stderr, f"{page}: {line}\n{done.stderr}"
+
+
+# --- mounts ---
+
+
+def _queue() -> None:
+    ledgerq.create("jobs")
+    with ledgerq.Queue("jobs", "a") as queue:
+        queue.push(b"needle", headers={"x-kind": "page"})
+
+
+def _records() -> None:
+    with LogStore.create("box") as store:
+        store.put_many(b"needle %d" % number for number in range(5200))
+
+
+MOUNTED: dict[str, Callable[[], object]] = {
+    "README.md": lambda: winkfs.pack("doc-source", "corpus"),
+    "docs/datasets.md": lambda: os.mkdir("mnt"),
+    "docs/ledgerq.md": _queue,
+    "docs/stores.md": _records,
+}
+
+
+def with_mounts(page: str) -> list[str]:
+    return [
+        block for block in blocks(page, "sh") if re.search(r"^winkfs mount .* mnt\b", block, re.M)
+    ]
+
+
+def test_each_page_with_a_mount_is_there() -> None:
+    assert [page for page in PAGES if with_mounts(page)] == list(MOUNTED)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("page", MOUNTED)
+def test_the_mounts_of_a_page_run(page: str, folder: Path) -> None:
+    """Each line, of which none fails or prints an error, on a real mount."""
+    need_fuse()
+    need("getfattr")
+    MOUNTED[page]()
+    for block in with_mounts(page):
+        with contextlib.ExitStack() as stack:
+            for line in block.splitlines():
+                if line.startswith("winkfs mount "):
+                    os.makedirs("mnt", exist_ok=True)
+                    _run_line(page, line)
+                    stack.enter_context(watched(folder / "mnt"))
+                else:
+                    _run_line(page, line)
+            if mount_at(str(folder / "mnt")) is not None:
+                _run_line(page, "winkfs umount mnt")
+        shutil.rmtree("mnt")
