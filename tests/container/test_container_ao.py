@@ -11,11 +11,10 @@ import container_checks
 import pytest
 from container_checks import assert_sound, contents, path_of
 from oracle_read import check
+from original_marks import original_marks, read_superblock_of
 from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk.paths import open_file
-from winkformats.kv.superblock import Superblock, read_superblock
 from winkfs import Container, Row
 
 base = container_checks.base  # fixture
@@ -408,23 +407,6 @@ def test_a_file_has_room_for_the_appends_that_isz_announces(base: Path, classic:
         assert c.read("file") == b"".join(b"%d " % number for number in range(60))
 
 
-def documents_marks(base: Path, files: list[tuple[int, int]], timemp: int) -> None:
-    """Write BASE.time as the original format has it. `files`: (mtime, position of first entry)."""
-    marks, since = [], 0
-    for mtime, position in files:
-        if mtime % timemp == 0 and (not marks or marks[-1][0] < mtime):
-            marks.append((mtime, position))
-            since = 0
-        else:
-            since += 1
-    path = path_of(base, ".time")
-    block = read_superblock_of(path)
-    block |= {"ENTRIES": len(marks), "AENTRIES": len(marks), "TIMEMN": since}
-    block |= {"TIMEMARK": marks[-1][0] if marks else 0, "LASTMT": files[-1][0]}
-    block["FILESIZE"] = block["SYNCSIZE"] = block["SBSIZE"] + 16 * len(marks)
-    path.write_bytes(block.encode() + b"".join(struct.pack(">qq", *mark) for mark in marks))
-
-
 @pytest.mark.parametrize("mtimes", [(61, 65, 120, 121, 190), (61, 62), (0, 30, 180)])
 def test_marks_as_the_original_format_has_them_are_sound_and_go_on(
     base: Path, mtimes: tuple[int, ...]
@@ -434,7 +416,7 @@ def test_marks_as_the_original_format_has_them_are_sound_and_go_on(
             c.put(f"f{mtime}", b"x", mtime)
     with winkfs.open(base) as c:
         files = [(mtime, c.extents(f"f{mtime}")[0].pointer) for mtime in mtimes]
-    documents_marks(base, files, 60)
+    original_marks(base, files, 60)
     written = path_of(base, ".time").read_bytes()
     later = [mtimes[-1], mtimes[-1] + 4, mtimes[-1] + 200]
     with winkfs.open(base, "a") as c:
@@ -465,8 +447,3 @@ def test_a_mark_that_lies_is_damage(base: Path) -> None:
         block["FILESIZE"] = block["SYNCSIZE"] = block["SBSIZE"] + 16
         path.write_bytes(block.encode() + struct.pack(">qq", *lie))
         assert [line for line in winkfs.verify(base).problems if "time marks" in line], lie
-
-
-def read_superblock_of(path: Path) -> Superblock:
-    with open_file(str(path)) as storage:
-        return read_superblock(storage)

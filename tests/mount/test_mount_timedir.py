@@ -6,10 +6,12 @@ import errno
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from mounting import WINKFS, mounted, need_fuse
+from original_marks import original_marks
 from test_mount_names import refused, walk
 
 import winkfs
@@ -133,6 +135,39 @@ def test_listing_an_hour_goes_on_from_every_offset(base: str) -> None:
         for i, entry in enumerate(entries):
             assert list(view.readdir(handle, entry.offset)) == entries[i + 1 :]
         view.releasedir(handle)
+    view.close()
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("only", [None, [], [NOON + 7200], [NOON + 90_060]])
+def test_hours_without_a_mark_of_the_original_format_are_listed(
+    tmp_path: Path, mode: str, only: list[int] | None
+) -> None:
+    """Which marks only mtimes that are a multiple of TIMEMP: here two, one or none."""
+    mtimes = [NOON + 7, NOON + 3601, NOON + 7200, NOON + 7201, NOON + 10_801, NOON + 18_001,
+              NOON + 86_401, NOON + 90_060, NOON + 90_061, NOON + 200_001]  # fmt: skip
+    base = tmp_path / "log"
+    with winkfs.create(base, ao=True, classic=True, timemp=60) as c:
+        for mtime in mtimes:
+            c.put(f"f{mtime}", b"x", mtime)
+    with winkfs.open(base) as c:
+        first = [c.extents(f"f{mtime}")[0].pointer for mtime in mtimes]
+    original_marks(base, list(zip(mtimes, first, strict=True)), 60, only)
+    container, names = winkfs.open(base, mode), [f"f{mtime}" for mtime in mtimes]
+    view = AppendOnlySource(container, timedir=True)
+    form = ".time/%Y-%m-%d/%H/"
+
+    def wanted() -> set[bytes]:
+        pairs = zip(mtimes, names, strict=True)
+        return {f"{time.strftime(form, time.gmtime(at))}{name}".encode() for at, name in pairs}
+
+    assert {path for path in by_time(view) if path[-1:] != b"/"} == wanted()
+    if mode == "a":
+        for later in (NOON + 200_030, NOON + 400_001):
+            container.put(f"f{later}", b"x", later)
+            mtimes.append(later)
+            names.append(f"f{later}")
+        assert {path for path in by_time(view) if path[-1:] != b"/"} == wanted()
     view.close()
 
 

@@ -22,14 +22,16 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
-from winkfs.mounting.timedir import Timed, TimeDirectory
+from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.names import INODE, base_of, key_at, name_at, name_of, to_str
+from winkfs.units import NANO
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.draft import Draft
+    from winkfs.container.ondisk.time import TimeIndex
     from winkfs.container.store import Store
     from winkfs.mounting.lookup import Found
     from winkfs.mounting.view import ContainerNames
@@ -285,6 +287,9 @@ class ContainerTimes:
 
     def __init__(self, names: ContainerNames) -> None:
         self._names = names
+        self._marked: tuple[TimeIndex, int, int | None] | None = None  # those that `_hours` knows
+        self._hours: set[int] = set()
+        self._scanned: dict[tuple[int, int], set[int]] = {}  # positions -> hours of files
 
     @property
     def _store(self) -> Store:
@@ -301,8 +306,44 @@ class ContainerTimes:
         times = self._store.times
         if times is None:
             return []
-        spans = ((mark // unit, (mark + times.timemp - 1) // unit) for mark in times.marks)
-        return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
+        marked = times, len(times.marks), times.last
+        if marked != self._marked:
+            spans = ((mark // HOUR, (mark + times.timemp - 1) // HOUR) for mark in times.marks)
+            self._hours = {n for first, last in spans for n in range(first, last + 1)}
+            if self._store.settings.classic:
+                self._hours |= self._unmarked(times)
+            self._marked = marked
+        return sorted({hour * HOUR // unit * unit for hour in self._hours})
+
+    def _unmarked(self, times: TimeIndex) -> set[int]:
+        """Hours of files between two marks that are hours apart: the original format marks only
+        files whose mtime is a multiple of TIMEMP. Each such part of the data file is read once."""
+        if times.last is None:
+            return set()
+        first, end = self._store.kv.start, self._store.kv.end
+        stops = [*times.positions, end]
+        latest = times.last * self._store.settings.mtime_unit // NANO // HOUR
+        hours = [mark // HOUR for mark in times.marks]
+        parts = [] if times.positions[:1] == [first] else [(first, stops[0])]
+        for i, hour in enumerate(hours):
+            later = hours[i + 1] if i + 1 < len(hours) else latest + 1
+            if later > hour + 1:
+                parts.append((stops[i], stops[i + 1]))
+        known = self._scanned
+        self._scanned = {
+            part: known[part] if part in known else self._scan(*part) for part in parts
+        }
+        return set().union(*self._scanned.values())
+
+    def _scan(self, start: int, stop: int) -> set[int]:
+        store, found = self._store, set[int]()
+        unit = HOUR * NANO // store.settings.mtime_unit
+        store.kv.show(store.kv.end - 1)
+        for _, rows in inode_rows(
+            store.kv.storage, store.kv.layout, store.settings, start, stop, problem=store.note
+        ):
+            found.update((rows.mtime[rows.size > 0] // unit).tolist())
+        return found
 
     def path(self, name: bytes) -> bytes:
         return self._names.tree.file_path(name)
