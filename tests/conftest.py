@@ -171,7 +171,7 @@ def pytest_sessionfinish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     marks.begins(item)
     # The worker that has Spark ends last: of two cores it gets more than the others.
-    if hasattr(item.config, "workerinput") and not marks.with_spark(item.path):
+    if hasattr(item.config, "workerinput") and not item.get_closest_marker("spark"):
         os.nice(max(3 - os.nice(0), 0))
 
 
@@ -184,8 +184,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
         because they share a session, applications and a cluster."""
 
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "spark" if marks.with_spark(config.rootpath / file) else file
+            file, _, test = nodeid.partition("::")
+            spark = marks.with_spark(config.rootpath / file, test.partition("[")[0])
+            return "spark" if spark else file
 
     config.option.loadscopereorder = False
     return InOrder(config, log)

@@ -6,6 +6,7 @@ Whatever starts a mount or a JVM asks `needs`, which holds the running test to i
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there
                "every": "soak"}  # fmt: skip
 FIRST = ("spark", "slow", "mount")  # files with such tests take longest
 
+_TEST = re.compile(r"^((?:@.*\n(?:[ )].*\n)*)*)def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 _running: pytest.Item | None = None
 
 
@@ -39,11 +41,19 @@ def mark(items: list[pytest.Item]) -> None:
             item.add_marker(OF_FIXTURES[fixture])
 
 
+def with_spark(file: Path, test: str) -> bool:
+    """Whether a test starts Spark, or is one of a file that is marked so as a whole."""
+    return not {test, "*"}.isdisjoint(_with_spark(file))
+
+
 @functools.cache
-def with_spark(file: Path) -> bool:
-    """Whether tests of a file start Spark. Few that are marked so as a whole do not."""
+def _with_spark(file: Path) -> set[str]:
+    """Names of the tests; "*": all."""
     text = file.read_text()
-    return "spark: SparkSession" in text or "mark.spark" in text
+    if re.search(r"^pytestmark = .*mark\.spark", text, re.MULTILINE):
+        return {"*"}
+    tests = _TEST.findall(text)
+    return {n for marks, n, args in tests if "mark.spark" in marks or "spark: SparkSession" in args}
 
 
 def longest_first(items: list[pytest.Item]) -> None:
