@@ -35,6 +35,7 @@ PLACES: Final = {
     "changes that a close leaves": "winkfs.container.store.LEFT",
     "files of the index for each of them": "winkfs.container.store.SHARE",
     "files of an index that is always written": "winkfs.container.store.LARGE",
+    "bytes read while a change is replayed": "winkfs.container.store.REPLAYED",
     "rows put that go to memory": "winkfs.container.index.FOLD",
     "bytes of names sorted in memory": "winkfs.container.catalog.CHUNK",
     "inodes of a piece of columns": "winkfs.container.columns.FILES",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import container_checks
 import pytest
+from constants import shrink
 from container_checks import assert_sound, contents
 from interrupts import Interrupter
 from oracle_read import check
@@ -16,6 +17,7 @@ from oracle_read import check
 import winkfs
 from winkfs import Container
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.errors import Closed
 
 base = container_checks.base  # fixture
 
@@ -30,6 +32,7 @@ def collected() -> Iterator[None]:
 
 
 Model = dict[bytes, bytes]
+MOST = 1 << 62
 TRIES = int(
     os.environ.get("WINKFS_INTERRUPTS", "10")
 )  # lines at which each verb is interrupted, out of all it runs through
@@ -78,15 +81,17 @@ def allowed(verb: str, before: Model, found: Model) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("variant", [{}, {"classic": True}], ids=["new", "classic"])
+@pytest.mark.parametrize("how", ["replayed", "rebuilt", "classic"])
 def test_an_interrupted_verb_leaves_all_in_order(
-    variant: dict[str, bool], verb: str, base: Path
+    how: str, verb: str, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shrink(monkeypatch, "bytes read while a change is replayed", 1 if how == "replayed" else MOST)
+    variant = {"classic": how == "classic"}
     container, _ = begin(base, variant)
     with Interrupter(0) as counter:
         VERBS[verb][0](container)
     container.close()
-    dice = random.Random()
+    dice = random.Random(f"{how} {verb}")
     total = counter.lines
     for at in sorted(dice.sample(range(1, total + 1), min(TRIES, total))):
         for path in base.parent.iterdir():
@@ -107,7 +112,11 @@ def test_an_interrupted_verb_leaves_all_in_order(
 
 
 @pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
-def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], base: Path) -> None:
+def test_an_interrupted_sync_or_close_is_like_a_kill(
+    variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "bytes read while a change is replayed", 1)
+
     def change(container: Container, model: Model) -> None:
         container.put_many((f"new{i}", b"%d" % i) for i in range(20))
         container.put("old1", b"replaced")
@@ -119,7 +128,7 @@ def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], b
     change(container, model)
     with Interrupter(0) as counter:
         container.close()
-    dice = random.Random()
+    dice = random.Random(str(variant))
     total = counter.lines
     for at in sorted(dice.sample(range(1, total + 1), min(TRIES, total))):
         for path in base.parent.iterdir():
@@ -130,6 +139,8 @@ def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], b
         with Interrupter(at) as interrupter, pytest.raises(KeyboardInterrupt):
             container.close()
         where = interrupter.fired
+        with suppress(Closed):  # or it has all, but for what an interrupted call has lost
+            assert contents(container) in (before, model), where
         with suppress(OSError, ValueError):
             container.close()  # as `with` or a patient user does
         with winkfs.open(base) as reader:
@@ -153,3 +164,84 @@ def test_a_lock_whose_release_was_interrupted_can_be_released(base: Path) -> Non
         lock.release()
         winkfs.open(base, "a").close()
         assert interrupter.fired
+
+
+# --- what it costs ---
+
+
+def broken_off(container: Container, call: Callable[[], object], *, before_tombstone: bool) -> None:
+    """A call that Ctrl-C ends when its first entry is there, or when only its tombstone lacks."""
+    kv, append = container.engine.store.kv, container.engine.store.kv.append_parts
+
+    def interrupt(parts: list[bytes], entries: int, live: int) -> None:
+        if not before_tombstone or not live:
+            if live:
+                append(parts, entries, live)
+            raise KeyboardInterrupt
+        append(parts, entries, live)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(kv, "append_parts", interrupt)
+        call()
+
+
+@pytest.mark.parametrize("variant", [{}, {"ao": True}, {"compress": "zstd:1"}])
+def test_a_handle_goes_on_with_what_is_behind_the_index_and_reads_nothing_else(
+    variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the catalog lost, for which others would have to sort all names again."""
+    files = {b"%05d" % i: b"%d" % i * 20 for i in range(3000)}
+    with winkfs.create(base, **variant) as container:
+        container.put_many(files.items())
+    catalog = base.with_name(base.name + ".cat")
+    assert catalog.exists()
+
+    def refuse(*given: object, **named: object) -> None:
+        raise AssertionError("everything is read")
+
+    with winkfs.open(base, "a") as container:
+        assert isinstance(container, Container)
+        container.put("synced", b"1")
+        container.sync()
+        files[b"synced"] = b"1"
+        monkeypatch.setattr("winkfs.container.store.rebuild", refuse)
+        for turn in range(3):
+            container.put(f"whole{turn}", b"2")
+            container.delete(f"{turn:05}")
+            broken_off(container, lambda: container.put("half", b"3" * 500), before_tombstone=False)
+            files[b"whole%d" % turn] = b"2"
+            del files[b"%05d" % turn]
+            if "half" in container:  # its inode came with the content
+                container.delete("half")
+            assert contents(container) == files
+            if turn:
+                container.sync()
+        monkeypatch.undo()
+    assert catalog.exists()
+    assert_sound(base, files)
+
+
+@pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
+@pytest.mark.parametrize("old", ["00007", "new"])
+def test_a_name_that_half_a_rename_left_is_in_no_catalog(
+    old: str, synced: bool, base: Path
+) -> None:
+    """The new inode is there, the tombstone is not: no older catalog says that the name is gone."""
+    files = {b"%05d" % i: b"%d" % i * 20 for i in range(3000)}
+    with winkfs.create(base) as container:
+        container.put_many(files.items())
+    with winkfs.open(base, "a") as container:
+        assert isinstance(container, Container)
+        container.put("new", b"1")
+        files[b"new"] = b"1"
+        if synced:
+            container.engine.save_catalog()
+        broken_off(container, lambda: container.rename(old, "renamed"), before_tombstone=True)
+        files[b"renamed"] = files.pop(old.encode())
+        assert contents(container) == files
+        container.sync()
+        with winkfs.open(base) as reader:
+            assert set(reader.names()) == {name.decode() for name in files}
+    with winkfs.open(base) as reader:
+        assert set(reader.names()) == {name.decode() for name in files}
+    assert_sound(base, files)

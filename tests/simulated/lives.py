@@ -15,9 +15,11 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 from unittest import mock
+
+from interrupts import Interrupter
 
 import winkfs
 from winkformats.disk.memory import SECTOR
@@ -39,10 +41,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain md5": {"htalgo": 1},
     "columns": {"columns": {"n": "int64", "text": "string"}},
     "zstd": {"compress": "zstd:1"},
+    "interrupts": {},
     "mount": {},
     "data set": {},
 }
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
+ALONE = ("reopen", "reindex", "compact")  # whose locks an interrupt leaves to the garbage collector
 SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
 FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
           "truncate", "preallocate", "unlink")  # fmt: skip
@@ -223,10 +227,12 @@ class Life:
         before, taken = dict(self.model), list[tuple[SimulatedDisk, list[State], str]]()
         between: list[State] = []
         self.disk.watch = self._watcher(cut, taken) if cut else None
+        ctrl_c = self.kind == "interrupts" and verb not in ALONE and rng.random() < 0.5
         try:
-            action()
-        except OSError as error:
-            self.say(f"  -> {error}")
+            with Interrupter(rng.randint(1, 600)) if ctrl_c else nullcontext():
+                action()
+        except (OSError, KeyboardInterrupt) as error:
+            self.say(f"  -> {error!r}")
             self.disk.watch = None
             between = list(self.since)  # a close after a failed write syncs what is whole
             self.after_failure(before)
@@ -471,6 +477,7 @@ class Life:
                 self.say(f"  the handle is of no use: {error}")
             else:
                 self.model = self.plausible(found, before)
+                self.pending.append(dict(self.model))  # to recover may be to sync
                 self.say("  the handle goes on")
                 return
         with suppress(OSError, ValueError):

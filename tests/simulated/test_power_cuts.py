@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from constants import leave_tails, make_chains
+from constants import leave_tails, make_chains, shrink
 from lives import VARIANTS, live, repeatable
 
 import winkfs
@@ -32,6 +32,7 @@ IMAGES = {
     "plain md5": (80, 10_000),
     "columns": (60, 20_000),
     "zstd": (60, 20_000),
+    "interrupts": (60, 20_000),
     "mount": (90, 20_000),
     "data set": (35, 8_000),
 }
@@ -99,8 +100,12 @@ def test_what_was_not_synced_does_not_come_with_a_torn_second_superblock() -> No
         assert list(reader.names()) == ["a"]
 
 
-def test_a_write_that_fails_leaves_the_counters_of_the_last_sync() -> None:
+@pytest.mark.parametrize("replayed", [True, False])
+def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
+    replayed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is counted anew is right before the superblock says that it is."""
+    shrink(monkeypatch, "bytes read while a change is replayed", 1 if replayed else 1 << 30)
     disk = SimulatedDisk(1)
     images: list[SimulatedDisk] = []
     with winkfs.create(f"{disk.path}/c") as container:
@@ -112,6 +117,9 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync() -> None:
             container.sync()
         disk.watch = lambda event: images.append(disk.clone())
         assert container.read("a") == b"acknowledged"
+        assert bool(images) == (not replayed)
+        container.put("d", b"3")
+        container.sync()
         disk.watch = None
     assert images
     for image in images:

@@ -581,8 +581,8 @@ class _Derived:
         if not store.settings.ao and store.settings.cellsz <= 2:
             rows, _ = store.index.merged()
             found = Rebuilt(
-                Rows(rows.s, rows.bits, moved(rows.pos)), None, kv.entries,
-                kv.aentries, store.itotsz, store.dtotsz, store.nextfid, end=kv.end,
+                Rows(rows.s, rows.bits, moved(rows.pos)), None, store.nextfid, end=kv.end,
+                entries=kv.entries, aentries=kv.aentries, itotsz=store.itotsz, dtotsz=store.dtotsz,
             )  # fmt: skip
         packed = store.idx.packed
         if packed and packed["PACKEND"] == store.kv.end:

@@ -474,7 +474,7 @@ class Container(Reader):
             mtime_ns = self._engine.changes.clamped.nearest(mtime_ns, name)
         with self._engine.lock:
             self._engine.need_writable()
-            if exclusive and self._engine.files.find(key):
+            if exclusive and self._engine.run(self._engine.files.find, key):
                 raise FileExists("exists already", to_str(name))
             xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
             owner = self._engine.changes.attrs_for(ftype, mode, uid, gid, xattrs)
@@ -595,7 +595,7 @@ class Container(Reader):
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
-            if offset + size > self._engine.files.stat(key).size:
+            if offset + size > self._engine.run(self._engine.files.stat, key).size:
                 raise ValueError(f"no {size} bytes from {offset} on are inside the file")
             if size:
                 self._engine.run(self._engine.changes.punch, key, offset, size)
@@ -673,7 +673,7 @@ class Container(Reader):
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
-            attrs = check_attrs(change(self._engine.files.attrs(key)))
+            attrs = check_attrs(change(self._engine.run(self._engine.files.attrs, key)))
             set_attrs = partial(self._engine.changes.set_attrs, strict=strict)
             self._engine.run(set_attrs, key, attrs, ctime_ns)
 

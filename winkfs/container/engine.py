@@ -53,6 +53,7 @@ AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
 BESIDE: Final = 32  # bytes of an entry beside its value, about
 CONTENTS: Final = frozenset({FileType.FILE, FileType.EXEC, FileType.LINK})
 FORKED: Final = "of the parent process"
+HALF: Final = "closed half-way, close it again"
 Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
@@ -368,7 +369,7 @@ class Engine:
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
         with self.lock:
-            if self.closed == FORKED:  # the child's descriptors: the parent keeps its own
+            if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
                 self.store.abandon()
                 self.closed = "closed"
             if self.closed:
@@ -386,7 +387,7 @@ class Engine:
                         warn_caller(line, UserWarning)
                     self.changes.report_unwritten()
             finally:
-                self.fast = None
+                self.fast, self.closed = None, HALF
                 self._forget_drop()
                 self.store.abandon()
                 self.closed = "closed"
@@ -394,12 +395,16 @@ class Engine:
     def abort(self) -> None:
         """See `Container.abort`."""
         with self.lock:
+            if self.closed == HALF:
+                self.store.abandon()
+                self.closed = "closed"
             if self.closed:
                 return
             self.check_idle()
+            self.fast, self.closed = None, HALF
             self._forget_drop()
-            self.fast, self.closed = None, "closed"
             self.store.close()
+            self.closed = "closed"
 
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.

@@ -461,8 +461,9 @@ class Index:
             self.bulk[:] = [rows for rows in self.bulk if rows is not NO_ROWS]
 
     def replace(self, base: Base | None) -> None:
-        """Go on with another base that holds everything."""
-        self.close()
+        """Go on with this base alone; another one is closed."""
+        if base is not self.base:
+            self.close()
         self.stale.append(True)
         self.base, self.stale, self.overlay, self.hidden, self._unseen = base, [], {}, set(), []
         self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}

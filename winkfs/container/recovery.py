@@ -22,6 +22,7 @@ from winkformats.arrays import Bools, Int64, UInt64, superseded
 from winkformats.errors import CorruptError, DamagedRange, DerivedDamage
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, hash_rows
+from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import UNSEEN, Opened
@@ -42,16 +43,43 @@ NOT_FOUND: Final = 0
 TOGETHER: Final = 4096  # inodes decoded together
 HEAD_READ: Final = 512  # bytes read of each
 MOST: Final = (1 << 63) - 1  # of 64 bits
+COUNTERS: Final = ("entries", "aentries", "itotsz", "dtotsz")  # of the superblock, see `Counts`
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Counters of the superblock, of all entries or of some.
+
+    entries     all of them; aentries: those with delflag 0
+    itotsz      bytes of the live inodes; dtotsz: bytes of the live files
+    """
+
+    entries: int = 0
+    aentries: int = 0
+    itotsz: int = 0
+    dtotsz: int = 0
+
+    def add(self, batch: Batch, rows: InodeRows) -> None:
+        """Count the entries of a batch; what its delflags do not say yet counts as live."""
+        flags, live = batch.flags, ~rows.deleted
+        self.entries += len(flags)
+        self.aentries += len(flags) - int(np.count_nonzero(flags))
+        self.itotsz += int(rows.size[live].sum())
+        self.dtotsz += int(rows.lsize[live].sum())
+
+    def add_inode(self, entry: KVEntry, settings: Settings, kv: KVSeq, sign: int) -> None:
+        """Add an inode to the sums of bytes, or take it off."""
+        inode = Inode.decode(entry.value, settings.form, file=kv.storage.name, offset=entry.pos)
+        self.itotsz += sign * inode.size
+        self.dtotsz += sign * inode.lsize
 
 
 @dataclass
-class Rebuilt:
+class Rebuilt(Counts):
     """What the data file says.
 
     rows        the live files
     times       time marks; None: the container is not append-only
-    entries     all entries; aentries: those with delflag 0
-    itotsz      bytes of the live inodes; dtotsz: bytes of the live files
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
     due         how many of them must be: with HAVEDUPS those of names that are gone
@@ -66,10 +94,6 @@ class Rebuilt:
 
     rows: Rows
     times: TimeIndex | None
-    entries: int = 0
-    aentries: int = 0
-    itotsz: int = 0
-    dtotsz: int = 0
     nextfid: int = 1
     unfinished: list[int] = field(default_factory=list)
     due: int = 0
@@ -123,16 +147,12 @@ class Resolver:
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Count a batch and note its inodes."""
         found, settings = self.found, self._settings
-        flags = batch.flags
-        found.entries += len(flags)
-        found.aentries += len(flags) - int(np.count_nonzero(flags))
+        found.add(batch, rows)
         found.end = int(batch.base + batch.end[-1])
         if COLUMNS in self._kv.superblock:
             declared = entries_with(batch, KEY)
-            found.columns += batch.pos[declared[flags[declared] == 0]].tolist()
+            found.columns += batch.pos[declared[batch.flags[declared] == 0]].tolist()
         live, tomb = ~rows.deleted, rows.size == 0
-        found.itotsz += int(rows.size[live].sum())
-        found.dtotsz += int(rows.lsize[live].sum())
         ids = rows.fileid
         if len(ids):
             found.nextfid = min(max(found.nextfid, int(ids.max()) + 1), SANE)
@@ -175,12 +195,8 @@ class Resolver:
         return found
 
     def _count(self, positions: list[int], sign: int) -> None:
-        """Add inodes to the sums, or take them off."""
-        form, file = self._settings.form, self._kv.storage.name
         for at in positions:
-            inode = Inode.decode(self._kv.get(at).value, form, file=file, offset=at)
-            self.found.itotsz += sign * inode.size
-            self.found.dtotsz += sign * inode.lsize
+            self.found.add_inode(self._kv.get(at), self._settings, self._kv, sign)
 
 
 def rebuild(
@@ -360,6 +376,8 @@ class Replay:
     tombstones  whether there were any
     known       False where a file of the tail has an older inode that the tail does not name: then
                 only a rebuild can find it
+    left        names that a file of the tail has left for another one, without a tombstone
+    counts      of the entries of the tail; None: nobody asks
     """
 
     def __init__(
@@ -380,6 +398,8 @@ class Replay:
         self.tombstones = False
         self._flagged: list[tuple[bytes, int]] = []  # inodes of the tail that are marked deleted
         self.superseded: list[int] = []
+        self.left: set[bytes] = set()
+        self.counts: Counts | None = None
 
     @property
     def known(self) -> bool:
@@ -406,6 +426,8 @@ class Replay:
             kv.storage, kv.layout, self._settings, start, stop, problem=problem
         ):
             self.declares = self.declares or len(entries_with(batch, KEY)) > 0
+            if self.counts is not None:
+                self.counts.add(batch, rows)
             if self._times is not None:
                 new = (rows.pos >= times_from) & (rows.size > 0)
                 self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
@@ -425,6 +447,8 @@ class Replay:
         numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
         for key, pos, fileid, becomes in numbers:
             old = now[key]
+            if self.left:
+                self.left.discard(key)
             if old < 0 and self._lost:
                 old = index.lookup(key)
             if old > 0 and old != pos:
@@ -456,6 +480,7 @@ class Replay:
         left = self._index.lookup(name)
         if left and self._fileid_at(left) == fileid:
             self.superseded.append(left)
+            self.left.add(name)
             self._index.assign(name, NOT_FOUND)
             if name in now:
                 now[name] = NOT_FOUND
@@ -588,14 +613,22 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
 
 
 def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> int:
-    """Set the delflags of superseded inodes and of the entries that only they own.
+    """Set the delflags that are `due` -> how many."""
+    todo = due(data, superseded, heirs)
+    if todo:
+        data.kv.confirm()  # or what replaces them may not be on the disk
+        data.kv.mark_deleted(todo)
+    return len(todo)
+
+
+def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> list[int]:
+    """Superseded inodes and the entries that only they own, of those not marked deleted yet.
 
     heirs   FILEID -> position of the live inode, of files whose older inodes are among them
-    ->      how many were not set before
     """
     kv = data.kv
     if not kv.layout.delflag or not superseded:
-        return 0
+        return []
     kv.show(kv.end - 1)
     todo: list[int] = []
     others: list[int] = []
@@ -615,11 +648,56 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
             data.note(error)
             continue
         todo += [pos, *(named - kept[fileid])]
-    todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\0"]
-    if todo:
-        kv.confirm()  # or what replaces them may not be on the disk
-        kv.mark_deleted(todo)
-    return len(todo)
+    return unmarked(kv, todo)
+
+
+def unmarked(kv: KVSeq, positions: Sequence[int]) -> list[int]:
+    """Each of these positions once whose entry is not marked deleted. They are in the file."""
+    return [pos for pos in dict.fromkeys(positions) if kv.storage.read(pos, 1) == b"\0"]
+
+
+@dataclass
+class Resumed(Counts):
+    """What a writer has behind the index, after a call that was broken off.
+
+    doomed  entries to be marked deleted, which the counters do not count
+    left    whether a file has lost its name without a tombstone: no older catalog is to be believed
+    """
+
+    doomed: list[int]
+    left: bool
+
+
+def resume(
+    data: DataFile, index: Target, times: TimeIndex | None, start: int, times_from: int
+) -> Resumed | None:
+    """Bring an index that covers `start` up to date with all entries, synced or not, and count
+    them: the counters of the superblock are of the last sync.
+
+    times   are brought up to date from `times_from` on
+    ->      None where only a rebuild can find out
+    raises  CorruptError; DerivedDamage
+    cost    reads what came after `start`: 10 us a change
+    """
+    kv, block, damage = data.kv, data.kv.superblock, list[CorruptError]()
+    last = block["FILESIZE"]
+    kv.show(kv.end - 1)
+    replay = Replay(kv, data.settings, index, times)
+    replay.run(start, last, times_from, damage.append)
+    unknown = replay.settled() or not replay.known
+    before = due(data, replay.superseded, replay.heirs())
+    replay.superseded, replay.counts = [], Counts(**{f: block[f.upper()] for f in COUNTERS})
+    replay.run(last, kv.end, times_from, damage.append)
+    if unknown or replay.settled() or damage or not replay.known or replay.declares:
+        return None
+    counts = replay.counts
+    for entry in kv.get_many(list(dict.fromkeys(replay.superseded))):
+        if entry.pos < last or not entry.deleted:
+            counts.add_inode(entry, data.settings, kv, -1)
+    others = unmarked(kv, [pos for pos in data.doomed if pos >= last])
+    doomed = {*due(data, replay.superseded, replay.heirs()), *others}.difference(before)
+    counts.aentries -= len(doomed)
+    return Resumed(sorted(doomed.union(before)), bool(replay.left), **vars(counts))
 
 
 def revive(data: DataFile, flagged: Sequence[int]) -> int:

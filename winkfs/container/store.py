@@ -29,6 +29,7 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import (
+    COUNTERS,
     Gone,
     Rebuilt,
     Replay,
@@ -36,6 +37,7 @@ from winkfs.container.recovery import (
     finish_rebuilt,
     gone_of,
     rebuild,
+    resume,
     revive,
 )
 from winkfs.errors import Refusal
@@ -49,6 +51,7 @@ MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for
 LEFT: Final = 1 << 14  # changes, and one for
 SHARE: Final = 128  # files of the index
 LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
+REPLAYED: Final = 1  # bytes that a rebuild reads while a change is replayed, or one file
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -471,6 +474,8 @@ class Store(DataFile):
         """After a failed write (`broken`) or an interrupted call: count anew what is in the file.
 
         The caller has settled `kv`. What is not whole is dropped before anything is published.
+
+        cost    reads what is not in the index, or the whole data file where that takes less
         """
         self.recoveries += 1
         self.forget_inodes()
@@ -482,6 +487,8 @@ class Store(DataFile):
             self._columns_at = self.kv.superblock.get(COLUMNS, 0)
         if self._compress_at >= self.kv.end:
             self._compress_at = self.kv.superblock.get(COMPRESS, 0)
+        if self._resume():
+            return
         for file in self.derived:
             file.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
@@ -491,6 +498,47 @@ class Store(DataFile):
         self.synced = self.kv.end
         self._set_delflags()
         self._rebuild()
+
+    def _resume(self) -> bool:
+        """Go on with the index that was written last, and with what came behind it; False: that
+        cannot be told, or takes longer than to read everything.
+
+        raises  OSError
+        """
+        base, kv, block, settings = self.index.base, self.kv, self.kv.superblock, self.settings
+        last = block.get("FILESIZE", -1)
+        counted = block.get("SYNCSIZE") == last and all(f.upper() in block for f in COUNTERS)
+        plain = kv.layout.checksum and kv.layout.delflag and not settings.havedups
+        if base is None or not counted or not plain or settings.classic or self._syncing:
+            return False
+        if not base.covered <= last <= kv.end:
+            return False
+        if self.index.pending > base.live + base.covered // REPLAYED:
+            return False
+        self.catalog.close()
+        self.index.replace(base)
+        self.idx.packed = base.packed
+        times_from = self.time.load() if settings.ao else last
+        if times_from is None or times_from < base.covered:
+            return False
+        self._replaying = True
+        try:
+            if settings.cellsz == 1:
+                self.index.check()
+            found = resume(self, self.index, self.times, base.covered, times_from)
+        except CorruptError:
+            return False
+        finally:
+            self._replaying = False
+        if found is None:
+            return False
+        if found.left:
+            self.catalog.drop()
+        kv.entries, kv.aentries, self.doomed = found.entries, found.aentries, found.doomed
+        self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
+        if last != self.synced:  # a sync was broken off: it may be in the file, and may not
+            self.sync_data()
+        return True
 
     def abandon(self) -> None:
         """Close everything as it is."""

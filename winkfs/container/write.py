@@ -49,6 +49,7 @@ from winkfs.container.ondisk.typed import (
     to_attributes,
 )
 from winkfs.container.read import Content, Files
+from winkfs.container.recovery import unmarked
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO, Clamped, shown
@@ -883,7 +884,7 @@ class Changes:
     def recover(self) -> None:
         """After a failed write or an interrupted call: what is whole in the file counts.
 
-        So do drafts that build on it. Cost: a rebuild.
+        So do drafts that build on it. Cost: that of `Store.recover`.
         """
         store, kv = self._store, self._kv
         broken = kv.broken
@@ -907,7 +908,8 @@ class Changes:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue
             draft.old, inode = found
-            draft.added |= draft.owned
+            # Of the inode before it what is not wanted is marked, or going to be.
+            draft.added = set(unmarked(kv, sorted(draft.added.difference(store.doomed))))
             draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
             draft.over = None
             self._waiting += draft.promised

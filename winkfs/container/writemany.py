@@ -404,9 +404,9 @@ class BulkPut:
         store, mtimes = self._store, self._mtimes(columns)
         fileids = np.arange(fileid, fileid + len(columns.keys))
         attrs = columns.attrs if type(columns.attrs[0]) is bytes else None
+        store.nextfid = fileid + len(fileids)  # first: a call that is broken off uses none twice
         positions, pointers = append_plain(store, columns, fileids, mtimes, attrs)
         self._changes.last = int(positions[-1])
-        store.nextfid = fileid + len(fileids)
         if store.times is not None:
             store.times.add_many(mtimes, pointers)
         store.index.add_bulk(columns.keys, positions)
