@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from container_checks import assert_sound, child, contents, path_of, run
+from threaded import in_threads
 
 import winkfs
 from winkfs import Container
@@ -346,25 +347,6 @@ def test_a_reader_beside_a_busy_writer_never_fails(base: Path) -> None:
 
 
 # --- threads ------------------------------------------------------------------------------------
-
-
-def in_threads(*jobs: object) -> None:
-    """Run all at once; raise what one of them raised."""
-    errors: list[BaseException] = []
-
-    def guarded(job: object) -> None:
-        try:
-            job()  # type: ignore[operator]
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.parametrize("classic", [False, True])

@@ -4,11 +4,10 @@ do meanwhile. Also when what was put in bulk goes into the index, and when that 
 from __future__ import annotations
 
 import io
-import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
+from threaded import Owner, run_owners
+from threaded import threads_change_often as threads_change_often  # a fixture
 
 import winkfs
 from winkfs import Container
@@ -24,56 +25,26 @@ SECONDS = 1.0
 OWN = 12  # names of each thread
 
 
-@pytest.fixture
-def threads_change_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
-def in_threads(*jobs: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    if errors:
-        raise errors[0]
-
-
-class Owner:
-    """A thread with names of its own, and what it was last acknowledged of each."""
+class Names(Owner[Container]):
+    """A thread with names of its own."""
 
     def __init__(self, container: Container, me: int) -> None:
-        self.container, self.random = container, random.Random(me)
+        super().__init__(container, me)
         self.names = [f"{me}/{i}" for i in range(OWN)]
-        self.model: dict[str, bytes] = {}
-        self.turn = 0
+        self.model = dict.fromkeys(self.names, b"old")
 
-    def run(self, until: float) -> None:
-        verbs = [self.put, self.put_many, self.append, self.write, self.rename, self.remove]
-        while time.monotonic() < until:
-            self.turn += 1
-            verb = self.random.choice(verbs)
-            verb(*self.random.sample(self.names, 2))
-            for name in self.random.sample(self.names, 3):
-                self.look(name, verb.__name__)
-            if self.turn % 50 == 0:
-                self.container.sync()
-                self.look_at_all()
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.put, self.put_many, self.append, self.write, self.rename, self.remove]
 
-    def look(self, name: str, after: str) -> None:
-        c, want = self.container, self.model.get(name)
+    def two(self) -> list[str]:
+        return self.random.sample(self.names, 2)
+
+    def look(self, after: str) -> None:
+        for name in self.random.sample(self.names, 3):
+            self.look_at(name, after)
+
+    def look_at(self, name: str, after: str) -> None:
+        c, want = self.handle, self.model.get(name)
         found = c.read(name) if want is not None else None
         assert found == want, f"read after {after}"
         assert (name in c) == (want is not None), after
@@ -89,43 +60,45 @@ class Owner:
 
     def look_at_all(self) -> None:
         mine = self.names[0].split("/")[0] + "/"
-        assert list(self.container.names(mine + "*")) == sorted(self.model)
-        found = {entry.name: entry.read() for entry in self.container.scan(prefix=mine)}
+        assert list(self.handle.names(mine + "*")) == sorted(self.model)
+        found = {entry.name: entry.read() for entry in self.handle.scan(prefix=mine)}
         assert found == self.model
-        assert set(self.container.listdir(mine)) == {name[len(mine) :] for name in self.model}
+        assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
 
-    def content(self) -> bytes:
-        return b"%d " % self.turn * self.random.choice([1, 5, 300])
-
-    def put(self, name: str, _: str) -> None:
+    def put(self) -> None:
+        name = self.two()[0]
         self.model[name] = self.content()
-        self.container.put(name, self.model[name])
+        self.handle.put(name, self.model[name])
 
-    def put_many(self, *_: str) -> None:
+    def put_many(self) -> None:
         new = {name: self.content() for name in self.random.sample(self.names, 5)}
-        self.container.put_many(new.items())
+        self.handle.put_many(new.items())
         self.model |= new
 
-    def append(self, name: str, _: str) -> None:
+    def append(self) -> None:
+        name = self.two()[0]
         if name in self.model:
             more = self.content()
-            self.container.append(name, more)
+            self.handle.append(name, more)
             self.model[name] += more
 
-    def write(self, name: str, _: str) -> None:
+    def write(self) -> None:
+        name, data = self.two()[0], b"%d" % self.turn
         if name in self.model:
-            self.container.write(name, 1, b"%d" % self.turn)
+            self.handle.write(name, 1, data)
             old = self.model[name]
-            self.model[name] = old[:1] + b"%d" % self.turn + old[1 + len(b"%d" % self.turn) :]
+            self.model[name] = old[:1] + data + old[1 + len(data) :]
 
-    def rename(self, name: str, other: str) -> None:
+    def rename(self) -> None:
+        name, other = self.two()
         if name in self.model:
-            self.container.rename(name, other)
+            self.handle.rename(name, other)
             self.model[other] = self.model.pop(name)
 
-    def remove(self, name: str, _: str) -> None:
+    def remove(self) -> None:
+        name = self.two()[0]
         if name in self.model:
-            self.container.delete(name)
+            self.handle.delete(name)
             del self.model[name]
 
 
@@ -143,14 +116,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
         c.put_many((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN))
     with winkfs.open(base, "a") as handle:
         assert isinstance(handle, Container)
-        owners = [Owner(handle, me) for me in range(4)]
-        for owner in owners:
-            owner.model = dict.fromkeys(owner.names, b"old")
-        until = time.monotonic() + SECONDS
-        in_threads(*[lambda owner=owner: owner.run(until) for owner in owners])
-        for owner in owners:
-            owner.look_at_all()
-        model = {name: data for owner in owners for name, data in owner.model.items()}
+        model = run_owners([Names(handle, me) for me in range(4)], SECONDS)
     with winkfs.open(base) as reader:
         assert {entry.name: entry.read() for entry in reader.scan()} == model
     assert winkfs.verify(base).problems == []

@@ -184,9 +184,10 @@ class Dataset(DatasetReading):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that files can have, also those added and not published yet."""
-        if self._writer is None:
-            return super().columns
-        return union([super().columns, self._writer.container.columns])
+        with self._lock:
+            if self._writer is None:
+                return super().columns
+            return union([super().columns, self._writer.container.columns])
 
     def add_columns(self, columns: Mapping[str, str]) -> None:
         """Let files have more columns: see `Container.add_columns`. The next `sync` publishes them,
@@ -301,18 +302,18 @@ class Dataset(DatasetReading):
         return found, None
 
     def __contains__(self, name: object) -> bool:
-        writer = self._writer
-        if writer is None or not isinstance(name, str | bytes | os.PathLike):
-            return super().__contains__(name)
         with self._lock:
+            writer = self._writer
+            if writer is None or not isinstance(name, str | bytes | os.PathLike):
+                return super().__contains__(name)
             if name in writer.container:
                 return True
             return to_bytes(name) not in writer.gone and super().__contains__(name)
 
     def __len__(self) -> int:
-        if self._writer is None:
-            return super().__len__()
         with self._lock:
+            if self._writer is None:
+                return super().__len__()
             own = {to_bytes(name) for name in self._writer.container.names()}
             over = [name for name in own if self._handles.find(name) >= 0]
             return super().__len__() + len(own) - len(self._writer.gone | set(over))
@@ -327,10 +328,10 @@ class Dataset(DatasetReading):
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
-        found = super().scan(since, until, prefix, where=where, problem=problem)
-        if self._writer is None:
-            return found
         with self._lock:
+            found = super().scan(since, until, prefix, where=where, problem=problem)
+            if self._writer is None:
+                return found
             own = set(self._writer.container.names())
             gone = own | set(map(to_str, self._writer.gone))
             rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)

@@ -58,7 +58,8 @@ class Handles:
         self._open: OrderedDict[int, Container] = OrderedDict()
         self._problems: dict[int, list[str]] = {}  # of each that was opened
         self._columns: dict[str, str] | None = None
-        weakref.finalize(self, _let_go, self._open, os.getpid())
+        self._left = list[bool]()  # not empty: closed; a scan may go on, and opens what it needs
+        weakref.finalize(self, _let_go, self._open, self._left, os.getpid())
 
     def container(self, number: int) -> Container:
         """For reading, as of the snapshot. Raises StalePlan; FormatError; OSError."""
@@ -90,6 +91,7 @@ class Handles:
         return found
 
     def close(self) -> None:
+        self._left.append(True)
         while self._open:
             self._open.popitem()[1].close()
 
@@ -181,15 +183,16 @@ class Handles:
         return may_begin(known, prefix)
 
 
-def _let_go(containers: OrderedDict[int, Container], pid: int) -> None:
+def _let_go(containers: OrderedDict[int, Container], left: list[bool], pid: int) -> None:
     """Close what is left open when nobody has the data set any more."""
     if containers and os.getpid() == pid:
         first = next(iter(containers.values())).base
         while containers:
             containers.popitem()[1].close()
-        warnings.warn(
-            f"unclosed data set: its shard {first} was open", ResourceWarning, stacklevel=3
-        )
+        if not left:
+            warnings.warn(
+                f"unclosed data set: its shard {first} was open", ResourceWarning, stacklevel=3
+            )
 
 
 class DatasetReading(Reader):

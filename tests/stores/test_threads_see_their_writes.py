@@ -1,0 +1,377 @@
+"""Threads on one writing handle of a store: each sees at once what its calls have changed, whatever
+the others do meanwhile. Of containers: see test_read_your_writes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from threaded import Owner, run_owners
+from threaded import threads_change_often as threads_change_often  # a fixture
+
+import winkfs
+from winkfs.dataset import Dataset
+from winkfs.errors import NoSuchFile
+from winkfs.stores.ledgerq import Queue, Rotation
+from winkfs.stores.ledgerq import create as create_queue
+from winkfs.stores.logstore import LogStore, Transaction
+from winkfs.stores.messagestore import MessageStore
+from winkfs.stores.messagestore import create as create_messages
+from winkfs.stores.ringpage import Ring
+from winkfs.stores.ringpage import create as create_ring
+
+pytestmark = pytest.mark.usefixtures("threads_change_often")
+SECONDS = 1.0
+THREADS = range(4)
+
+
+def again_and_again(action: Callable[[], object]) -> Callable[[float], None]:
+    """What a further thread does all the time."""
+
+    def run(until: float) -> None:
+        while time.monotonic() < until:
+            action()
+            time.sleep(0.01)
+
+    return run
+
+
+# --- message store ---
+
+
+class Messages(Owner[MessageStore]):
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.write, self.write, self.write_many, self.remove, self.remove_many]
+
+    def new(self) -> bytes:
+        return b"%d %014d" % (self.me, self.random.randrange(10**12))
+
+    def write(self) -> None:
+        id, body = self.new(), self.content()
+        self.handle.write(id, body)
+        self.model[id] = body
+
+    def write_many(self) -> None:
+        new = {self.new(): self.content() for _ in range(5)}
+        self.handle.write_many(new.items())
+        self.model |= new
+
+    def remove(self) -> None:
+        if self.model:
+            id = self.random.choice(sorted(self.model))
+            self.handle.remove(id)
+            del self.model[id]
+            assert id not in self.handle
+            with pytest.raises(NoSuchFile):
+                self.handle.read(id)
+
+    def remove_many(self) -> None:
+        ids = sorted(self.model)[::3]
+        self.handle.remove_many(ids)
+        for id in ids:
+            del self.model[id]
+        assert not any(id in self.handle for id in ids)
+
+    def look(self, after: str) -> None:
+        ids = self.random.sample(sorted(self.model), min(len(self.model), 4))
+        for id in ids:
+            assert id in self.handle, after
+            assert self.handle.read(id) == self.model[id], after
+        assert self.handle.read_many(ids) == [self.model[id] for id in ids], after
+
+    def look_at_all(self) -> None:
+        ids = sorted(self.model)
+        assert self.handle.read_many(ids) == [self.model[id] for id in ids]
+
+
+def test_messages(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    create_messages(path)
+    with MessageStore(path, "a") as store:
+        owners = [Messages(store, me) for me in THREADS]
+        model = run_owners(owners, SECONDS, again_and_again(store.compact))
+        assert len(store) == len(model)
+    with MessageStore(path) as reader:
+        assert reader.read_many(list(model)) == list(model.values())
+    assert not winkfs.verify(path).problems
+
+
+# --- log store ---
+
+
+class Records(Owner[LogStore]):
+    """Each change is a transaction of its own, or one of several changes."""
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.put, self.change_several, self.swap, self.delete, self.roll_back]
+
+    def put(self) -> None:
+        with self.handle.begin() as transaction:
+            body = self.content()
+            recid = transaction.put(body)
+            assert transaction.get(recid) == body
+        self.model[recid] = body
+
+    def change_several(self) -> None:
+        draft = dict(self.model)
+        with self.handle.begin() as transaction:
+            self._change(transaction, draft)
+        self.model = draft
+
+    def _change(self, transaction: Transaction, draft: dict[int, bytes]) -> None:
+        for recid in self.random.sample(sorted(draft), min(len(draft), 4)):
+            draft[recid] = self.content()
+            transaction.update(recid, draft[recid])
+            assert transaction.get(recid) == draft[recid]
+            assert self.handle.get(recid) == self.model[recid]  # as it was committed
+        body = self.content()
+        draft[transaction.put(body)] = body
+
+    def swap(self) -> None:
+        if self.model:
+            recid, new = self.random.choice(sorted(self.model)), self.content()
+            with self.handle.begin() as transaction:
+                assert not transaction.compare_and_swap(recid, b"never there", new)
+                assert transaction.compare_and_swap(recid, self.model[recid], new)
+            self.model[recid] = new
+
+    def delete(self) -> None:
+        if len(self.model) > 20:
+            recid = self.random.choice(sorted(self.model))
+            with self.handle.begin() as transaction:
+                transaction.delete(recid)
+                assert self.handle.get(recid) == self.model[recid]
+            del self.model[recid]
+
+    def roll_back(self) -> None:
+        transaction = self.handle.begin()
+        self._change(transaction, dict(self.model))
+        transaction.rollback()
+
+    def sync(self) -> None:
+        self.handle.commit()
+
+    def look(self, after: str) -> None:
+        recids = self.random.sample(sorted(self.model), min(len(self.model), 4))
+        for recid in recids:
+            assert self.handle.get(recid) == self.model[recid], after
+        assert self.handle.get_many(recids) == [self.model[recid] for recid in recids], after
+
+    def look_at_all(self) -> None:
+        with self.handle.snapshot() as snapshot:
+            assert self.model.keys() <= set(snapshot.recids())
+            for recid, body in self.model.items():
+                assert snapshot.get(recid) == body
+
+
+def test_records(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with LogStore.create(path, file_size=16 << 10, cutoff=600, save_every=5) as store:
+        owners = [Records(store, me) for me in THREADS]
+        compaction = again_and_again(lambda: store.compact(least=0.3))
+        model = run_owners(owners, SECONDS, compaction)
+        assert set(store.recids()) == model.keys()
+    with LogStore(path) as reader:
+        assert {recid: reader.get(recid) for recid in reader.recids()} == model
+    assert not winkfs.verify(path).problems
+
+
+# --- queue and ring: whoever has pushed a message finds one ---
+
+
+class Pushers(Owner[Queue]):
+    """Each pushes, then pops at most as many, so that there is one for it; and reads all with a
+    consumer of its own."""
+
+    def __init__(self, queue: Queue, me: int) -> None:
+        super().__init__(queue, me)
+        self.popped: list[bytes] = []
+        self.seen: list[int] = []
+        self.own = f"own {me}"
+        queue.add_consumer(self.own)
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.push, self.push, self.push_many, self.push_once, self.fail]
+
+    def pushed(self, id: int, body: bytes) -> None:
+        self.model[id] = body
+        assert self.handle.read(id).payload == body
+        assert self.handle.next_id > id
+
+    def pop(self) -> None:
+        message = self.handle.pop(visible=1000)
+        assert message is not None  # mine, if nobody's else
+        self.popped.append(message.payload)
+        self.handle.ack(message.id)
+
+    def push(self) -> None:
+        body = self.content()
+        self.pushed(self.handle.push(body), body)
+        self.pop()
+
+    def push_many(self) -> None:
+        bodies = [self.content() + b"%d" % number for number in range(4)]
+        for id, body in zip(self.handle.push_many(bodies), bodies, strict=True):
+            self.pushed(id, body)
+        for _ in bodies:
+            self.pop()
+
+    def push_once(self) -> None:
+        body, key = self.content(), f"{self.me} {self.turn}"
+        id, new = self.handle.push_once(body, key, window=1000)
+        assert new
+        assert self.handle.push_once(b"", key, window=1000) == (id, False)
+        self.pushed(id, body)
+        self.pop()
+
+    def fail(self) -> None:
+        body = self.content()
+        self.pushed(self.handle.push(body), body)
+        message = self.handle.pop(visible=1000)
+        assert message is not None
+        assert not self.handle.nack(message.id)
+        self.pop()
+
+    def look(self, after: str) -> None:
+        """With the own consumer: everything once, in order, and all that is mine."""
+        mine = max(self.model)
+        while not self.seen or self.seen[-1] < mine:
+            message = self.handle.pop(consumer=self.own)
+            assert message is not None, after
+            assert self.model.get(message.id, message.payload) == message.payload
+            self.seen.append(message.id)
+        assert self.seen == list(range(1, len(self.seen) + 1)), after
+
+    def look_at_all(self) -> None:
+        start = min(self.model)
+        found = {m.id: m.payload for m in self.handle.all_messages(start) if m.id in self.model}
+        assert found == self.model
+
+
+def test_a_queue(tmp_path: Path) -> None:
+    path = str(tmp_path / "q")
+    create_queue(path)
+    with Queue(path, "a", sync="none", rotation=Rotation(100_000, 200)) as queue:
+        owners = [Pushers(queue, me) for me in THREADS]
+        model = run_owners(owners, SECONDS)
+        popped = [body for owner in owners for body in owner.popped]
+        assert Counter(popped) == Counter(model.values())
+        assert queue.pop() is None
+    with Queue(path) as reader:
+        assert {message.id: message.payload for message in reader.all_messages()} == model
+        assert reader.pop is not None and reader.pending() == 0
+    assert not winkfs.verify(path).problems
+
+
+class RingPushers(Owner[Ring]):
+    def __init__(self, ring: Ring, me: int) -> None:
+        super().__init__(ring, me)
+        self.popped: list[bytes] = []
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.push, self.push_many]
+
+    def push(self) -> None:
+        self.model[self.turn] = body = b"%d " % self.me + self.content()
+        self.handle.push(body)
+        assert len(self.handle) > 0
+        self.pop()
+
+    def push_many(self) -> None:
+        bodies = [b"%d " % self.me + self.content() + b"%d" % number for number in range(4)]
+        self.handle.push_many(bodies)
+        self.model |= {(self.turn, number): body for number, body in enumerate(bodies)}
+        self.popped += (some := self.handle.pop_many(3))
+        assert len(some) == 3
+        self.pop()
+
+    def pop(self) -> None:
+        body = self.handle.pop()
+        assert body is not None
+        self.popped.append(body)
+
+    def look(self, after: str) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.handle.sync() if self.turn % 100 else self.handle.flush()
+
+
+def test_a_ring(tmp_path: Path) -> None:
+    path = str(tmp_path / "ring")
+    create_ring(path, pages=200)
+    with Ring(path, "a", memory=16 << 10) as ring:
+        owners = [RingPushers(ring, me) for me in THREADS]
+        for owner in owners:
+            owner.sync()
+        run_owners(owners, SECONDS)
+        pushed = [body for owner in owners for body in owner.model.values()]
+        popped = [body for owner in owners for body in owner.popped]
+        assert Counter(popped) == Counter(pushed)
+        assert ring.pop() is None and ring.empty()
+    assert not winkfs.verify(path).problems
+
+
+# --- data set ---
+
+
+class Files(Owner[Dataset]):
+    def __init__(self, dataset: Dataset, me: int) -> None:
+        super().__init__(dataset, me)
+        self.names = [f"{me}/{number}" for number in range(12)]
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.put, self.put, self.put_many, self.delete, self.rename]
+
+    def put(self) -> None:
+        name = self.random.choice(self.names)
+        self.model[name] = self.content()
+        self.handle.put(name, self.model[name])
+
+    def put_many(self) -> None:
+        new = {name: self.content() for name in self.random.sample(self.names, 5)}
+        self.handle.put_many(new.items())
+        self.model |= new
+
+    def delete(self) -> None:
+        if self.model:
+            name = self.random.choice(sorted(self.model))
+            self.handle.delete(name)
+            del self.model[name]
+
+    def rename(self) -> None:
+        if self.model:
+            name, other = self.random.choice(sorted(self.model)), self.random.choice(self.names)
+            self.handle.rename(name, other)
+            self.model[other] = self.model.pop(name)
+
+    def look(self, after: str) -> None:
+        for name in self.random.sample(self.names, 3):
+            want = self.model.get(name)
+            assert (name in self.handle) == (want is not None), after
+            if want is None:
+                with pytest.raises(FileNotFoundError):
+                    self.handle.read(name)
+            else:
+                assert self.handle.read(name) == want, after
+                assert self.handle.stat(name).size == len(want), after
+                assert list(self.handle.get_many([name, name])) == [want] * 2, after
+
+    def look_at_all(self) -> None:
+        mine = f"{self.me}/"
+        assert sorted(self.handle.names(mine + "*")) == sorted(self.model)
+        found = {entry.name: entry.read() for entry in self.handle.scan(prefix=mine)}
+        assert found == self.model
+
+
+def test_a_data_set(tmp_path: Path) -> None:
+    path = str(tmp_path / "d")
+    with winkfs.dataset.create(path) as dataset:
+        owners = [Files(dataset, me) for me in THREADS]
+        model = run_owners(owners, SECONDS)
+    with winkfs.open(path) as reader:
+        assert {entry.name: entry.read() for entry in reader.scan()} == model
+    assert not winkfs.verify(path).problems
