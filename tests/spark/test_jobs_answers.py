@@ -357,7 +357,8 @@ def exact_groups(files: list[File], least: int = 1) -> list[list[File]]:
 
 def share(a: set[int], b: set[int]) -> float:
     """The Jaccard index."""
-    return len(a & b) / len(a | b)
+    both = len(a & b)
+    return both / (len(a) + len(b) - both)
 
 
 def by_age(files: list[File]) -> list[tuple[bytes, bytes, set[int]]]:
