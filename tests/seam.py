@@ -13,7 +13,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -118,14 +118,17 @@ READS: Final = ("read", "read_each", "read_into", "view")
 
 
 @contextmanager
-def disk_calls(watch: Watch | None = None, *, reads: bool = True) -> Iterator[list[Call]]:
+def disk_calls(
+    watch: Watch | None = None, *, reads: bool = True, alone: bool = False
+) -> Iterator[list[Call]]:
     """-> the calls made, also those that were refused.
 
     watch   is called before each; what it raises is what the disk says
     reads   are noted, too; a test that has no use for them is faster without
+    alone   no other thread makes a call between `watch` and the call
     """
     calls: list[Call] = []
-    busy = threading.local()
+    busy, one = threading.local(), threading.RLock() if alone else nullcontext()
 
     def note(call: Call) -> None:
         if getattr(busy, "on", False):
@@ -140,8 +143,9 @@ def disk_calls(watch: Watch | None = None, *, reads: bool = True) -> Iterator[li
 
     def noting(real: Callable[..., Any], of: Callable[..., Call]) -> Callable[..., Any]:
         def method(*args: Any, **options: Any) -> Any:
-            note(of(*args, **options))
-            return real(*args, **options)
+            with one:
+                note(of(*args, **options))
+                return real(*args, **options)
 
         return method
 

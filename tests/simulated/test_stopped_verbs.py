@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ sys.path += [str(Path(__file__).parents[1])]
 
 import datasets
 import pytest
+import xxhash
 from folders import MEMORY
 from seam import disk_calls
 
@@ -33,13 +35,14 @@ import winkfs
 import winkfs.stores.messagestore.store
 from winkformats.errors import CorruptError, FormatError
 from winkformats.messagestore.rdq import record as rdq_record
+from winkfs.archive.backup import backup
 from winkfs.archive.pack import pack
 from winkfs.container.compact import compact
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.dataset import compaction, maintain
 from winkfs.dataset.manifest import create as create_dataset
-from winkfs.errors import NoSuchFile
+from winkfs.errors import FileExists, NoSuchFile
 from winkfs.registry import verify
 from winkfs.stores.ledgerq import Queue
 from winkfs.stores.ledgerq.queue import create as create_queue
@@ -57,6 +60,13 @@ pytestmark = [
 ]
 ASKS = ("read", "map", "open", "info", "list", "lock")  # calls that change nothing
 State = dict[Any, Any]
+
+
+class Counts(NamedTuple):
+    """Images before each change, and how many of them differ from all others of their verb."""
+
+    images: int
+    distinct: int
 
 
 class Verb(NamedTuple):
@@ -253,6 +263,72 @@ def make_damaged_dataset(folder: Path, dice: random.Random) -> None:
         path.write_bytes(data)
 
 
+def make_loose(folder: Path, dice: random.Random) -> None:
+    """A data set, and two containers that are none of its shards."""
+    make_dataset(folder, dice)
+    for name in ("one", "two"):
+        with winkfs.create(folder / name) as c:
+            c.put_many((f"{name}/{n}", data) for n, data in files(dice, 6).items())
+            c.put("1/d/f01", name.encode())
+
+
+def run_adopt(folder: Path) -> None:
+    with contextlib.suppress(FileExists):  # they are shards: it is done
+        maintain.adopt(folder / "ds", [folder / "one", folder / "two"])
+
+
+def make_underived(folder: Path, dice: random.Random) -> None:
+    """A data set of which some shards have lost derived files, and the marks of what is hidden."""
+    make_dataset(folder, dice)
+    for path in sorted((folder / "ds").rglob("*")):
+        if path.suffix in (".idx", ".cat", ".hidden") and dice.random() < 0.5:
+            path.unlink()
+
+
+# --- backups --------------------------------------------------------------------------------------
+
+
+def make_source(folder: Path, dice: random.Random) -> None:
+    """A container; mostly with a backup of before its last changes."""
+    with winkfs.create(folder / "c") as c:
+        c.put_many(files(dice).items())
+    if dice.random() < 0.7:
+        backup(folder / "c", folder / "b", keep=dice.randrange(2))
+    with winkfs.open(folder / "c", "a") as c:
+        c.put("d/f01", b"replaced" * 30)
+        c.delete("d/f02")
+        c.rename("d/f03", "renamed")
+        c.append("d/f04", b"more" * 40)
+        c.put("last", dice.randbytes(500))
+    if dice.random() < 0.3:
+        compact(folder / "c")
+
+
+def backed_up_state(folder: Path) -> State:
+    """Of the backup, as far as there is one."""
+    if not (folder / "b.data").exists():
+        return {}
+    with winkfs.open(folder / "b") as c:
+        return {name: c.read(name) for name in c.names()}
+
+
+def make_dataset_source(folder: Path, dice: random.Random) -> None:
+    make_dataset(folder, dice)
+    if dice.random() < 0.7:
+        backup(folder / "ds", folder / "b", keep=dice.randrange(2))
+    datasets.add(folder / "ds", {"0/d/f03": b"replaced", "new": dice.randbytes(400)})
+    if dice.random() < 0.3:
+        compaction.compact(folder / "ds", everything=True)
+
+
+def backed_up_dataset(folder: Path) -> State:
+    try:
+        with winkfs.open(folder / "b") as d:
+            return {entry.name: entry.read() for entry in d.scan()}
+    except NoSuchFile:
+        return {}
+
+
 # --- stores ---------------------------------------------------------------------------------------
 
 
@@ -392,6 +468,19 @@ VERBS: dict[str, Verb] = {
         ("ds",),
     ),
     "dataset repair": Verb(make_damaged_dataset, run_repair_dataset, dataset_state, ("ds",)),
+    "dataset adopt": Verb(make_loose, run_adopt, dataset_state, ("ds", "one", "two")),
+    "dataset reindex": Verb(
+        make_underived, lambda folder: winkfs.reindex(folder / "ds"), dataset_state, ("ds",)
+    ),
+    "backup": Verb(
+        make_source, lambda folder: backup(folder / "c", folder / "b"), backed_up_state, ("c", "b")
+    ),
+    "backup of a data set": Verb(
+        make_dataset_source,
+        lambda folder: backup(folder / "ds", folder / "b"),
+        backed_up_dataset,
+        ("ds", "b"),
+    ),
     "vacuum": Verb(make_rewritten, run_vacuum, dataset_state, ("ds",)),
     "queue compact": Verb(make_queue, compact_queue, queue_state, ("q",)),
     "queue dlq --requeue": Verb(make_letters, requeue, queue_state, ("q", "q.dlq")),
@@ -419,24 +508,37 @@ def sound(folder: Path, paths: tuple[str, ...]) -> list[str]:
     return [line for path in paths for line in verify(folder / path).problems]
 
 
-def images_of(verb: Verb, folder: Path, images: Path, which: slice) -> int:
+def images_of(verb: Verb, folder: Path, images: Path, which: slice) -> Counts:
     """Run a verb; what is there before each of its changes of the disk, and behind the last one, is
-    copied to a folder of `images` -> how many changes there were."""
-    taken = itertools.count()
+    copied to a folder of `images`, but for those that are as one before, as before a sync."""
+    taken, seen = itertools.count(), set[bytes]()
     chosen: set[int] = set(range(10_000)[which])
 
     def take() -> None:
-        if (number := next(taken)) in chosen:
+        number = next(taken)
+        if number in chosen and (said := digest(folder)) not in seen:
+            seen.add(said)
             shutil.copytree(folder, images / f"{number:04}")
 
-    with disk_calls(lambda call: call.verb in ASKS or take(), reads=False):
+    with disk_calls(lambda call: call.verb in ASKS or take(), reads=False, alone=True):
         verb.run(folder)
     take()
-    return next(taken) - 1
+    return Counts(len(range(next(taken))[which]), len(seen))
 
 
-def check_stops(name: str, seed: int, folder: Path, which: slice) -> int:
-    """-> how many images were run again."""
+def digest(folder: Path) -> bytes:
+    """Of all files below a folder: their names and bytes."""
+    found = xxhash.xxh3_128()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        found.update(f"{place}\0{folders}\0{sorted(names)}".encode())
+        for name in sorted(names):
+            found.update(Path(place, name).read_bytes())
+    return found.digest()
+
+
+def check_stops(name: str, seed: int, folder: Path, which: slice) -> Counts:
+    """Run a verb again from each of its images."""
     verb, whole = VERBS[name], folder / "whole"
     whole.mkdir()
     (folder / "images").mkdir()
@@ -445,15 +547,13 @@ def check_stops(name: str, seed: int, folder: Path, which: slice) -> int:
         before = verb.state(whole)
     except FormatError:
         before = {}
-    images_of(verb, whole, folder / "images", which)
+    counts = images_of(verb, whole, folder / "images", which)
     after = verb.state(whole)
     assert sound(whole, verb.paths) == []
-    count = 0
     for image in sorted((folder / "images").iterdir()):
         check_image(name, verb, image, before, after)
-        count += 1
         shutil.rmtree(image)
-    return count
+    return counts
 
 
 def check_image(name: str, verb: Verb, image: Path, before: State, after: State) -> None:
@@ -472,7 +572,7 @@ def check_image(name: str, verb: Verb, image: Path, before: State, after: State)
 def test_a_verb_that_was_stopped_is_run_again(
     name: str, tmp_path: Path, every: Callable[[str], slice], seed: int
 ) -> None:
-    assert check_stops(name, seed, tmp_path, every("stops")) > 0
+    assert check_stops(name, seed, tmp_path, every("stops")).images > 0
 
 
 FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
@@ -518,12 +618,14 @@ def test_a_verb_that_was_killed_is_run_again(
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    total = 0
+    images = distinct = 0
     for number in range(int(sys.argv[1]), int(sys.argv[2])):
         for verb in sys.argv[3:] or VERBS:
             with tempfile.TemporaryDirectory(dir=MEMORY) as place:
                 try:
-                    total += check_stops(verb, number, Path(place), slice(None))
+                    more = check_stops(verb, number, Path(place), slice(None))
+                    images, distinct = images + more.images, distinct + more.distinct
                 except Exception as error:
                     print(f"{verb}, seed {number}: {error!r:.500}")
-        print(f"{total} images up to seed {number}", flush=True)
+                    traceback.print_exc()
+        print(f"{images} images, {distinct} distinct, up to seed {number}", flush=True)
