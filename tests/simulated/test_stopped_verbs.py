@@ -58,6 +58,7 @@ pytestmark = [
     pytest.mark.in_memory,
     pytest.mark.filterwarnings("ignore::winkfs.DamageWarning"),
 ]
+VERIFIED = 4  # of a long run one image in so many is verified when the verb was run again
 ASKS = ("read", "map", "open", "info", "list", "lock")  # calls that change nothing
 State = dict[Any, Any]
 
@@ -537,8 +538,8 @@ def digest(folder: Path) -> bytes:
     return found.digest()
 
 
-def check_stops(name: str, seed: int, folder: Path, which: slice) -> Counts:
-    """Run a verb again from each of its images."""
+def check_stops(name: str, seed: int, folder: Path, which: slice, verified: int = 1) -> Counts:
+    """Run a verb again from each of its images, and verify what one in so many has become."""
     verb, whole = VERBS[name], folder / "whole"
     whole.mkdir()
     (folder / "images").mkdir()
@@ -550,13 +551,15 @@ def check_stops(name: str, seed: int, folder: Path, which: slice) -> Counts:
     counts = images_of(verb, whole, folder / "images", which)
     after = verb.state(whole)
     assert sound(whole, verb.paths) == []
-    for image in sorted((folder / "images").iterdir()):
-        check_image(name, verb, image, before, after)
+    for number, image in enumerate(sorted((folder / "images").iterdir())):
+        check_image(name, verb, image, before, after, verified=(number + seed) % verified == 0)
         shutil.rmtree(image)
     return counts
 
 
-def check_image(name: str, verb: Verb, image: Path, before: State, after: State) -> None:
+def check_image(
+    name: str, verb: Verb, image: Path, before: State, after: State, *, verified: bool = True
+) -> None:
     where = f"{name}, stopped at change {image.name}"
     found = verb.state(image)
     allowed = verb.during or (lambda image, *both: image in both)
@@ -564,7 +567,7 @@ def check_image(name: str, verb: Verb, image: Path, before: State, after: State)
     verb.run(image)
     found = verb.state(image)
     assert found == after, where
-    assert sound(image, verb.paths) == [], where
+    assert not verified or sound(image, verb.paths) == [], where
 
 
 @pytest.mark.soak
@@ -623,7 +626,7 @@ if __name__ == "__main__":
         for verb in sys.argv[3:] or VERBS:
             with tempfile.TemporaryDirectory(dir=MEMORY) as place:
                 try:
-                    more = check_stops(verb, number, Path(place), slice(None))
+                    more = check_stops(verb, number, Path(place), slice(None), VERIFIED)
                     images, distinct = images + more.images, distinct + more.distinct
                 except Exception as error:
                     print(f"{verb}, seed {number}: {error!r:.500}")

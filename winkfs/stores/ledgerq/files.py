@@ -401,6 +401,7 @@ class Files:
                     self.say(f"{error}: made again in memory")
             while walk.step(size):
                 _sort(walk, found)
+            self._say_short(segment, walk)
             segment.tables = found
         return segment.tables
 
@@ -526,6 +527,7 @@ class Files:
                     if following is not None:
                         if walk.tail >= 0:
                             self._say_bad(segment, walk.tail, segment.size)
+                        self._say_short(segment, walk)
                         break
                     yield None
                     if changes != self.changes:
@@ -580,6 +582,14 @@ class Files:
         for begin, stop in walk.bad:
             self._say_bad(segment, begin, stop)
         walk.bad.clear()
+
+    def _say_short(self, segment: Segment, walk: Walk) -> None:
+        """A segment that has ended may end before the last id of its header: it was cut behind an
+        entry. Where bytes are damaged, that is told."""
+        if walk.last < segment.last and walk.tail < 0 and not segment.bad:
+            first = walk.last + 1
+            ids = f"messages {first} to {segment.last}"
+            self.say(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
 
     def _decoded(self, data: bytes, at: int, path: str, offset: int, number: int) -> Message | None:
         """A message; None: it cannot be read, which was told."""

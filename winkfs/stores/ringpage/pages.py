@@ -151,6 +151,14 @@ class Pages:
             at = self.settings.offset(bad[0])
             self.problems.append(f"{self.storage.name}: {which} damaged, at byte {at}")
             bad = bad[count:]
+        size = self.settings.size
+        if self.looped and not self.is_device and self.storage.size() < size:
+            found = self.storage.size()
+            what = f"cut short, {found:,} of its {size:,} bytes are there"
+            self.problems.append(f"{self.storage.name}: {what}")
+        if self.state.clean and self.state.next > self.end:
+            which = f"records {self.end} to {self.state.next - 1}"
+            self.problems.append(f"{self.storage.name}: the last pages are gone: {which}")
         if self.heads[torn] is None:
             raw = self.storage.read(self.settings.offset(torn), HEAD.size)
             ours = len(raw) == HEAD.size and Head.decode(raw).ring == self.settings.ring
