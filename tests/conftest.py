@@ -62,6 +62,7 @@ EVERY = {
     "both paths": (17, 1, "bytes of a small container, flipped, read on both paths"),
     "name bits": (7, 1, "bits of the key of an inode, flipped"),
     "stops": (7, 1, "calls to the disk of a verb, before which it is stopped"),
+    "lost files": (193, 1, "states of a store with one file that is lost or damaged"),
     "superblock bits": (797, 1, "bits of two superblocks, flipped"),
 }
 

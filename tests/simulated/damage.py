@@ -147,7 +147,8 @@ class _Noting(suppress):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         if isinstance(error, EXPECTED):
-            self.errors[self.name] = error
+            self.errors[self.name] = error.with_traceback(None)  # which holds files open
+            error.__context__ = None
         return super().__exit__(kind, error, trace)
 
 

@@ -98,9 +98,13 @@ class Lookups(ABC):
             left -= 1
             try:
                 return self._log.read(recid, *found)
-            except (CorruptError, FileNotFoundError):
+            except CorruptError:
                 if found == before or not left:
                     raise
+            except FileNotFoundError as error:
+                if found == before or not left:
+                    what = f"a file that has record {recid} is missing"
+                    raise CorruptError(what, file=str(error.filename), offset=0) from None
             before = found
             self._again()
         raise NoSuchFile(f"no record {recid}", self._log.files.path)
