@@ -80,6 +80,7 @@ class Lock(Protocol):
 
 
 _writers: weakref.WeakKeyDictionary[Writer, tuple[str, Lock]] = weakref.WeakKeyDictionary()
+_ended_child: BaseException | None = None
 _hooked = 0  # the process whose end calls `_close_writers`
 
 
@@ -99,13 +100,30 @@ def close_at_end(writer: Writer, path: str, lock: Lock) -> None:
         child = sys.modules.get("multiprocessing.process")
         if child is not None and child.parent_process() is not None:  # it may skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, _close_writers, exitpriority=0)
+            _note_what_ends_a_child()
         _hooked = os.getpid()
     _writers[writer] = path, lock
 
 
+def _note_what_ends_a_child() -> None:
+    """Keep the exception that ends a child of multiprocessing, as `sys.last_value` is kept: from
+    Python 3.13 on it has been printed, and is gone, when the exit functions run."""
+    import traceback
+
+    real = traceback.print_exc
+
+    def print_exc(*given: Any, **named: Any) -> None:
+        global _ended_child
+        if sys._getframe(1).f_code.co_name == "_bootstrap":
+            _ended_child = sys.exc_info()[1]
+        real(*given, **named)
+
+    traceback.print_exc = print_exc
+
+
 def _close_writers() -> None:
     """Close the writers that are open, in the order in which they were opened."""
-    raised = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    raised = sys.exc_info()[1] or _ended_child or getattr(sys, "last_value", None)
     failed = raised is not None and not isinstance(raised, SystemExit) and not hasattr(sys, "ps1")
     for writer, (path, lock) in list(_writers.items()):
         if writer.closed:
