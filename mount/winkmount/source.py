@@ -282,6 +282,14 @@ class Making(Protocol):
 
 
 @runtime_checkable
+class Resting(Protocol):
+    """Optional for a Source: it can give memory back."""
+
+    def rest(self) -> None:
+        """The kernel has forgotten many names, and asks for nothing now."""
+
+
+@runtime_checkable
 class Lasting(Protocol):
     """Optional for a Source: the id of a file is never that of another one, also when it is gone,
     so that the kernel may know the file by it."""

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -135,6 +136,27 @@ def test_what_is_forgotten_as_often_as_it_was_given_is_gone(kernel: Kernel) -> N
     assert list(nodes.known) == [p.TOP] and not nodes.listed
     assert not nodes._names and not nodes._more
     assert kernel.engine._giving.held == 0
+
+
+def test_memory_is_given_back_when_many_were_forgotten_and_nothing_is_asked(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not while requests come. A dict that has grown stays as large."""
+    monkeypatch.setattr("winkmount.kernel.engine.MANY", 30)
+    rested = threading.Event()
+    kernel.source.rest = rested.set  # type: ignore[attr-defined]
+    nodes, engine = kernel.engine.nodes, kernel.engine
+    given = [kernel.look_up(f"f{i}") for i in range(FILES)]
+    engine._closed.extend(given)
+    before = sys.getsizeof(nodes.known), sys.getsizeof(nodes._names)
+    kernel.forget_many(*((node, 1) for node in given[:20]))
+    assert not rested.wait(0.1)
+    kernel.forget_many(*((node, 1) for node in given[20:-1]))
+    assert rested.wait(20)
+    assert (sys.getsizeof(nodes.known), sys.getsizeof(nodes._names)) < before
+    assert list(engine._closed) == given[-1:] and kernel.stat(given[-1]) == 0
+    rested.clear()
+    assert kernel.stat(p.TOP) == 0 and not rested.wait(0.1)
 
 
 def test_more_than_was_given_and_numbers_of_nothing_are_forgotten_quietly(

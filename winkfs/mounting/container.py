@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from winkformats.arrays import keep_heap
+from winkformats.arrays import keep_heap, trim_heap
 from winkformats.disk.room import has_ample_memory
 from winkformats.kv.superblock import MAGIC
 from winkfs.container.draft import PIECE
@@ -668,6 +668,9 @@ class ContainerSource:
             held = changes.cost_of_change(key_at(self.places[id]))
         changes.hold(id, held + size + PIECE)
         return True
+
+    def rest(self) -> None:
+        trim_heap()
 
     def _disk(self) -> os.statvfs_result:
         return os.statvfs(self._folder)

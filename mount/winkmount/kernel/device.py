@@ -126,6 +126,9 @@ class Server(Protocol):
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
         """The kernel does not hold some numbers any more: FORGET or BATCH_FORGET."""
 
+    def rest(self) -> None:
+        """No request has come for a while: what is not needed may go."""
+
     def idle(self) -> bool:
         """Whether no other thread waits until the kernel has taken something: that may need
         answers to further requests."""
@@ -414,6 +417,7 @@ class Connection:
                         if not ready:
                             awake.end()
                             standby.rest()
+                            server.rest()
                             ready = dict(poll.poll())
                             standby.watch()
                         if self._bell in ready:

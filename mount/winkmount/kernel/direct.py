@@ -100,6 +100,9 @@ class Direct:
         self._ahead.end()
         self._waiting.end()
 
+    def rest(self) -> None:
+        pass
+
     def idle(self) -> bool:
         return not (self._ahead.busy or self._waiting.busy)
 

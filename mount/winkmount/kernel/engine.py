@@ -21,7 +21,7 @@ from winkmount.kernel.direct import Direct, Rare
 from winkmount.kernel.entries import Entries, Giving, Shown, attr_fields
 from winkmount.kernel.nodes import BY_ID, NodePaths
 from winkmount.operations import Operations
-from winkmount.source import Amendment, Attr, DirEntry, Making, Nodes, Page
+from winkmount.source import Amendment, Attr, DirEntry, Making, Nodes, Page, Resting
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -32,6 +32,7 @@ NANO: Final = 1_000_000_000
 KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
 LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
+MANY: Final = 1 << 14  # numbers that are forgotten before memory is given back
 MOST_PRUNED: Final = 1 << 12  # of those, at once
 FEW: Final = 32  # entries that are packed faster one by one
 PRUNED: Final = 256  # files that it is told to forget at once
@@ -77,6 +78,7 @@ class Engine:
         self._kept = source.kept if isinstance(source, Making) else KEPT
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
         self._giving = Giving()
+        self._forgotten = 0  # numbers since the last rest
         operations.context = connection.caller
         self._answers: Mapping[int, Callable[[int, memoryview], Reply]] = {
             **Rare(operations, _node).answers,
@@ -164,6 +166,18 @@ class Engine:
             for number, count in zip(numbers[::2], numbers[1::2], strict=True):
                 self.nodes.forget(number, count)
             self._giving.forgotten(sum(numbers[1::2]))
+            self._forgotten += len(numbers) // 2
+
+    def rest(self) -> None:
+        if self._forgotten < MANY:
+            return
+        self._forgotten = 0
+        with self.operations.mutex:
+            self.nodes.shrink()
+            self._closed = deque(number for number in self._closed if number in self.nodes.known)
+        source = self.operations.source
+        if isinstance(source, Resting):
+            source.rest()
 
     # names
 

@@ -252,6 +252,12 @@ class NodePaths(Paths):
             if node.above:
                 del self._names[node.above, node.name]
 
+    def shrink(self) -> None:
+        """Give back the tables of what is forgotten: a dict never gets smaller. Cost: 0.1 us each
+        number that is known."""
+        self.known, self.listed = dict(self.known), dict(self.listed)
+        self._more, self._names = dict(self._more), dict(self._names)
+
     def _forget_listed(self, number: int, count: int) -> None:
         run = self.listed.get(number)
         if run is None:
