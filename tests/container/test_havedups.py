@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from container_checks import assert_sound, contents
 
 import winkfs
+from winkformats.kv.sequence import KVSeq
 from winkfs.container.datafile import DataFile
 
 FORMS = [pytest.param(True, id="classic"), pytest.param(False, id="new")]
@@ -170,6 +172,37 @@ def test_the_next_writer_marks_what_a_kill_left(base: Path, life: Life, marked: 
         expected = contents(c)
     with winkfs.open(base, "a") as c:
         assert contents(c) == expected
+    assert agrees(base)
+    sound(base)
+
+
+@pytest.mark.parametrize("marked", [None, 0, 1])
+def test_all_older_inodes_are_marked_behind_a_counter_that_says_so(
+    base: Path, marked: int | None
+) -> None:
+    """Also while the writer goes on (None), and where it is killed between two marks."""
+    if marked is None:
+        with winkfs.open(base, "a") as c:
+            c.delete("n0")
+            assert not winkfs.verify(base).problems
+            c.abort()
+    else:
+        pid = os.fork()
+        if not pid:
+            before = KVSeq.mark_deleted
+
+            def dies(self: KVSeq, positions: Sequence[int]) -> None:
+                before(self, positions[:marked])
+                os._exit(9)
+
+            KVSeq.mark_deleted = dies  # type: ignore[method-assign]
+            with suppress(BaseException):
+                winkfs.open(base, "a").delete("n0")
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert not winkfs.verify(base).problems
+    with winkfs.open(base, "a") as c:
+        rename(c)
     assert agrees(base)
     sound(base)
 

@@ -146,6 +146,11 @@ class Life(RuleBasedStateMachine):
         assert (name in self.writer) == (name in self.files)
         return name in self.files
 
+    def before_a_name_goes(self) -> None:
+        """The first time with HAVEDUPS the writer syncs, and marks older inodes."""
+        if self.writer.engine.store.keeps_older:
+            self.sync()
+
     # --- whole files
 
     @rule(name=names, size=sizes, mtime=mtimes, mode=st.sampled_from([None, 0o644, 0o755, 0o600]))
@@ -235,12 +240,16 @@ class Life(RuleBasedStateMachine):
     @rule(name=names)
     def delete(self, name: bytes) -> None:
         if self.known(name):
+            self.before_a_name_goes()
             self.writer.delete(name)
             del self.files[name]
 
     @rule(name=names, new=names)
     def rename(self, name: bytes, new: bytes) -> None:
-        if self.known(name) and self.attempt(lambda: self.writer.rename(name, new)):
+        if not self.known(name):
+            return
+        self.before_a_name_goes()
+        if self.attempt(lambda: self.writer.rename(name, new)):
             self.files[new] = self.files.pop(name)
 
     # --- looking

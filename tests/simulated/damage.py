@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "results")]
 
+import numpy as np
 import pytest
 from constants import make_chains
 from folders import MEMORY
@@ -32,6 +33,9 @@ from test_digests import make, pairs
 import winkfs
 import winkfs.dataset.compaction
 from winkformats.errors import FormatError
+from winkfs import orders
+from winkfs.orders import Order, Range
+from winkfs.results import store as results
 
 SECTOR, HALF = 512, 4096  # bytes: half of two superblocks
 DAMAGES = ("flip", "zero", "swap", "double", "stale")
@@ -48,6 +52,7 @@ class Store:
     """A store in a folder, made in stages, so that sectors have something they held before."""
 
     has_writer = True
+    damages: ClassVar[tuple[str, ...]] = DAMAGES
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -278,6 +283,7 @@ class DataSetStore(Store):
 
 class DigestStore(Store):
     has_writer = False
+    damages = (*DAMAGES, "cut")
 
     def stages(self) -> Iterator[Callable[[], object]]:
         content = {b"doc:%d;" % i: d for i, d in enumerate(pairs(60).values())}
@@ -325,6 +331,95 @@ class DigestStore(Store):
         return found
 
 
+class OpenOrder:
+    """An order as a store: names are "part:row"."""
+
+    problems = ()
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def read(self, where: Range) -> dict[str, tuple[int, ...]]:
+        rows = np.stack(self.order.read(where)).T.tolist()
+        return {f"{where.part}:{where.start + i}": tuple(row) for i, row in enumerate(rows)}
+
+    def close(self) -> None:
+        """It holds nothing open."""
+
+
+class OrderStore(Store):
+    """An order of a data set, read in ranges of RANGE rows. What is damaged in a part may cost all
+    of it."""
+
+    has_writer = False
+    damages = (*DAMAGES, "cut")
+    RANGE = 150
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        yield self._make
+
+    def base(self, folder: Path) -> Path:
+        return folder / "o"
+
+    def paths(self) -> list[Path]:
+        return [path for path in super().paths() if self.base(self.folder) in path.parents]
+
+    def _make(self) -> None:
+        corpus = self.folder / "corpus"
+        for job in range(2):
+            with winkfs.dataset.create(corpus) as d:
+                d.put_many((f"{job}/{i}", b"%d" % i) for i in range(500))
+        with winkfs.open(corpus) as d:
+            shards = [(s.record.path, s.record, winkfs.open(s.base)) for s in d.shards]  # type: ignore[union-attr]
+            found = []
+            for number, (_, _, container) in enumerate(shards):
+                found += [
+                    (number, pos) for pos in container.engine.store.index.positions().tolist()
+                ]
+                container.close()
+        random.Random(4).shuffle(found)
+        folder = results.begin(self.base(self.folder), orders.NAME)
+        parts = []
+        for part in range(2):
+            mine = np.array(found[part::2], np.int64)
+            rows = orders.Rows(mine[:, 0], mine[:, 1], np.arange(len(mine)) // 3)
+            parts.append(orders.write_part(folder / f"part-{part:05}.perm", [rows], 7))
+        known = tuple(orders.OrderedShard(path, r.contid, r.size) for path, r, _ in shards)
+        orders.publish(folder, Order(folder, str(corpus), 2, "group", "name", known, tuple(parts)))
+
+    def open(self, folder: Path, mode: str = "r") -> Any:
+        return OpenOrder(orders.open(self.base(folder)))
+
+    def read_all(self) -> Iterator[tuple[str, Any]]:
+        order = self.open(self.folder)
+        for where in order.order.ranges(self.RANGE):
+            yield from order.read(where).items()
+
+    def look_at(self, store: Any, seen: Seen) -> None:
+        for part in range(2):
+            for start in range(0, 500, self.RANGE):
+                where = Range(part, start, min(start + self.RANGE, 500))
+                names = [f"{part}:{row}" for row in range(where.start, where.stop)]
+                try:
+                    seen.found |= store.read(where)
+                except EXPECTED as error:
+                    seen.errors |= dict.fromkeys(names, error)
+        try:
+            for where in store.order.ranges(self.RANGE):
+                seen.listed |= store.read(where)
+            seen.listing = True
+        except EXPECTED as error:
+            seen.told.append(str(error))
+
+    def where(self) -> dict[Path, list[tuple[int, int, str]]]:
+        found = {}
+        for path in self.base(self.folder).rglob("*.perm"):
+            part = int(path.stem.split("-")[1])
+            names = [name for name in self.truth if name.startswith(f"{part}:")]
+            found[path] = [(0, path.stat().st_size, name) for name in names]
+        return found
+
+
 STORES: dict[str, type[Store]] = {
     "plain": ContainerStore,
     "chains": ChainStore,
@@ -332,6 +427,7 @@ STORES: dict[str, type[Store]] = {
     "classic": ClassicStore,
     "data set": DataSetStore,
     "digest set": DigestStore,
+    "order": OrderStore,
 }
 
 
@@ -350,6 +446,8 @@ def damaged(
         content[bit >> 3] ^= 1 << (bit & 7)
     elif kind == "zero":
         content[a : a + SECTOR] = bytes(len(content[a : a + SECTOR]))
+    elif kind == "cut":
+        del content[rng.choice((a, rng.randrange(len(data)))) :]
     elif kind == "stale":
         old = rng.choice(earlier)
         there = [s for s in range(0, min(len(old), len(data)) - SECTOR + 1, SECTOR)
@@ -364,6 +462,8 @@ def damaged(
             content[a : a + SECTOR] = data[b : b + SECTOR]
     if content == data:
         return None
+    if kind == "cut":  # nothing of the file may be left
+        return bytes(content), set(sectors)
     changed = {s for s in sectors if content[s : s + SECTOR] != data[s : s + SECTOR]}
     return bytes(content), changed
 
@@ -387,9 +487,9 @@ class States:
                 if path.suffix in DERIVED:
                     path.unlink()
         paths = self.store.paths()
-        data = [path for path in paths if path.suffix in (".data", ".kvseq")]
+        data = [path for path in paths if path.suffix in (".data", ".kvseq", ".perm")]
         path = rng.choice(data if rng.random() < 0.5 else paths)
-        kind, before = rng.choice(DAMAGES), path.read_bytes()
+        kind, before = rng.choice(self.store.damages), path.read_bytes()
         done = damaged(kind, before, self.store.earlier[path], rng)
         if done is None:
             return

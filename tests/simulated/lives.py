@@ -34,16 +34,19 @@ from winkfs.errors import DamageWarning, NotAllowed
 from winkfs.mounting.container import ContainerSource
 
 SECOND = 10**9
+COLUMNS = {"n": "int64", "text": "string"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "ao": {"ao": True},
     "classic": {"classic": True},
     "plain md5": {"htalgo": 1},
-    "columns": {"columns": {"n": "int64", "text": "string"}},
+    "columns": {"columns": COLUMNS},
     "zstd": {"compress": "zstd:1"},
     "interrupts": {},
     "mount": {},
     "data set": {},
+    "data set zstd": {"compress": "zstd:1"},
+    "data set columns": {"columns": COLUMNS},
 }
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
 ALONE = ("reopen", "reindex", "compact")  # whose locks an interrupt leaves to the garbage collector
@@ -140,7 +143,7 @@ class Life:
         self.kind, self.seed, self.trace = kind, seed, trace
         self.rng = random.Random(f"{kind} {seed}")
         self.faults = faults and self.rng.random() < 0.6
-        self.ao, self.classic, self.typed = "ao" in kind, "classic" in kind, kind == "columns"
+        self.ao, self.classic, self.typed = "ao" in kind, "classic" in kind, "columns" in kind
         # One superblock without a checksum is whole or not only as far as a sector is.
         torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
         self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=torn)
@@ -315,7 +318,7 @@ class Life:
 
     def content(self) -> bytes:
         size = self.rng.choice(SIZES)
-        if self.kind == "zstd":  # of which some becomes smaller
+        if "zstd" in self.kind:  # of which some becomes smaller
             return (self.rng.randbytes(size // 9 + 1) * 9)[:size]
         return self.rng.randbytes(size)
 
@@ -656,7 +659,12 @@ class DatasetLife(Life):
     dataset: Dataset
 
     def make(self) -> None:
-        self.dataset = winkfs.dataset.create(self.base)
+        self.dataset = winkfs.dataset.create(
+            self.base, compress=VARIANTS[self.kind].get("compress")
+        )
+        if self.typed:
+            self.dataset.add_columns(COLUMNS)
+            self.dataset.sync()
 
     def start(self) -> None:
         self.dataset = winkfs.dataset.open(self.base, "a")
@@ -672,6 +680,7 @@ class DatasetLife(Life):
 
     def choose(self) -> tuple[str, Callable[[], object]]:
         rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
+        words = (None, "none", "zstd:1") if "zstd" in self.kind else (None,)
         verbs: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(name, data),
             "put_many": lambda: self.put_many(rng.randint(2, 7)),
@@ -679,7 +688,9 @@ class DatasetLife(Life):
             "sync": lambda: self.synced(self.sync),
             "reopen": self.reopen,
             "reindex": lambda: self.while_closed(winkfs.reindex),
-            "compact": lambda: compact(self.base, everything=rng.random() < 0.5),
+            "compact": lambda: compact(
+                self.base, everything=rng.random() < 0.5, compress=rng.choice(words)
+            ),
             "rebalance": lambda: rebalance(self.base, shard_size=20_000),
             "vacuum": lambda: vacuum(self.base, keep=rng.randint(1, 3), older_than=0),
         }
@@ -710,13 +721,16 @@ class DatasetLife(Life):
 DURING = ("put", "put_many", "delete", "sync", "reopen")
 
 
-LIVES: dict[str, type[Life]] = {"mount": MountLife, "data set": DatasetLife}
+LIVES: dict[str, type[Life]] = {
+    kind: DatasetLife if "data set" in kind else MountLife if kind == "mount" else Life
+    for kind in VARIANTS
+}
 
 
 def live(kind: str, seed: int, steps: int = 40, *, trace: bool = False) -> int:
     """One life -> images looked at. Raises Wrong."""
     with repeatable(seed):
-        life = LIVES.get(kind, Life)(kind, seed, trace=trace)
+        life = LIVES[kind](kind, seed, trace=trace)
         life.run(steps)
     return life.images
 

@@ -13,7 +13,7 @@ import winkfs
 pytestmark = pytest.mark.slow
 
 # Numbers of each kind, with and without derived files.
-STATES = {"plain": 90, "chains": 60, "ao": 60, "data set": 45, "digest set": 60}
+STATES = {"plain": 90, "chains": 60, "ao": 60, "data set": 45, "digest set": 60, "order": 60}
 SOAK = 3750  # 20,000 states of all kinds
 
 

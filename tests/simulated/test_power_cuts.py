@@ -35,6 +35,8 @@ IMAGES = {
     "interrupts": (60, 20_000),
     "mount": (90, 20_000),
     "data set": (35, 8_000),
+    "data set zstd": (25, 4_000),
+    "data set columns": (25, 4_000),
 }
 
 
@@ -64,7 +66,7 @@ def test_every_image_after_closes_that_leave_tails(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["plain", "mount"])
+@pytest.mark.parametrize("kind", ["plain", "mount", "zstd"])
 def test_every_image_where_inodes_build_on_others(
     kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from winkfs.container.recovery import (
     Gone,
     Rebuilt,
     Replay,
+    due,
     finish,
     finish_rebuilt,
     gone_of,
@@ -253,7 +254,11 @@ class Store(DataFile):
         except CorruptError as error:  # those behind it stay as they are
             self.note(error)
             return
-        self.kv.aentries -= finish(self, found.unfinished, found.heirs)
+        todo = due(self, found.unfinished, found.heirs)
+        if todo:  # first that they do not count, so that whoever comes after a kill marks the rest
+            self.kv.aentries = found.aentries - len(todo)
+            self.sync_data()
+            self.kv.mark_deleted(todo)
 
     def distrust_index(self, error: DerivedDamage) -> None:
         """Go on without BASE.idx: with a table in memory of what it should hold.

@@ -202,11 +202,12 @@ class _Check:
                 self._report.add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
                                  "not marked deleted: winkfs reindex marks them")  # fmt: skip
             return
-        aentries = found.aentries
-        if block.get("AENTRIES", aentries) != aentries and not self._is_current():
+        aentries, dups = found.aentries, self._store.settings.havedups
+        if block.get("AENTRIES", aentries) != aentries and (dups or not self._is_current()):
             others = np.concatenate([found.dead, np.array(found.unfinished, np.int64)])
             unmarked = self._extents.unmarked(found.rows.pos, others)
             unmarked += len(found.superseded_columns(self._store.kv))
+            unmarked += len(found.unfinished) if dups else 0
             if block["AENTRIES"] == aentries - unmarked:
                 aentries -= unmarked  # a kill between two delflags: a writer sets the rest
         expected = {
