@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from pathlib import Path
@@ -9,12 +10,15 @@ from pathlib import Path
 import pytest
 
 import winkfs
+from winkformats.errors import CorruptError
 from winkformats.logstore import datafiles
 from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.log import Log
+from winkfs.stores.ringpage import Ring
+from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.in_memory
 WHICH = {
@@ -181,3 +185,54 @@ def test_what_another_consumer_has_not_read_is_missed(queue: tuple[str, int]) ->
     sorted(Path(path).glob("*.log"))[0].unlink()
     with Queue(path) as found:
         assert "messages 1 to 10 are missing" in found.problems[0]
+
+
+@pytest.mark.parametrize("by_priority", [False, True])
+def test_messages_that_a_segment_was_cut_by_are_reported(
+    by_priority: bool, queue: tuple[str, int]
+) -> None:
+    """Its header still has the last id."""
+    path, consumed = queue
+    segment = sorted(Path(path).glob("*.log"))[2]
+    with Queue(path) as found:
+        start = next(message.offset for message in found.messages() if message.id == 28)
+    os.truncate(segment, start)
+    with Queue(path, by_priority=by_priority) as found:
+        left = [message.id for message in found.messages()]
+        assert left == [id for id in range(consumed + 1, 46) if not 28 <= id <= 30]
+        assert "messages 28 to 30 are missing" in found.problems[0]
+    assert winkfs.verify(path).problems
+
+
+# --- the ring buffer ---
+
+
+@pytest.mark.parametrize("looped", [False, True])
+@pytest.mark.parametrize("edge", [True, False])
+def test_pages_that_are_cut_off_are_reported(looped: bool, edge: bool, tmp_path: Path) -> None:
+    path = tmp_path / "ring"
+    create_ring(path, pages=8)
+    with Ring(path, "a") as ring:
+        ring.push_many([b"x" * 900] * (90 if looped else 20))
+    size = path.stat().st_size
+    with Ring(path) as ring:
+        assert not ring.problems
+    os.truncate(path, size - 4096 if edge else size - 5000)
+    with Ring(path) as ring:
+        list(ring.records())
+        assert "cut short" in str(ring.problems) or "are gone" in str(ring.problems)
+    assert winkfs.verify(path).problems
+
+
+def test_a_blob_that_is_gone_is_damage(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with LogStore.create(path, cutoff=500) as store:
+        recids = store.put_many([b"1" * 600, b"2" * 600, b"3"])
+    blobs = sorted(Path(path, "blob").iterdir())
+    blobs[0].unlink()
+    with LogStore(path) as store:
+        for ask in (store.get, lambda recid: store.get_many([recid])):
+            with pytest.raises(CorruptError, match="missing"):
+                ask(recids[0])
+        assert store.get_many(recids[1:]) == [b"2" * 600, b"3"]
+    assert winkfs.verify(path).problems
