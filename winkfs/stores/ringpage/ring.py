@@ -282,6 +282,7 @@ class Ring(Keeping):
             self._overwritten += self._stranded()
             if not self._access.failed:
                 if save_tail and self._changed:
+                    self._sync()  # what a clean state says is there has to be
                     self._write_state(clean=True)
                 self._sync()
 
