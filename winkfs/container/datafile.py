@@ -93,7 +93,8 @@ class DataFile:
             self.kv = KVSeq.open(storage, writable=self.writable)
         except CorruptError as error:
             storage.close()
-            what = f"{error.what} (winkfs repair mends it)"
+            hint = "" if "winkfs repair" in error.what else " (winkfs repair mends it)"
+            what = f"{error.what}{hint}"
             raise CorruptError(what, file=error.file, offset=error.offset,
                                expected=error.expected, found=error.found) from None  # fmt: skip
         except BaseException:

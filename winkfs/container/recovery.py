@@ -541,12 +541,10 @@ class Gone(NamedTuple):
     def lines(self, file: str, key_at: Callable[[int], bytes]) -> Iterator[str]:
         """A line for all files, then one for each of which an older version is there."""
         if len(self.pos):
-            yield f"{file}: {len(self.pos)} files of its index are in the part that is gone"
+            yield f"{file}: files of its index in the part that is gone: {len(self.pos)}"
         if len(self.back):
-            yield (
-                f"{file}: what removed or renamed {len(self.back)} files is gone, too: winkfs "
-                "repair has them there again"
-            )
+            what = "files that were removed or renamed there, and are back after a repair"
+            yield f"{file}: {what}: {len(self.back)}"
         for pos in self.older.tolist():
             name = to_str(name_of(key_at(pos)))
             yield f"{name}: its last version is gone, winkfs repair goes back to the one before"

@@ -266,7 +266,7 @@ class _Repair:
             if gone is None:
                 return
             if len(gone.pos):
-                found.steps.append(f"leave out {len(gone.pos)} files of the index that are gone")
+                found.steps.append(f"leave out what the index has and is gone: {len(gone.pos)}")
             for pos in gone.older.tolist():
                 found.older.append(to_str(name_of(store.key_at(pos))))
                 found.steps.append(f"go back to the version of {found.older[-1]} that is there")
