@@ -331,3 +331,20 @@ def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() 
             with winkfs.open(f"{image.path}/c") as reader:
                 found = {reader.read(name) for name in reader.names()}
                 assert len(reader) == 8 and found in ({b"first"}, {b"second"})
+
+
+def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
+    """What it lost is gone, so there is nothing to sync; whoever tries again is not told that all
+    is well while the disk refuses everything."""
+    disk = SimulatedDisk(1)
+    with winkfs.create(f"{disk.path}/c") as made:
+        made.put_many((f"n{i}", b"old") for i in range(3000))
+    c = winkfs.open(f"{disk.path}/c", "a")
+    c.put("new", b"1")
+    for call in ("write", "sync"):
+        disk.arm(call, 1, errno.EIO, for_good=True)
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            c.sync()
+    with pytest.raises(OSError, match="Input/output error"):
+        c.close()

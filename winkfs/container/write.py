@@ -898,6 +898,7 @@ class Changes:
         store.recover(broken)
         self.use_compression()
         self._pending = self.last = 0
+        self._sure = False  # a sync that finds nothing to do asks the disk that failed all the same
         self._waiting = sum(self.held.values())
         for key, draft in list(self.drafts.items()):
             found = self._content.inode(key)
