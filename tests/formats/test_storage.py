@@ -589,6 +589,20 @@ def test_a_pass_that_ends_after_its_file_was_closed_is_quiet(cold):
 # --- what is dropped behind a reader -----------------------------------------------------------
 
 
+def test_an_interrupt_while_pages_are_looked_at_is_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mapping, which has a user then, cannot be closed: this was a BufferError."""
+
+    def interrupted(*given: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pagecache, "_mincore", interrupted)
+    (tmp_path / "f").write_bytes(bytes(3 * PAGE))
+    with (tmp_path / "f").open("rb") as file, pytest.raises(KeyboardInterrupt):
+        pagecache.absent(file.fileno(), 3 * PAGE)
+
+
 def test_a_file_is_whole_only_if_no_page_is_missing(cold):
     with FileStorage(cold) as storage:
         length = storage.size()

@@ -82,11 +82,14 @@ def absent(fd: int, stop: int, start: int = 0) -> npt.NDArray[np.bool_] | None:
         mapped = mmap.mmap(fd, stop - start, access=mmap.ACCESS_READ, offset=start)
     except (OSError, ValueError):  # a disk that has failed maps nothing; a file that was cut short
         return None
-    with mapped:
+    base = None
+    try:
         base = np.frombuffer(mapped, np.uint8)
         vector = np.zeros(-(-(stop - start) // PAGE), np.uint8)
         failed = _mincore(base.ctypes.data, stop - start, vector.ctypes.data)
-        del base  # the mapping cannot close before its last user is gone
+    finally:
+        del base  # the mapping cannot close before its last user is gone, also by a Ctrl-C
+        mapped.close()
     return None if failed else (vector & 1) == 0
 
 
