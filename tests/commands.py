@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
 import winkfs
 from winkfs.cli import main
@@ -25,6 +27,12 @@ class Done(NamedTuple):
 
 
 Run = Callable[..., Done]
+
+
+def click_runner() -> CliRunner:
+    """One whose results have a stderr of their own, which click 8.1 has to be asked for."""
+    asked = "mix_stderr" in inspect.signature(CliRunner).parameters
+    return CliRunner(**({"mix_stderr": False} if asked else {}))  # type: ignore[arg-type]
 
 
 @pytest.fixture

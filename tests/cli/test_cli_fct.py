@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import oracle_format
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import click_runner
 
 from winkformats.disk.posix import FileStorage
 from winkformats.hindex.hindex import HIndex
@@ -26,7 +27,7 @@ FORMATS = {"kvseq": 0x10, "hindex": 0x20, "perm": 0x30}
 
 
 def run(*args: object, stdin: bytes | None = None, code: int = 0) -> Result:
-    result = CliRunner().invoke(fct, [str(arg) for arg in args], input=stdin)
+    result = click_runner().invoke(fct, [str(arg) for arg in args], input=stdin)
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     if code == 1:

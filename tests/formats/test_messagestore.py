@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from commands import click_runner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def said(version: ModuleType, storage: Storage) -> tuple[list[tuple[int, int]], 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
 def test_a_scan_finds_what_the_reference_finds(case: dict[str, Any]) -> None:
-    done = CliRunner().invoke(cli, ["fct", "scan", str(GOLDEN / case["file"]), "--json"])
+    done = click_runner().invoke(cli, ["fct", "scan", str(GOLDEN / case["file"]), "--json"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     if "ok" in case["scan"]:
         assert (done.exit_code, rows) == (0, case["scan"]["ok"])
@@ -70,7 +70,7 @@ def test_a_compaction_gives_the_bytes_of_the_reference(
     ids = [found.msg_id.hex() for found in version.scan(storage).messages]
     keep.write_text("\n".join(one for one in ids if int(one[:8], 16) in plan["keep"]))
     more = [] if truncated else ["--no-truncate"]
-    done = CliRunner().invoke(cli, ["fct", "compact", str(path), "--keep", str(keep), *more])
+    done = click_runner().invoke(cli, ["fct", "compact", str(path), "--keep", str(keep), *more])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
         "truncate_size": plan["truncate_size"], "moved": len(plan["moves"]),
@@ -408,7 +408,7 @@ def test_what_is_wrong_is_one_line(
     Path("ids").write_text(f"{OTHER.hex()}\n")
     Path("none").write_text("")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    done = CliRunner().invoke(cli, ["fct", *args])
+    done = click_runner().invoke(cli, ["fct", *args])
     assert done.exit_code == 1
     assert line in done.stderr.lower()
     assert len(done.stderr.splitlines()) == 1
