@@ -340,6 +340,8 @@ def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
     with winkfs.create(f"{disk.path}/c") as made:
         made.put_many((f"n{i}", b"old") for i in range(3000))
     c = winkfs.open(f"{disk.path}/c", "a")
+    c.put("synced", b"1")
+    c.sync()
     c.put("new", b"1")
     for call in ("write", "sync"):
         disk.arm(call, 1, errno.EIO, for_good=True)
