@@ -19,6 +19,8 @@ from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.messagestore import MessageStore
 from winkfs.stores.messagestore import create as create_messages
+from winkfs.stores.ringpage import Ring
+from winkfs.stores.ringpage import create as create_ring
 
 ROOMS = [0, 1, 20, 60, 200, 500, 900, 1500, 3000, 5000, 9000, 20000]
 
@@ -96,8 +98,31 @@ class OnLog:
         return {recid: self.store.get(recid) or b"" for recid in self.store.recids()}
 
 
-STORES: dict[str, Callable[..., OnQueue | OnMessages | OnLog]] = {
-    "queue": OnQueue, "messages": OnMessages, "log": OnLog,
+class OnRing:
+    """Records have no ids: each is named by its body."""
+
+    def __init__(self, path: str, *, make: bool = False) -> None:
+        if make:
+            create_ring(path, pages=60)
+        self.path, self.store = path, Ring(path, "a", memory=4096)
+
+    def add(self, body: bytes) -> Any:
+        self.store.push(body)
+        return body
+
+    def sync(self) -> None:
+        self.store.flush()
+
+    def compact(self) -> None:
+        self.store.sync()
+
+    def bodies(self) -> dict[Any, bytes]:
+        with Ring(self.path) as reader:
+            return {record.body: record.body for record in reader.records()}
+
+
+STORES: dict[str, Callable[..., OnQueue | OnMessages | OnLog | OnRing]] = {
+    "queue": OnQueue, "messages": OnMessages, "log": OnLog, "ring": OnRing,
 }  # fmt: skip
 
 
