@@ -238,8 +238,18 @@ class Queue(Keeping):
                 self.state.append().add(ondisk.MODE, 0, int(mode))
         self._ledgerq.read_trackers()
         self._settle_ids()
+        self._pass_unsynced()
         if left := self.files.left(self.state.low):
             self._remove(left)
+
+    def _pass_unsynced(self) -> None:
+        """After a power cut the positions may be there, and the messages, which no sync covers, not:
+        nobody waits for those."""
+        metadata, next_id = self._ledgerq.metadata, self._tail.next_id
+        if metadata is not None and not self.files.last and metadata.next_id <= self.state.low:
+            for cursor in self.state.cursors.values():
+                if cursor.low < next_id:
+                    self.state.seek(cursor, next_id)
 
     def _sync_found(self) -> None:
         """Who wrote it may have ended before the disk had it."""
@@ -279,7 +289,8 @@ class Queue(Keeping):
         lows = [cursor.low for cursor in self.state.cursors.values() if cursor is not main]
         # What is below the position that was written last is not there, wherever it was moved to.
         floor = min(*lows, max(main.low, metadata.read_id if metadata else 1), LAST_ID)
-        end = max(1 if metadata is None else metadata.next_id, *map(max, self._positions()))
+        # Before it is written all is durable; a position may outlive messages that no sync covers.
+        end = metadata.next_id if metadata else max(map(max, self._positions()))
         return self.files.missing(floor, end)
 
     def _positions(self) -> list[list[int]]:
