@@ -243,8 +243,8 @@ class Queue(Keeping):
             self._remove(left)
 
     def _pass_unsynced(self) -> None:
-        """After a power cut the positions may be there, and the messages, which no sync covers, not:
-        nobody waits for those."""
+        """A power cut may leave positions, and take messages that no sync covers: nobody waits for
+        those."""
         metadata, next_id = self._ledgerq.metadata, self._tail.next_id
         if metadata is not None and not self.files.last and metadata.next_id <= self.state.low:
             for cursor in self.state.cursors.values():
