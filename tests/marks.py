@@ -19,8 +19,10 @@ FIRST = ("spark", "slow", "mount")  # files with such tests take longest
 
 _TEST = re.compile(r"^((?:@.*\n(?:[ )].*\n)*)*)def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 # PySpark 4.1 leaves sockets to the collector, in whatever test that comes.
-LEAKS = ("ignore:unclosed <socket:ResourceWarning",
-         "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")  # fmt: skip
+LEAKS = (
+    "ignore:unclosed <socket:ResourceWarning",
+    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning",
+)
 _running: pytest.Item | None = None
 
 
