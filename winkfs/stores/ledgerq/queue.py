@@ -225,6 +225,7 @@ class Queue(Keeping):
 
     def _open(self) -> None:
         self._load()
+        missing = self._missing()
         recovery.mend(self.files, self._say, self._before_change)
         self._sync_found()
         if self.state.is_torn():
@@ -238,18 +239,22 @@ class Queue(Keeping):
                 self.state.append().add(ondisk.MODE, 0, int(mode))
         self._ledgerq.read_trackers()
         self._settle_ids()
-        self._pass_unsynced()
+        self._pass_unsynced(missing)
         if left := self.files.left(self.state.low):
             self._remove(left)
 
-    def _pass_unsynced(self) -> None:
+    def _pass_unsynced(self, missing: list[tuple[int, int]]) -> None:
         """A power cut may leave positions, and take messages that no sync covers: nobody waits for
-        those."""
-        metadata, next_id = self._ledgerq.metadata, self._tail.next_id
-        if metadata is not None and not self.files.last and metadata.next_id <= self.state.low:
+        those, nor for damaged ones that were cut off.
+
+        missing  ids that were missing before: then all stays as it is
+        """
+        if missing or self._ledgerq.metadata is None:
+            return
+        for first, last in self.files.missing(self.state.low, self._tail.next_id):
             for cursor in self.state.cursors.values():
-                if cursor.low < next_id:
-                    self.state.seek(cursor, next_id)
+                if first <= cursor.low <= last:
+                    self.state.seek(cursor, last + 1)
 
     def _sync_found(self) -> None:
         """Who wrote it may have ended before the disk had it."""
