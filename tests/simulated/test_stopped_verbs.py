@@ -643,7 +643,7 @@ def calls_of(trace: str) -> list[tuple[str, int]]:
 def traced(name: str, image: Path, what: str, output: Path = Path(os.devnull)) -> int:
     """Run a verb alone under strace -> its exit status, -SIGKILL where it was killed."""
     alone = [sys.executable, "-c", ALONE, name, os.fspath(image), *map(str, FOLDERS)]
-    command = ["strace", "-f", "-qq", "-o", output, "-e", what, *alone]
+    command = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", output, "-e", what, *alone]
     return subprocess.run(command, check=False).returncode
 
 
