@@ -218,6 +218,7 @@ class Life:
     def step(self) -> None:
         rng = self.rng
         verb, action = self.choose()
+        ctrl_c = self.kind == "interrupts" and verb not in ALONE and rng.random() < 0.5
         cut = rng.randint(1, 12) if rng.random() < 0.5 else 0
         if self.faults and rng.random() < 0.15:
             call, nth = rng.choice(FAULTS), rng.randint(1, 3)
@@ -230,7 +231,6 @@ class Life:
         before, taken = dict(self.model), list[tuple[SimulatedDisk, list[State], str]]()
         between: list[State] = []
         self.disk.watch = self._watcher(cut, taken) if cut else None
-        ctrl_c = self.kind == "interrupts" and verb not in ALONE and rng.random() < 0.5
         try:
             with Interrupter(rng.randint(1, 600)) if ctrl_c else nullcontext():
                 action()

@@ -49,8 +49,18 @@ def live_until(wanted: int, kind: str, seed: int) -> None:
             break
 
 
+# An interrupt may come where a file was just opened, or while what was left is collected.
+INTERRUPTED = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=INTERRUPTED if kind == "interrupts" else ()) for kind in VARIANTS],
+)
 def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
     live_until(IMAGES[kind][soak], kind, seed)
