@@ -128,7 +128,7 @@ def test_without_a_whole_index_it_is_as_it_was_when_it_was_that_long(base: Path)
     assert repair(base).older == []
 
 
-@pytest.mark.parametrize("options", [{"ao": True}, {"compress": "zstd"}])
+@pytest.mark.parametrize("options", [{"ao": True}, {"compress": "zstd"}], ids=str)
 def test_in_other_variants(tmp_path: Path, options: dict[str, Any]) -> None:
     base = tmp_path / "c"
     with winkfs.create(base, **options) as c:
