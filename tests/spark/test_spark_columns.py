@@ -93,9 +93,7 @@ def refused(call: Any) -> str:
     return str(caught.value)
 
 
-# PySpark 4.3 warns of every pandas 3, and asks it for what will be dropped from pandas 4.
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PySpark 4.3 of pandas 3
 def test_frames_of_pandas_are_written_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
     """By Arrow and by rows: pandas 3 has a type of its own for texts and other units of time. By
     rows PySpark makes "nan" of a missing text of that type: such a column is of objects here."""
