@@ -54,6 +54,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def here(block: str) -> str:
+    block = block.replace("100_000", "1_000")
     for folder in FOLDERS:
         block = block.replace(folder, "doc-source")
     for theirs, ours in (("file:///mnt/corpus", f"file://{Path.cwd()}/mounted"), ("/data/", ""),
