@@ -177,6 +177,8 @@ def nearest_ns(ns: int) -> int:
 
 def as_content(data: Any, what: str = "content") -> bytes:
     """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
+    if type(data) is bytes:
+        return data
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"{what} is bytes, not {type(data).__name__}")
     return bytes(data)

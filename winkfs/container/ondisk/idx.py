@@ -246,12 +246,13 @@ class Base:
         shape = self.shape
         if known is None and shape.cellsz == 2:  # the first cells mostly say it
             home = bits % shape.htsize
-            near, others = min(table.PROBED, shape.htsize - home), list[int]()
+            near = min(table.PROBED, shape.htsize - home)
+            others: list[int] = []
             for pos, stored in PAIRS(self.read(self.offset + 16 * home, 16 * near)):
                 if pos == shape.htfree:
                     if self.sums is not None:
                         self.vouch(bits)
-                    return next(filter(is_bad, others), 0)
+                    return next(filter(is_bad, others), 0) if others else 0
                 if stored == s and pos != shape.htdel and pos not in hidden:
                     if key_at(pos) == key:
                         return int(pos)
@@ -270,7 +271,7 @@ class Base:
         """`find` in all cells."""
         known = self._alike.get((s, bits))
         if known is None:
-            others: list[int] = []
+            others = list[int]()
             for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
                 if n == ALIKE:
                     known = self._know_alike(s, bits, key_at, is_bad)
