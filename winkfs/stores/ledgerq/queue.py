@@ -625,13 +625,14 @@ class Queue(Keeping):
         with self._section:
             self._access.check()
             cursor = self._cursor(consumer)
-            done = 0
+            done, passed, retry = 0, min(cursor.at), self._ledgerq.retry
             for id in ids:
-                if type(id) is not int or id not in cursor.leased:
+                if type(id) is not int or not (0 < id < passed or id in cursor.leased):
                     self._check_popped(cursor, id)
             for id in ids:
                 done += self._deliveries.settle(cursor, id)
-                self._ledgerq.retry.pop(id, None)
+                if retry:
+                    retry.pop(id, None)
         if self._always:
             self.sync()
         return done
