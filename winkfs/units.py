@@ -10,9 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from numbers import Real
 from operator import index
 from typing import Any, Final
 
@@ -139,12 +137,14 @@ def is_time(ns: int | None) -> bool:
     return ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST)
 
 
-@dataclass(slots=True)
 class Clamped:
     """Files whose time was clamped: their number, and the names of the first NAMED."""
 
-    number: int = 0
-    names: list[str] = field(default_factory=list)
+    __slots__ = ("names", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.names: list[str] = []
 
     def nearest(self, ns: int | None, name: str | bytes | os.PathLike[str]) -> int | None:
         """Return the time nearest to this one that a file can have; counted if it is another.
@@ -215,9 +215,11 @@ def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
     zero    whether it may be 0
     raises  TypeError for what is no number, a bool, too; ValueError for NaN, infinity, and less
     """
-    real = type(seconds) in (int, float) or isinstance(seconds, Real)
-    if not real or type(seconds) is bool:
-        raise TypeError(f"{what} must be a number of seconds, not {type(seconds).__name__}")
+    if type(seconds) not in (int, float):
+        from numbers import Real  # here: each start of the command would import it
+
+        if type(seconds) is bool or not isinstance(seconds, Real):
+            raise TypeError(f"{what} must be a number of seconds, not {type(seconds).__name__}")
     if not 0 <= seconds < math.inf or not (zero or seconds):
         least = "0 seconds or more" if zero else "more than 0 seconds"
         raise ValueError(f"{what} must be {least}, not {seconds}")
