@@ -35,8 +35,8 @@ IMAGES = {
     "interrupts": (60, 20_000),
     "mount": (90, 20_000),
     "data set": (35, 8_000),
-    "data set zstd": (25, 4_000),
-    "data set columns": (25, 4_000),
+    "data set zstd": (12, 4_000),
+    "data set columns": (10, 4_000),
 }
 
 
