@@ -123,9 +123,9 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
     with winkfs.create(f"{disk.path}/c") as container:
         container.put("a", b"acknowledged")
         container.sync()
-        container.put_many([("b", b"1"), ("c", b"2")])
-        disk.arm("write", 1, errno.ENOSPC)
+        disk.arm("write", 1, errno.ENOSPC)  # before a thread can write
         with pytest.raises(OSError, match="No space left"):
+            container.put_many([("b", b"1"), ("c", b"2")])
             container.sync()
         disk.watch = lambda event: images.append(disk.clone())
         assert container.read("a") == b"acknowledged"
