@@ -93,8 +93,7 @@ class DataFile:
             self.kv = KVSeq.open(storage, writable=self.writable)
         except CorruptError as error:
             storage.close()
-            hint = "" if "winkfs repair" in error.what else " (winkfs repair mends it)"
-            what = f"{error.what}{hint}"
+            what = f"{error.what} (winkfs repair mends it)"
             raise CorruptError(what, file=error.file, offset=error.offset,
                                expected=error.expected, found=error.found) from None  # fmt: skip
         except BaseException:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -35,16 +35,13 @@ from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
 
+if TYPE_CHECKING:
+    from winkfs.container.gone import Gone
+
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 JOINED: Final = 512  # bulk rows that are joined with those that come next
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
-
-
-class Gone(Protocol):
-    """Files that are known to be missing in a data file that is cut short: `recovery.Gone`."""
-
-    def find(self, s: UInt64) -> Int64: ...
 
 
 class Index:

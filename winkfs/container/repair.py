@@ -23,7 +23,6 @@ import numpy as np
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
-from winkformats.hindex.table import hash_rows
 from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
@@ -31,6 +30,7 @@ from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create
 from winkfs.container.datafile import end_of
 from winkfs.container.frames import entries_of
+from winkfs.container.gone import gone_of
 from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
@@ -40,7 +40,6 @@ from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
-from winkfs.container.recovery import gone_of
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.verify import verify
@@ -258,9 +257,7 @@ class _Repair:
         settings = Settings.of(self._block, self._base)
         with self._served() as source:
             store = source.engine.store
-            positions = store.index.positions()
-            keys = list(map(store.key_at, positions.tolist()))
-            rows = hash_rows(settings.htalgo, keys, positions)
+            rows, _ = store.index.merged()
             block = {} if self._guessed else self._block
             gone = gone_of(self._base, settings, block, rows, self._end)
             if gone is None:

@@ -20,6 +20,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import NOTES, DataFile
 from winkfs.container.derived import DerivedFile
+from winkfs.container.gone import Gone, gone_of
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import CUTID, SANE
@@ -30,13 +31,11 @@ from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import (
     COUNTERS,
-    Gone,
     Rebuilt,
     Replay,
     due,
     finish,
     finish_rebuilt,
-    gone_of,
     rebuild,
     resume,
     revive,
@@ -255,7 +254,7 @@ class Store(DataFile):
             self.note(error)
             return
         todo = due(self, found.unfinished, found.heirs)
-        if todo:  # first that they do not count, so that whoever comes after a kill marks the rest
+        if todo:  # first that they do not count, so that the writer after a kill marks the rest
             self.kv.aentries = found.aentries - len(todo)
             self.sync_data()
             self.kv.mark_deleted(todo)
@@ -506,7 +505,7 @@ class Store(DataFile):
 
     def _resume(self) -> bool:
         """Go on with the index that was written last, and with what came behind it; False: that
-        cannot be told, or takes longer than to read everything.
+        does not show all of it, or takes longer than to read everything.
 
         raises  OSError
         """

@@ -32,6 +32,7 @@ from winkfs.container.checks import (
     same_files,
     same_rows,
 )
+from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.namesorter import NameSorter
@@ -41,7 +42,7 @@ from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.recovery import Rebuilt, Replay, Resolver, gone_of
+from winkfs.container.recovery import Rebuilt, Replay, Resolver
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of

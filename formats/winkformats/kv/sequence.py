@@ -65,8 +65,8 @@ class GrowingFile:
         self.truncated = self.end > size
         if self.truncated and writable:
             raise CorruptError(
-                "the file is cut short, what is there can only be read (put a whole copy in its "
-                "place, or run winkfs repair)",
+                "the file is cut short, what is there can only be read: put a whole copy in its "
+                "place",
                 file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
             )  # fmt: skip
         if self.truncated:

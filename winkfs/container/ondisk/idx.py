@@ -271,7 +271,7 @@ class Base:
         """`find` in all cells."""
         known = self._alike.get((s, bits))
         if known is None:
-            others = list[int]()
+            others: list[int] = []
             for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
                 if n == ALIKE:
                     known = self._know_alike(s, bits, key_at, is_bad)

@@ -236,8 +236,7 @@ class TimeIndex:
         if self._second > 1:
             variables[LASTNS] = last
         if not settings.classic:
-            variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
-            variables |= settings.ids
+            variables |= {"SBCKSUM": 0, **settings.ids, "DATAEND": block["FILESIZE"]}
         if sums and not settings.classic:
             variables[pagesums.VARIABLE] = pagesums.place(size)
         mine = Superblock.new(KVSEQ, PURPOSE_TIME, variables)
