@@ -52,7 +52,6 @@ COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants
 SHELLS: Final = ("bash", "zsh", "fish")
 INTERRUPTED: Final = 128 + signal.SIGINT
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE
-PANDAS: Final = "PySpark does not yet fully support pandas"  # 3: of PySpark 4.3, in each job
 
 
 class LazyGroup(click.Group):
@@ -112,7 +111,6 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged
-            warnings.filterwarnings("ignore", PANDAS, FutureWarning)  # no job has a frame of pandas
             status = _run(arguments(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:

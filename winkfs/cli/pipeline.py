@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,8 @@ def run(
     exit status: 1 if there were bad records."""
     from winkfs.spark.jobs.session import cpu_seconds, session
 
+    # Of PySpark 4.3 with pandas 3; no job has a frame of pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     start = time.monotonic()
     with _bad_list(bad_list) as report, session(name, master, conf, log) as spark:
         began, cpu = time.monotonic(), cpu_seconds()
