@@ -16,6 +16,7 @@ import pytest
 
 import winkfs
 from winkfs.registry import kinds_with
+from winkfs.stores import kinds
 from winkfs.stores.records import Records
 
 CODE = '''
@@ -242,10 +243,13 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The PYTHONPATH with it, which subprocesses have, too; here they are registered."""
+    """The PYTHONPATH with it, which subprocesses have, too; here they are registered for a test."""
     path = os.pathsep.join([str(shelves), *sys.path])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.syspath_prepend(str(shelves))
+    kinds_with("open")  # those of winkfs are there
+    monkeypatch.setattr(kinds, "_kinds", dict(kinds._kinds))
+    monkeypatch.delitem(sys.modules, "shelves.kind", raising=False)  # importing registers them
     import shelves.kind  # type: ignore[import-not-found]
 
     assert shelves.kind

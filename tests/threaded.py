@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 Handle = TypeVar("Handle")
+OWN = 12  # names of each thread
 
 
 @pytest.fixture
@@ -79,6 +80,66 @@ class Owner(Generic[Handle]):
 
     def content(self) -> bytes:
         return b"%d of %d " % (self.turn, self.me) * self.random.choice([1, 5, 300])
+
+
+class FileOwner(Owner[Handle]):
+    """Of files with names of its own, in a container or a data set."""
+
+    handle: Any
+
+    def __init__(self, handle: Handle, me: int) -> None:
+        super().__init__(handle, me)
+        self.names = [f"{me}/{number}" for number in range(OWN)]
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.put, self.put, self.put_many, self.delete, self.rename]
+
+    def two(self) -> list[str]:
+        return self.random.sample(self.names, 2)
+
+    def put(self) -> None:
+        name = self.two()[0]
+        self.model[name] = self.content()
+        self.handle.put(name, self.model[name])
+
+    def put_many(self) -> None:
+        new = {name: self.content() for name in self.random.sample(self.names, 5)}
+        self.handle.put_many(new.items())
+        self.model |= new
+
+    def rename(self) -> None:
+        name, other = self.two()
+        if name in self.model:
+            self.handle.rename(name, other)
+            self.model[other] = self.model.pop(name)
+
+    def delete(self) -> None:
+        name = self.two()[0]
+        if name in self.model:
+            self.handle.delete(name)
+            del self.model[name]
+
+    def look(self, after: str) -> None:
+        for name in self.random.sample(self.names, 3):
+            self.look_at(name, after)
+
+    def look_at(self, name: str, after: str) -> None:
+        handle, want = self.handle, self.model.get(name)
+        found = handle.read(name) if want is not None else None
+        assert found == want, f"read after {after}"
+        assert (name in handle) == (want is not None), after
+        if want is None:
+            with pytest.raises(FileNotFoundError):
+                handle.read(name)
+        else:
+            assert handle.stat(name).size == len(want), after
+            assert list(handle.get_many([name, name])) == [want] * 2, after
+
+    def look_at_all(self) -> None:
+        mine = f"{self.me}/"
+        assert sorted(self.handle.names(mine + "*")) == sorted(self.model)
+        found = {entry.name: entry.read() for entry in self.handle.scan(prefix=mine)}
+        assert found == self.model
 
 
 def run_owners(

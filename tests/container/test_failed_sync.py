@@ -334,8 +334,8 @@ def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() 
 
 
 def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
-    """What it lost is gone, so there is nothing to sync; whoever tries again is not told that all
-    is well while the disk refuses everything."""
+    """What it lost is gone, so there is nothing to sync; another try does not report success
+    while the disk refuses everything."""
     disk = SimulatedDisk(1)
     with winkfs.create(f"{disk.path}/c") as made:
         made.put_many((f"n{i}", b"old") for i in range(3000))

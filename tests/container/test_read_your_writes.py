@@ -15,65 +15,24 @@ from typing import Any
 import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
-from threaded import Owner, run_owners
+from threaded import OWN, FileOwner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 
 import winkfs
 from winkfs import Container
 
 SECONDS = 1.0
-OWN = 12  # names of each thread
 
 
-class Names(Owner[Container]):
-    """A thread with names of its own."""
+class Names(FileOwner[Container]):
+    """Also appends to its files, and writes into them. They are there at first."""
 
     def __init__(self, container: Container, me: int) -> None:
         super().__init__(container, me)
-        self.names = [f"{me}/{i}" for i in range(OWN)]
         self.model = dict.fromkeys(self.names, b"old")
 
     def verbs(self) -> list[Callable[[], object]]:
-        return [self.put, self.put_many, self.append, self.write, self.rename, self.remove]
-
-    def two(self) -> list[str]:
-        return self.random.sample(self.names, 2)
-
-    def look(self, after: str) -> None:
-        for name in self.random.sample(self.names, 3):
-            self.look_at(name, after)
-
-    def look_at(self, name: str, after: str) -> None:
-        c, want = self.handle, self.model.get(name)
-        found = c.read(name) if want is not None else None
-        assert found == want, f"read after {after}"
-        assert (name in c) == (want is not None), after
-        if want is not None:
-            assert c.stat(name).size == len(want), after
-            assert list(c.get_many([name, name])) == [want] * 2, after
-            assert c.read(name, 1, 5) == want[1:6], after
-            with c.open_file(name) as file:
-                assert file.read() == want, after
-        else:
-            with pytest.raises(FileNotFoundError):
-                c.read(name)
-
-    def look_at_all(self) -> None:
-        mine = self.names[0].split("/")[0] + "/"
-        assert list(self.handle.names(mine + "*")) == sorted(self.model)
-        found = {entry.name: entry.read() for entry in self.handle.scan(prefix=mine)}
-        assert found == self.model
-        assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
-
-    def put(self) -> None:
-        name = self.two()[0]
-        self.model[name] = self.content()
-        self.handle.put(name, self.model[name])
-
-    def put_many(self) -> None:
-        new = {name: self.content() for name in self.random.sample(self.names, 5)}
-        self.handle.put_many(new.items())
-        self.model |= new
+        return [self.put, self.put_many, self.append, self.write, self.rename, self.delete]
 
     def append(self) -> None:
         name = self.two()[0]
@@ -89,17 +48,19 @@ class Names(Owner[Container]):
             old = self.model[name]
             self.model[name] = old[:1] + data + old[1 + len(data) :]
 
-    def rename(self) -> None:
-        name, other = self.two()
+    def look_at(self, name: str, after: str) -> None:
+        super().look_at(name, after)
         if name in self.model:
-            self.handle.rename(name, other)
-            self.model[other] = self.model.pop(name)
+            want = self.model[name]
+            assert self.handle.read(name, 1, 5) == want[1:6], after
+            with self.handle.open_file(name) as file:
+                assert file.read() == want, after
 
-    def remove(self) -> None:
-        name = self.two()[0]
-        if name in self.model:
-            self.handle.delete(name)
-            del self.model[name]
+    def look_at_all(self) -> None:
+        super().look_at_all()
+        mine = f"{self.me}/"
+        assert list(self.handle.names(mine + "*")) == sorted(self.model)
+        assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
 
 
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"])

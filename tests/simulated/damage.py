@@ -17,7 +17,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -468,19 +468,58 @@ def damaged(
     return bytes(content), changed
 
 
-class States:
-    """States of a kind of store, with or without its derived files."""
+class Trials:
+    """Trials of a store whose files are damaged: `count` of them, `failures` a line each."""
 
-    def __init__(self, kind: str, folder: Path, *, derived: bool = True) -> None:
-        self.kind, self.derived = kind, derived
+    store: Store
+
+    def __init__(self, folder: Path) -> None:
         (folder / "store").mkdir()
-        self.store = STORES[kind](folder / "store")
-        self.copy = folder / "copy"
+        self.folder, self.copy = folder / "store", folder / "copy"
         self.count: Counter[str] = Counter()
         self.failures: list[str] = []
 
+    def fail(self, what: str, where: str, found: object) -> None:
+        self.count[what] += 1
+        self.failures.append(f"{what}: {where}: {str(found)[:400]}")
+
+    @contextmanager
+    def judging(self, where: str) -> Iterator[None]:
+        """Without warnings; an exception is a failure."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        except Exception:
+            self.fail("uncaught", where, traceback.format_exc(limit=-3).replace("\n", " "))
+
+    def written_over(self) -> Seen:
+        """What there is behind a writer that does not know of the damage."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.folder, self.copy)
+        with suppress(*EXPECTED):
+            self.store.change(self.copy)
+        return self.store.look(self.copy)
+
+    def show(self) -> None:
+        """Print the first failures of each kind, as many as sys.argv[4] says, or 3."""
+        shown: Counter[str] = Counter()
+        for line in self.failures:
+            shown[line.split(":")[0]] += 1
+            if shown[line.split(":")[0]] <= int((sys.argv[4:] or ["3"])[0]):
+                print("   ", line, flush=True)
+
+
+class States(Trials):
+    """States of a kind of store, with or without its derived files."""
+
+    def __init__(self, kind: str, folder: Path, *, derived: bool = True) -> None:
+        super().__init__(folder)
+        self.kind, self.derived = kind, derived
+        self.store = STORES[kind](self.folder)
+
     def run(self, number: int) -> None:
-        """One state, counted in `count`; what is wrong is told in `failures`."""
+        """One state, counted in `count`; what is wrong is noted in `failures`."""
         rng = random.Random(f"{self.kind} {number}")
         if not self.derived:  # a reader may have made some
             for path in self.store.paths():
@@ -495,20 +534,11 @@ class States:
             return
         self.count["states"] += 1
         where = f"{self.kind} {number}: {kind} {path.name} at {min(done[1])}"
+        where += "" if self.derived else ", no derived files"
         path.write_bytes(done[0])
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self.judge(where, path, done[1], rng)
-        except Exception:
-            self.fail("uncaught", where, traceback.format_exc(limit=-2).replace("\n", " "))
-        finally:
-            path.write_bytes(before)
-
-    def fail(self, what: str, where: str, told: object) -> None:
-        self.count[what] += 1
-        line = f"{what}: {where}{'' if self.derived else ', no derived files'}: {str(told)[:300]}"
-        self.failures.append(line)
+        with self.judging(where):
+            self.judge(where, path, done[1], rng)
+        path.write_bytes(before)
 
     def judge(self, where: str, path: Path, sectors: set[int], rng: random.Random) -> None:
         hit = {
@@ -518,10 +548,10 @@ class States:
         }
         if {0, HALF} <= {s - s % HALF for s in sectors}:  # both superblocks
             hit |= {name for _, _, name in self.store.places.get(path, ())}
-        seen = self.store.look(self.store.folder)
+        seen = self.store.look(self.folder)
         self.compare(seen, hit, where)
         if rng.random() < 0.25:
-            report = self.store.verify(self.store.folder)
+            report = self.store.verify(self.folder)
             if not report.problems and self.incomplete(seen):
                 self.fail("verify silent", where, seen.errors)
         if self.store.has_writer and rng.random() < 0.1:
@@ -552,11 +582,7 @@ class States:
 
     def write_over(self, hit: set[str], where: str) -> None:
         """A writer that does not know: files that the damage did not hit stay."""
-        shutil.rmtree(self.copy, ignore_errors=True)
-        shutil.copytree(self.store.folder, self.copy)
-        with suppress(*EXPECTED):
-            self.store.change(self.copy)
-        seen, truth = self.store.look(self.copy), self.store.truth
+        seen, truth = self.written_over(), self.store.truth
         if not seen.found:
             return  # nothing could be read before, and that is counted
         lost = [n for n in truth if n not in hit and seen.found.get(n) != truth[n]]
@@ -578,11 +604,7 @@ def main() -> None:
     for derived in (True, False):
         states = run(kind, range(first, last), derived=derived)
         print(kind, "with" if derived else "without", "derived files:", dict(states.count))
-        shown: Counter[str] = Counter()
-        for line in states.failures:
-            shown[line.split(":")[0]] += 1
-            if shown[line.split(":")[0]] <= int((sys.argv[4:] or ["3"])[0]):
-                print("   ", line)
+        states.show()
 
 
 if __name__ == "__main__":

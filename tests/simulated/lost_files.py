@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sys
 import tempfile
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +32,7 @@ from damage import (
     DataSetStore,
     Seen,
     Store,
+    Trials,
 )
 from folders import MEMORY
 
@@ -93,8 +91,8 @@ class Messages(Store):
     """A store of the other founding formats: names are made of its ids.
 
     back    whether what was removed may be there again: at least once is what it promises
-    unsure  files without a checksum that another program writes, too: of what they say nothing
-            tells what is wrong
+    unsure  files without a checksum that another program writes, too: nothing shows that
+            their content is wrong
     """
 
     back = True
@@ -315,12 +313,12 @@ def drawn(data: bytes, rng: random.Random, kind: str) -> tuple[str, Change]:
     )
 
 
-class States:
+class States(Trials):
     """States of a kind of store."""
 
     def __init__(self, kind: str, folder: Path) -> None:
-        (folder / "store").mkdir()
-        self.kind, self.folder, self.copy = kind, folder / "store", folder / "copy"
+        super().__init__(folder)
+        self.kind = kind
         self.truths: list[State] = []
         self.store = self._made(KINDS[kind])
         self.truth = self.truths[-1]
@@ -335,8 +333,6 @@ class States:
             for path, data in self.files.items()
             for name, change in whole_changes(data, self.store.earlier.get(path, [])).items()
         ]
-        self.count: Counter[str] = Counter()
-        self.failures: list[str] = []
 
     def _made(self, kind: type[Store]) -> Store:
         truths = self.truths
@@ -350,7 +346,7 @@ class States:
         return made
 
     def run(self, number: int) -> None:
-        """One state, counted in `count`; what is wrong is told in `failures`."""
+        """One state, counted in `count`; what is wrong is noted in `failures`."""
         rng = random.Random(f"{self.kind} {number}")
         if number < len(self.whole):
             path, name, change = self.whole[number]
@@ -367,24 +363,15 @@ class States:
             path.unlink()
         else:
             path.write_bytes(done)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                self.judge(where, path, rng)
-        except Exception:
-            self.fail("uncaught", where, traceback.format_exc(limit=-3).replace("\n", " "))
-        finally:
-            self.restore(path)
+        with self.judging(where):
+            self.judge(where, path, rng)
+        self.restore(path)
 
     def restore(self, path: Path) -> None:
         path.write_bytes(self.files[path])
         for other in self.folder.rglob("*"):
             if other.is_file() and other not in self.there:
                 other.unlink()
-
-    def fail(self, what: str, where: str, told: object) -> None:
-        self.count[what] += 1
-        self.failures.append(f"{what}: {where}: {str(told)[:400]}")
 
     def judge(self, where: str, path: Path, rng: random.Random) -> None:
         seen = self.store.look(self.folder)
@@ -441,11 +428,7 @@ class States:
 
     def write_over(self, before: Seen, where: str) -> None:
         """A writer that does not know: what could be read stays."""
-        shutil.rmtree(self.copy, ignore_errors=True)
-        shutil.copytree(self.folder, self.copy)
-        with suppress(*EXPECTED):
-            self.store.change(self.copy)
-        seen = self.store.look(self.copy)
+        seen = self.written_over()
         lost = [
             n
             for n, value in before.found.items()
@@ -472,11 +455,7 @@ def main() -> None:
         states = run(kind, range(int(sys.argv[2]), int(sys.argv[3])))
         print(kind, dict(states.count), flush=True)
         total += states.count
-        shown: Counter[str] = Counter()
-        for line in states.failures:
-            shown[line.split(":")[0]] += 1
-            if shown[line.split(":")[0]] <= int((sys.argv[4:] or ["3"])[0]):
-                print("   ", line, flush=True)
+        states.show()
     print("all", dict(total))
 
 
