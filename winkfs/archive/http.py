@@ -71,7 +71,6 @@ def parse(raw: bytes, *, ok: range, ratio: Ratio) -> Response:
     """Parse a response; only a body with a status in `ok` is decoded, any other is left empty.
 
     ratio   bound of what a body is decoded to, against its bytes here
-
     raises  Undecodable
     """
     raw = raw.lstrip(b"\r\n") if raw[:1] in (b"\r", b"\n") else raw

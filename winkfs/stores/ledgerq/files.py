@@ -585,7 +585,7 @@ class Files:
 
     def _say_short(self, segment: Segment, walk: Walk) -> None:
         """A segment that has ended may end before the last id of its header: it was cut behind an
-        entry. Where bytes are damaged, that is told."""
+        entry. Damaged bytes are reported as such."""
         if walk.last < segment.last and walk.tail < 0 and not segment.bad:
             first = walk.last + 1
             ids = f"messages {first} to {segment.last}"
