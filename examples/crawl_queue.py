@@ -85,8 +85,10 @@ def web(pages: dict[str, bytes]) -> Iterator[int]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
 def crawl(work: Path, number: int, links: list[str], port: int, told: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pydoc
 import re
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,8 +73,10 @@ def test_process_that_fails_ends_the_run(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crawl_queue.ledgerq, "create", lambda path, **_: None)  # there is no queue
+    before = set(threading.enumerate())
     assert crawl_queue.main() == 1
     assert "crawl_queue: a process has failed\n" in capfd.readouterr().err
+    assert not set(threading.enumerate()) - before  # its server would look for callers for ever
 
 
 def test_no_html_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
