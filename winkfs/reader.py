@@ -213,10 +213,13 @@ class Reader(ABC):
         tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
         for path, is_directory in self._listed(f"{name}/" if root else ""):
             parent, _, short = path.rpartition("/")
-            tree.setdefault(parent, (set(), set()))[not is_directory].add(short)
-            while parent != root:
-                parent, _, short = parent.rpartition("/")
-                tree.setdefault(parent, (set(), set()))[0].add(short)
+            here, known = parent, parent in tree
+            while not known:
+                tree.setdefault(here, (set(), set()))
+                here, _, last = here.rpartition("/")
+                known = here in tree
+                tree.setdefault(here, (set(), set()))[0].add(last)
+            tree[parent][not is_directory].add(short)
         if root and any(tree[root]) and self._is_file(name):
             tree[root][1].add(to_str(SELF))
         left = [root]

@@ -51,7 +51,7 @@ MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for
 LEFT: Final = 1 << 14  # changes, and one for
 SHARE: Final = 128  # files of the index
 LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
-REPLAYED: Final = 1  # bytes that a rebuild reads while a change is replayed, or one file
+REPLAYED: Final = 10_000  # bytes that a rebuild reads while a change is replayed, or one file
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 

@@ -623,16 +623,16 @@ class Queue(Keeping):
         cost    2 us
         """
         with self._section:
-            self._access.check()
+            if not self._access.ready:
+                self._access.check()
             cursor = self._cursor(consumer)
             done, passed, retry = 0, min(cursor.at), self._ledgerq.retry
             for id in ids:
                 if type(id) is not int or not (0 < id < passed or id in cursor.leased):
                     self._check_popped(cursor, id)
-            for id in ids:
+            for id in ids if cursor.leased or retry else ():
                 done += self._deliveries.settle(cursor, id)
-                if retry:
-                    retry.pop(id, None)
+                retry.pop(id, None)
         if self._always:
             self.sync()
         return done
