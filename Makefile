@@ -12,8 +12,8 @@ SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queu
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
-# Of pytest: one more than two to four cores, for the one that has Spark waits half of its time.
-WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
+# Of pytest: two more than two or three cores, for those that have Spark and mounts often wait.
+WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 # Where there is room for it, temporary files of test-fast are in memory: no sync waits for a disk.
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
