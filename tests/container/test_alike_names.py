@@ -114,6 +114,18 @@ def test_names_made_for_one_slot_are_spread(tmp_path: Path) -> None:
     assert not verify(base).problems
 
 
+def test_a_size_with_a_common_factor_would_not_spread_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = table.size_for(600)
+    common = size + 2 * 257
+    assert size % 257 == common % 257 == 0
+    draws = iter([256, 7])
+    monkeypatch.setattr(secrets, "randbelow", lambda count: next(draws))
+    storage = MemoryStorage()
+    s = np.arange(1, 601, dtype=np.uint64) * np.uint64(size)
+    block = write_index(storage, s, np.arange(600) + SBSIZE, 1, 1 << 20)
+    assert block["HTSIZE"] == size + 2 * 8
+
+
 def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: Path) -> None:
     def cost(path: Path, paths: list[bytes]) -> float:
         count = len(paths)

@@ -354,8 +354,8 @@ def queue_state(folder: Path) -> State:
     return found
 
 
-def compact_queue(folder: Path) -> None:
-    with Queue(folder / "q", "a") as queue:
+def compact_queue(folder: Path, *, shared: bool = False) -> None:
+    with Queue(folder / "q", "a", shared=shared) as queue:
         queue.compact()
 
 
@@ -370,8 +370,8 @@ def make_letters(folder: Path, dice: random.Random) -> None:
             queue.nack(message.id)
 
 
-def requeue(folder: Path) -> None:
-    with Queue(folder / "q", "a", dead_letters=folder / "q.dlq") as queue:
+def requeue(folder: Path, *, shared: bool = False) -> None:
+    with Queue(folder / "q", "a", shared=shared, dead_letters=folder / "q.dlq") as queue:
         queue.requeue()
 
 
@@ -488,6 +488,12 @@ VERBS: dict[str, Verb] = {
     "vacuum": Verb(make_rewritten, run_vacuum, dataset_state, ("ds",)),
     "queue compact": Verb(make_queue, compact_queue, queue_state, ("q",)),
     "queue dlq --requeue": Verb(make_letters, requeue, queue_state, ("q", "q.dlq")),
+    "queue compact, shared": Verb(
+        make_queue, lambda folder: compact_queue(folder, shared=True), queue_state, ("q",)
+    ),
+    "queue dlq --requeue, shared": Verb(
+        make_letters, lambda folder: requeue(folder, shared=True), queue_state, ("q", "q.dlq")
+    ),
     "ring create": Verb(lambda *_: None, run_ring, ring_state, ("ring",)),
     "store compact, log": Verb(make_log, compact_log, log_state, ("log",)),
     "store compact, messages": Verb(make_messages, compact_messages, message_state, ("m",)),

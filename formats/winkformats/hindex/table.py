@@ -7,6 +7,7 @@ A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the
 from __future__ import annotations
 
 import itertools
+import math
 import mmap
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -205,11 +206,18 @@ def write(
     """
     size = size_for(len(bits))
     shape, passed = _write(storage, block, size, bits, words)
-    if passed > FAR:  # take one that nobody can know
+    if passed > FAR:
         storage.truncate(0)
-        size += 2 * (1 + secrets.randbelow(size // 4))
-        shape, _ = _write(storage, block, size, bits, words)
+        shape, _ = _write(storage, block, _other_size(size), bits, words)
     return shape
+
+
+def _other_size(size: int) -> int:
+    """An HTSIZE that nobody can know; keys of one slot of an odd `size` are spread over all."""
+    while True:
+        other = size + 2 * (1 + secrets.randbelow(size // 4))
+        if math.gcd(other, size) == 1:
+            return other
 
 
 def _write(
