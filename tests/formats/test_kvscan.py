@@ -85,7 +85,7 @@ sizes = st.one_of(st.integers(0, 30), st.integers(150, 260), st.integers(800, 10
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.builds(
         layout,
@@ -319,7 +319,7 @@ def test_every_flipped_byte_is_an_error_or_other_entries_never_anything_else(sma
                 assert sum(a != b for a, b in zip(found, expected, strict=True)) == 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(LAYOUTS),
     st.binary(max_size=1500),

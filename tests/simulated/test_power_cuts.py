@@ -29,11 +29,11 @@ IMAGES = {
     "plain": (440, 22_000),
     "ao": (90, 22_000),
     "classic": (80, 20_000),
-    "plain md5": (80, 10_000),
-    "columns": (60, 20_000),
-    "zstd": (60, 20_000),
-    "interrupts": (60, 20_000),
-    "mount": (90, 20_000),
+    "plain md5": (40, 10_000),
+    "columns": (30, 20_000),
+    "zstd": (30, 20_000),
+    "interrupts": (40, 20_000),
+    "mount": (50, 20_000),
     "data set": (35, 8_000),
     "data set zstd": (12, 4_000),
     "data set columns": (10, 4_000),
@@ -76,7 +76,7 @@ def test_every_image_after_closes_that_leave_tails(
     kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_tails(monkeypatch)
-    live_until(5000 if soak else 80, kind, seed)
+    live_until(5000 if soak else 40, kind, seed)
 
 
 @pytest.mark.soak
@@ -85,7 +85,7 @@ def test_every_image_where_inodes_build_on_others(
     kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chains(monkeypatch)
-    live_until(20_000 if soak else 60, kind, seed)
+    live_until(20_000 if soak else 30, kind, seed)
 
 
 def test_a_container_that_was_made_is_there() -> None:

@@ -73,7 +73,7 @@ def test_what_killed_processes_did_is_neither_lost_nor_done_twice(
     kills = 0
     try:
         began = time.monotonic()
-        until = began + (300 if soak else 5)
+        until = began + (300 if soak else 2.5)
         # On a busy machine it takes longer until there is somebody at work to be killed.
         while time.monotonic() < until or (
             (kills <= 3 or too_few(logs)) and time.monotonic() < began + 60
