@@ -142,6 +142,36 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
         assert winkfs.verify(f"{image.path}/c").problems == []
 
 
+@pytest.mark.parametrize("how", ["interrupted", "failed"])
+@pytest.mark.parametrize("end", ["abort", "close"])
+def test_a_sync_that_ended_before_its_superblock_was_written_counts_only_where_it_is_done_again(
+    end: str, how: str
+) -> None:
+    """Its entries are on the disk: they must not be the last of the file."""
+    disk = SimulatedDisk(1)
+    container = winkfs.create(f"{disk.path}/c")
+    container.put("a", b"1")
+    container.sync()
+    container.put_many((name, name.encode() * 3000) for name in "bcd")
+
+    def stop(event: Event) -> None:
+        if event.call == "write" and event.offset == 0:
+            disk.watch = None
+            raise KeyboardInterrupt if how == "interrupted" else OSError(errno.EIO, "no")
+
+    disk.watch = stop
+    with pytest.raises((KeyboardInterrupt, OSError)):
+        container.sync()
+    assert disk.watch is None
+    with suppress(OSError):
+        getattr(container, end)()
+    expected = ["a", "b", "c", "d"] if end == "close" else ["a"]
+    for image in [disk.clone(), *(disk.crash() for _ in range(20))]:
+        with winkfs.open(f"{image.path}/c") as reader:
+            assert list(reader.names()) == expected
+            assert reader.notes == []
+
+
 def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> None:
     disk = SimulatedDisk(1)
     base = f"{disk.path}/c"

@@ -83,6 +83,7 @@ class GrowingFile:
         self._patched = False  # entries were changed in place since the last sync
         self._marked: list[int] = []  # delflags that were set since
         self._syncs = 0  # how many were begun
+        self._unsure = False  # the superblock in the file may be that of the sync before
         self._visible = 0  # everything below is in the file
 
     def __enter__(self) -> Self:
@@ -259,12 +260,14 @@ class GrowingFile:
 
     def _publish(self, variables: Mapping[str, int]) -> None:
         self._check_writable()
+        self._unsure = True
         self.superblock.update(variables)
         try:
             write_first(self.storage, self.superblock)
         except OSError:
             self._failed = True
             raise
+        self._unsure = False
 
     def confirm(self) -> None:
         """Make the superblock durable that was found: write it again, and sync.
@@ -343,10 +346,16 @@ class GrowingFile:
             self._behind = None
 
     def release(self) -> None:
-        """Stop the writing thread and give preallocated space back."""
+        """Stop the writing thread and give back what lies behind the last sync that is in the file.
+
+        Entries that no sync covers would count where the file ends with them.
+        """
         self.stop()
-        if self.writable and self.storage.size() > self.superblock.get("FILESIZE", 1 << 63):
-            self.storage.truncate(self.superblock["FILESIZE"])
+        if not self.writable:
+            return
+        block = read_superblock(self.storage) if self._unsure else self.superblock
+        if self.storage.size() > block.get("FILESIZE", 1 << 63):
+            self.storage.truncate(block["FILESIZE"])
 
 
 class KVSeq(GrowingFile):
