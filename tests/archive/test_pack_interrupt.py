@@ -56,7 +56,7 @@ def test_an_interrupted_pack_reads_nothing_of_what_it_has_written(
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "interrupted" in err
+    assert process.returncode == 130 and "interrupted" in err, err
     read = int(err.split()[err.split().index("read") + 1])
     assert read < FILES * MB * 1.15
     if update:

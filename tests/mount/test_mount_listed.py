@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mounting import mounted, need_fuse, not_by_libfuse, serving
+from mounting import forget, mounted, need_fuse, not_by_libfuse, serving
 from mounting import there as there
 
 import winkfs
@@ -144,7 +144,7 @@ def test_a_listing_tells_of_changes_among_many_files(tmp_path: Path) -> None:
             (there / name(3000)).rename(there / name(3001))
             assert os.fstat(held.fileno()).st_nlink == 0
             assert held.read() == b"4000"
-            forget()
+            forget(root)
             after = looked_at(there)
         assert after[name(7)] == (before[name(7)][0], 101)
         assert after[name(9)] == (before[name(9)][0], 11)
@@ -154,12 +154,6 @@ def test_a_listing_tells_of_changes_among_many_files(tmp_path: Path) -> None:
         assert (there / name(3001)).read_bytes() == b"3000"
         changed = {name(i) for i in (7, 9, 3000, 3001, 4000)}
         assert all(after[one] == before[one] for one in before.keys() - changed)
-
-
-def forget() -> None:
-    """Have the kernel forget what it may, where we may say so."""
-    if os.geteuid() == 0:
-        Path("/proc/sys/vm/drop_caches").write_text("2")
 
 
 def test_columns_say_what_single_entries_do(tmp_path: Path) -> None:
