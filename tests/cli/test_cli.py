@@ -135,6 +135,21 @@ def test_unexpected_error_is_one_line(run: Run, base: str) -> None:
         assert "ZeroDivisionError" in one_line(run("stat", base, "docs"))
 
 
+def test_an_error_in_the_clean_up_behind_a_signal_is_one_line_and_the_status_of_the_signal(
+    run: Run, base: str
+) -> None:
+    def broken() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            os.close(-1)
+
+    with disk_calls(once("open", ".data", broken)):
+        done = run("stat", base, "docs")
+    assert done.status == 130
+    assert done.err.startswith("winkfs: SIGINT: Bad file descriptor") and done.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

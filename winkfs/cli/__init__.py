@@ -127,10 +127,22 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("WINKFS_TRACEBACK"):
             raise
-        say(explain(error))
-        status = 1
+        sent = _signal_behind(error)
+        say(f"{signal.Signals(sent).name}: {explain(error)}" if sent else explain(error))
+        status = 128 + sent if sent else 1
     _hush(status)
     return status
+
+
+def _signal_behind(error: BaseException | None) -> int:
+    """The signal that was being answered when an error came, as in a clean-up; 0: none was."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return signal.SIGINT
+        if isinstance(error, Stopped):
+            return error.number
+        error = error.__context__
+    return 0
 
 
 def arguments(args: list[str]) -> list[str]:
