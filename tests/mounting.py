@@ -140,7 +140,7 @@ def abort_at(point: str) -> None:
 
 
 def forget(mount: Path) -> None:
-    """Have the kernel forget the names of a mount that nobody uses, if we are root. To drop all
+    """Have the kernel forget the names of a mount that is not in use, if we are root. To drop all
     caches would disturb the tests beside this one."""
     if os.geteuid() == 0:
         subprocess.run(["mount", "-i", "-o", "remount", mount], check=True)

@@ -161,12 +161,17 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def signal_of(error: BaseException | None) -> int:
+    """The signal that raised an exception; 0: none did."""
+    if isinstance(error, Stopped):
+        return error.number
+    return signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
+
+
 def deliver_again(dropped: sys.UnraisableHookArgs) -> None:
     """`sys.unraisablehook`: Python drops what a signal raises in a callback of its own, as in that
     of an import's lock. So it comes again."""
-    lost = dropped.exc_value
-    if isinstance(lost, KeyboardInterrupt | Stopped):
-        number = lost.number if isinstance(lost, Stopped) else signal.SIGINT
+    if number := signal_of(dropped.exc_value):
         again = threading.Timer(SOON, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()

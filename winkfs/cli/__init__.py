@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from winkfs.cli._common import VERSION, explain, printable, say
-from winkfs.errors import DamageWarning, Stopped, stop
+from winkfs.errors import DamageWarning, Stopped, signal_of, stop
 
 COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
     "create": ("change", "Make an empty container."),
@@ -136,13 +136,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _signal_behind(error: BaseException | None) -> int:
     """The signal that was being answered when an error came, as in a clean-up; 0: none was."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return signal.SIGINT
-        if isinstance(error, Stopped):
-            return error.number
+    while error is not None and not signal_of(error):
         error = error.__context__
-    return 0
+    return signal_of(error)
 
 
 def arguments(args: list[str]) -> list[str]:

@@ -213,7 +213,8 @@ def write(
 
 
 def _other_size(size: int) -> int:
-    """An HTSIZE that nobody can know; keys of one slot of an odd `size` are spread over all."""
+    """A random HTSIZE, which cannot be predicted; keys of one slot of an odd `size` are spread
+    over all slots."""
     while True:
         other = size + 2 * (1 + secrets.randbelow(size // 4))
         if math.gcd(other, size) == 1:
