@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
-NATIVE := setup.py $(wildcard formats/winkformats/*.[ch])
+BUILT := setup.py formats/winkformats/version.py $(wildcard formats/winkformats/*.[ch])
 GO ?= go
 # What limits the memory of a process is left out: the sanitizers map terabytes.
 SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
@@ -102,15 +102,15 @@ distclean: clean ## remove the virtual environment too
 system-run system-test: system-%:
 	@scripts/system-packages $*
 
-$(VENV)/.ready-run: pyproject.toml scripts/venv $(NATIVE) | system-run
+$(VENV)/.ready-run: pyproject.toml scripts/venv $(BUILT) | system-run
 	@scripts/venv $(VENV) spark
 	@touch $@
 
-$(VENV)/.ready-pipeline: pyproject.toml scripts/venv $(NATIVE) | system-run
+$(VENV)/.ready-pipeline: pyproject.toml scripts/venv $(BUILT) | system-run
 	@scripts/venv $(VENV) pipeline
 	@touch $(VENV)/.ready-run $@
 
-$(VENV)/.ready-test: pyproject.toml scripts/venv $(NATIVE) | system-test
+$(VENV)/.ready-test: pyproject.toml scripts/venv $(BUILT) | system-test
 	@scripts/venv $(VENV) dev
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
@@ -118,6 +118,6 @@ $(VENV)/.ready-test: pyproject.toml scripts/venv $(NATIVE) | system-test
 $(CLASSES): tests/jvm.py $(VENV)/.ready-test
 	@PYTHONPATH=. $(BIN)/python tests/jvm.py $@
 
-$(VENV)/.ready-bench: pyproject.toml scripts/venv $(NATIVE) | system-run
+$(VENV)/.ready-bench: pyproject.toml scripts/venv $(BUILT) | system-run
 	@scripts/venv $(VENV) bench
 	@touch $@

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from common import Options
 
+from winkformats.version import VERSION
+
 RESULTS: Final = Path(__file__).parent / "results"
-PACKAGES: Final = ("winkfs", "numpy", "xxhash", "lmdb", "rocksdict", "mfusepy", "fusepy",
+PACKAGES: Final = ("numpy", "xxhash", "lmdb", "rocksdict", "mfusepy", "fusepy",
             "persist-queue", "litequeue")  # fmt: skip
 MIB: Final = 1 << 20
 
@@ -181,7 +183,8 @@ def write_page(date: str) -> None:
 def machine(place: Path) -> str:
     """Machine, kernel, filesystem, versions and load, in one line."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    versions = [f"Python {platform.python_version()}", *map(_version, PACKAGES)]
+    versions = [f"Python {platform.python_version()}", f"winkfs {VERSION}"]
+    versions += map(_version, PACKAGES)
     return (
         f"{os.cpu_count()} x {_processor()}, {memory:.0f} GiB, Linux {platform.release()}, "
         f"{_filesystem(place)}; {', '.join(versions)} ({_commit()}); "

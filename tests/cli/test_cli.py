@@ -15,7 +15,6 @@ import termios
 import time
 from collections.abc import Callable
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +26,7 @@ from seam import disk_calls, once
 
 import winkfs
 from winkformats import native
+from winkformats.version import VERSION
 from winkfs.cli import COMMANDS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
@@ -381,4 +381,4 @@ def test_the_version_says_which_path_runs(
         monkeypatch.setattr(native, "code", code)
         done = CliRunner().invoke(cli, arguments)
         assert done.exit_code == 0
-        assert done.output == f"winkfs {version('winkfs')} ({name})\n"
+        assert done.output == f"winkfs {VERSION} ({name})\n"

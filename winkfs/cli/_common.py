@@ -145,11 +145,9 @@ MAX_RATIO = click.option(
 def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Also which path runs: see `winkformats.native`."""
     if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version
+        from winkformats import native, version
 
-        from winkformats import native
-
-        click.echo(f"winkfs {version('winkfs')} ({native.name()})")
+        click.echo(f"winkfs {version.VERSION} ({native.name()})")
         ctx.exit()
 
 
