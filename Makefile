@@ -2,13 +2,14 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
-BUILT := setup.py formats/winkformats/version.py $(wildcard formats/winkformats/*.[ch])
+BUILT := setup.py packaging/constraints-dev.txt formats/winkformats/version.py $(wildcard formats/winkformats/*.[ch])
 GO ?= go
+PYTHON ?= python3
 # What limits the memory of a process is left out: the sanitizers map terabytes.
 SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
   $(addprefix tests/container/test_,both_paths.py container_hostile.py) \
   --deselect tests/container/test_container_hostile.py::test_numbers_that_make_no_sense_under_right_checksums
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py scripts/sanitized.py
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,7 +19,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-ledgerq test-broker soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-ledgerq test-broker wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -70,6 +71,16 @@ test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is star
 	@scripts/system-packages broker
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input pika
 	$(BIN)/python -m pytest tests/stores/broker_trials.py --durations=5 $(PYTEST)
+
+wheels: ## the source distribution and the wheel for x86-64 in dist/, audited
+	@$(PYTHON) packaging/wheels.py
+
+test-wheel: ## the wheel of dist/, installed: tests of the formats, the README's blocks (PYTHON=python3.13)
+	@$(PYTHON) packaging/test_wheel.py dist/*.whl
+
+test-sdist: ## the source distribution of dist/, unpacked without git: make test-fast in it
+	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
+	tar -xzf dist/*.tar.gz -C "$$place" --strip-components 1; $(MAKE) -C "$$place" test-fast
 
 mutants: $(VENV)/.ready-test ## plant bugs, one at a time: each must fail the test that is named for it
 	@$(BIN)/python tests/simulated/mutants.py

@@ -1,6 +1,12 @@
 """The compiled fast path: built where a C compiler and Python's headers are, left out elsewhere."""
 
+import sysconfig
+
 from setuptools import Extension, setup
+
+# Python's limited API: one module, and so one wheel, for 3.11 and all later versions. A
+# free-threaded Python has none.
+LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
     ext_modules=[
@@ -8,8 +14,11 @@ setup(
             "winkformats._native",
             [f"formats/winkformats/{name}.c" for name in ("_native", "_files", "_get", "_put")],
             depends=[f"formats/winkformats/{name}.h" for name in ("_native", "_xxh3")],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")] if LIMITED else [],
             extra_compile_args=["-O3"],
             optional=True,
+            py_limited_api=LIMITED,
         )
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIMITED else {},
 )

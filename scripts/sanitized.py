@@ -38,7 +38,7 @@ def build(compiler: str) -> None:
     BUILT.mkdir(parents=True, exist_ok=True)
     path = BUILT / ("_native" + sysconfig.get_config_var("EXT_SUFFIX"))
     flags = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
-    flags += ["-fno-sanitize-recover=all", "-shared", "-fPIC"]
+    flags += ["-fno-sanitize-recover=all", "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000"]
     include = f"-I{sysconfig.get_path('include')}"
     subprocess.run([compiler, *flags, include, *SOURCES, "-o", path], check=True)
     (BUILT / "sitecustomize.py").write_text(CUSTOMIZE.format(path=str(path)))

@@ -20,8 +20,8 @@ static PyObject *hash_each(PyObject *module, PyObject *args)
     Py_buffer seeds = {0};
     if (!PyArg_ParseTuple(args, "Oz*", &given, &seeds) || !(source = PyObject_GetIter(given)))
         goto end;
-    Py_ssize_t n = 0, room = seeds.buf ? seeds.len / 8 : PyObject_LengthHint(given, 1024);
-    found = room < 0 ? NULL : PyByteArray_FromStringAndSize(NULL, 8 * room);
+    Py_ssize_t n = 0, room = seeds.buf ? seeds.len / 8 : 1024;
+    found = PyByteArray_FromStringAndSize(NULL, 8 * room);
     while (found && !(seeds.buf && n == room) && (item = PyIter_Next(source))) {
         Py_buffer one = {0};
         uint64_t seed = seeds.buf ? ((uint64_t *)seeds.buf)[n] : 0;

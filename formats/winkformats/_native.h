@@ -5,6 +5,18 @@
 
 #include "_xxh3.h"
 
+#ifdef Py_LIMITED_API /* one module for all Pythons, see setup.py: what looks into objects is not in it */
+#define PyBytes_AS_STRING PyBytes_AsString
+#define PyBytes_GET_SIZE PyBytes_Size
+#define PyByteArray_AS_STRING PyByteArray_AsString
+#define PyList_GET_SIZE PyList_Size
+#define PyList_GET_ITEM PyList_GetItem
+#define PyList_SET_ITEM PyList_SetItem
+#define PyTuple_GET_SIZE PyTuple_Size
+#define PyTuple_GET_ITEM PyTuple_GetItem
+#define PyDict_GET_SIZE PyDict_Size
+#endif
+
 #define AHEAD 16     /* rows whose bytes are brought into the cache before they are needed */
 #define LINE 64      /* bytes of a cache line, and */
 #define LINES 24     /* of an entry, that are brought in at most */
