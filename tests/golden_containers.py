@@ -326,6 +326,8 @@ RECIPES: dict[str, Callable[[Path], Files]] = {
     },
     "sums": functools.partial(with_sums, live=life, names=True),
     "ao-sums": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
+    "written": functools.partial(with_sums, live=life, names=True),
+    "ao-written": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
     "zstd": functools.partial(with_sums, live=compressed_life, names=True, compress="zstd"),
     "ao-zstd": functools.partial(
         with_sums, live=compressed_append_only_life, names=True, ao=True, compress="zstd:19"

@@ -14,11 +14,13 @@ from unittest import mock
 from winkformats.disk.posix import FileStorage
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import WRITER, text_value
 from winkformats.perm import Perm
 
 NOW = 1_700_000_000
 NOW_NS = NOW * 10**9 + 123_456_789
 CONTID = 0x0123_4567_89AB_CDEF
+WRITTEN = ("written", "ao-written")  # containers; all others are as before 0.2.0
 
 
 _clock = [NOW]
@@ -30,13 +32,16 @@ def tick() -> None:
 
 
 @contextlib.contextmanager
-def pinned() -> Iterator[None]:
-    """While it lasts mtimes are NOW_NS, SYNCTIME follows `tick`, and CONTID is the one above."""
+def pinned(name: str) -> Iterator[None]:
+    """Pin what differs from run to run, for the recipe of this name: mtimes are NOW_NS, SYNCTIME
+    follows `tick`, CONTID is the one above, WRITER is 0.2.0 in those of WRITTEN, else missing."""
     _clock[0] = NOW
+    written = {WRITER: text_value("0.2.0")} if name in WRITTEN else {}
     with (
         mock.patch("time.time", lambda: _clock[0] + 0.5),
         mock.patch("time.time_ns", lambda: NOW_NS),
         mock.patch("secrets.randbits", lambda _: CONTID - 1),
+        mock.patch.dict("winkformats.kv.superblock.WRITTEN_BY", written, clear=True),
     ):
         yield
 

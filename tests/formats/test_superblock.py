@@ -361,3 +361,23 @@ def test_file_with_one_superblock_does_not_take_its_content_for_a_second():
     one = Superblock.new(KVSEQ, "TEST", {"SBCKSUM": 0}, sbsize=4096).encode()
     block = decode(one + two()[4096:])
     assert not block.double
+
+
+def test_fewer_variables_leave_nothing_of_those_before_in_the_next_sector():
+    """With 33 variables the last ones are in the second sector; without two of them the first would
+    be all that is written, and the checksum of the zeros that should follow it wrong."""
+    names = [f"V{i}" for i in range(27)]
+    block = Superblock.new(
+        KVSEQ, "TEST", {"SBCKSUM": 0, "SBSEQ": 1, **dict.fromkeys(names, -1)}, sbsize=8192
+    )
+    assert len(block) == 33
+    storage = MemoryStorage(b"".join(block.images()))
+    for gone in (names[-2:], names[-4:-2]):  # 31, then 29
+        block = read_superblock(storage)
+        for name in gone:
+            del block[name]
+        write_first(storage, block)
+        write_second(storage, block)
+        write_first(storage, block)
+        write_second(storage, block)
+        assert read_superblock(storage) == block and block.damage is None

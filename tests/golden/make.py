@@ -19,7 +19,7 @@ import golden_formats  # noqa: E402
 def make_all(folder: Path) -> None:
     """Every golden file, into an empty folder."""
     for name, recipe in (golden_formats.RECIPES | golden_containers.RECIPES).items():
-        with golden_formats.pinned():
+        with golden_formats.pinned(name):
             recipe(folder / name)
     for lock in folder.glob("*.lock"):
         lock.unlink()

@@ -40,7 +40,7 @@ def make(tmp_path_factory):
 
     @functools.cache
     def made(name: str) -> Made:
-        with golden_formats.pinned():
+        with golden_formats.pinned(name):
             expected = (SINGLE | CONTAINERS)[name](folder / name)
         (folder / f"{name}.lock").unlink(missing_ok=True)
         return Made(folder / name, expected)

@@ -243,6 +243,7 @@ class _ContainerBackup:
                     raise
                 target.sync()
                 new = _published(block, end)
+                new.used = mine.used
                 if "SBSEQ" in mine:
                     new["SBSEQ"] = mine["SBSEQ"]
                 self._record([*states, self._state(new, end, last or states[-1].last)])

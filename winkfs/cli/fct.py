@@ -163,12 +163,12 @@ def format_class(form: str) -> Any:
 
 def parse_variable(name: str, value: str) -> tuple[str, int]:
     """NAME and a number or text -> a superblock variable. Raises BadParameter."""
-    from winkformats.kv.superblock import text_value
+    from winkformats.kv.superblock import TEXTS, text_value
 
     if not (name.isascii() and name.isprintable() and " " not in name and 1 <= len(name) <= 8):
         raise click.BadParameter(f"variable name {name!r} must be 1 to 8 characters of ASCII")
     try:
-        number = int(value, 0) if name != "PURPOSE" else text_value(value)
+        number = text_value(value) if name in TEXTS else int(value, 0)
     except ValueError:
         try:
             number = text_value(value)
@@ -406,7 +406,7 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
             storage.sync()
             write_second(storage, block)
     if as_json:
-        click.echo(json.dumps({**block, "PURPOSE": block.purpose}))
+        click.echo(json.dumps(block.record()))
         return
     for name, value in block.items():
         click.echo(f"{name:8}  {value:>20}  {meaning(block, name)}".rstrip())

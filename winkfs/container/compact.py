@@ -30,7 +30,7 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
-from winkformats.kv.superblock import HALF, SBSIZE, Superblock
+from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
 from winkfs.container.draft import COMPRESSIBLE, Copier, Target
@@ -48,7 +48,6 @@ from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import (
     CHAINS,
     INCHAIN,
-    MAX_VARIABLES,
     UNNAMED,
     Settings,
     let_compress,
@@ -191,11 +190,12 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
     old = store.kv.superblock
     block = Superblock(old)
     block.pop(UNNAMED, None)
+    block.pop(WRITER, None)
     if block.pop(INCHAIN, None) is not None:  # each inode has all of its extents then
         block["INCOMPAT"] &= ~CHAINS
     block.update({"SYNCTIME": max(int(time.time()), old.get("SYNCTIME", 0) + 1)})
     if store.kv.layout.checksum and "SBCKSUM" in old:
-        if len(old) < MAX_VARIABLES or old.double:
+        if len(old.keys() - {WRITER}) < MAX_VARIABLES or old.double:
             block |= {"SBSIZE": 2 * HALF, "SBSEQ": 1}
         if "CONTID" in old:
             block["CONTID"] = secrets.randbits(62) + 1
@@ -205,7 +205,7 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
     block.update({name: size if name == "SYNCSIZE" else 0 for name in counters if name in old})
     if compression is not None:
         let_compress(block, compressed=compression.level > 0)
-    return block
+    return block.note_writer() if "CONTID" in block else block
 
 
 class _Places:

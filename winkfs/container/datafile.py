@@ -365,6 +365,8 @@ class DataFile:
         if chains and not self.chains:
             known |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
         make_room(block, known)
+        if not self.settings.classic:
+            block.note_writer(known)
         now = int(time.time())
         if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
             last = block.get("SYNCTIME", 0)

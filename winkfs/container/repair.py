@@ -437,6 +437,7 @@ def write_superblocks(storage: Storage, block: Superblock, end: int) -> None:
     if "CONTID" in block:  # nothing that was derived before is believed again, wherever it lies
         make_room(block, [CUTID])
         block[CUTID] = secrets.randbits(62) + 1
+        block.note_writer()
     if "SYNCSIZE" in block:
         block["SYNCSIZE"] = block["SBSIZE"]  # unlike FILESIZE: the next writer counts
     block.damage = None

@@ -198,7 +198,7 @@ def write_index(storage: Storage, s: UInt64, positions: Int64, contid: int, end:
     variables = {"HTSIZE": 0, "HTALGO": hashing.XXH3, "CELLSZ": 2, "HTFREE": 0, "HTDEL": 1}
     variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0, "CONTID": contid}
     variables |= {"DATAEND": end, "FILESIZE": 0, pagesums.VARIABLE: 0}
-    block = Superblock.new(HINDEX, PURPOSE_INDEX, variables)
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, variables).note_writer()
     cells = np.stack([positions, s.view(np.int64)], axis=1)
     table.write(storage, block, table.bits_of(s), lambda chosen: cells[chosen])
     return block

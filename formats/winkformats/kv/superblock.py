@@ -14,19 +14,23 @@ A file of at most 31 variables keeps them all in its first 512 bytes, one sector
 With the variable SBSEQ there are two of them: SBSIZE is 8192, each half is a superblock of its own
 (magic, variables, end, zeros), SBCKSUM covers its own half, and of those that are good the one with
 the higher SBSEQ counts.
+
+WRITER, where it stands, is the version of winkfs that wrote the superblock last, as text. Nothing
+depends on it: it is for people, and gives way where a sector has no room for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 import xxhash
 
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
+from winkformats.version import VERSION
 
 MAGIC: Final = b"#!WINKME"
 PAIR: Final = struct.Struct(">8sq")
@@ -43,6 +47,9 @@ MAX_SBSIZE: Final = 1 << 26  # bytes; a larger claim is damage, not a file to al
 MAX_SBSEQ: Final = 1 << 62  # numbers that count on from there would leave 64 bits
 HALF: Final = 4096  # bytes of each of two superblocks
 SECTOR: Final = 512
+MAX_VARIABLES: Final = 31  # that fit into a sector
+WRITER: Final = "WRITER"
+TEXTS: Final = ("PURPOSE", WRITER)  # variables whose values are text
 
 INCOMPAT_BITS: Final = {
     1: "KVCKSUM",
@@ -69,6 +76,10 @@ def value_text(value: int) -> str:
     return value.to_bytes(8, "big", signed=True).rstrip(b"\0 ").decode("ascii", "replace")
 
 
+WRITTEN_BY: Final = {WRITER: text_value(VERSION[:8])}
+"""What a writer of this version adds to a superblock, see `Superblock.note_writer`."""
+
+
 class Superblock(dict[str, int]):
     """The variables of one file, in file order.
 
@@ -77,11 +88,13 @@ class Superblock(dict[str, int]):
     damage   what is wrong with the other one of two superblocks, None: nothing
     second   whether this is the second of two
     forgot   whether the first cannot be read: it may have told of a later sync
+    used     bytes that the variables have filled in the file so far: fewer are never written
     """
 
     damage: FormatError | None = None
     second = False
     forgot = False
+    used = 0
 
     @classmethod
     def new(
@@ -97,8 +110,17 @@ class Superblock(dict[str, int]):
         return value_text(self["PURPOSE"])
 
     def record(self) -> dict[str, int | str]:
-        """All variables, for people: PURPOSE as text."""
-        return {**self, "PURPOSE": self.purpose}
+        """Return all variables, for people: those of TEXTS as text."""
+        return self | {name: value_text(self[name]) for name in TEXTS if name in self}
+
+    def note_writer(self, more: Iterable[str] = ()) -> Self:
+        """Record the version that writes the file, if there is room in the sector; return self.
+
+        more  variables that are about to be added
+        """
+        if WRITER in self or len(self.keys() | set(more)) < MAX_VARIABLES:
+            self.update(WRITTEN_BY)
+        return self
 
     @property
     def double(self) -> bool:
@@ -159,6 +181,7 @@ class Superblock(dict[str, int]):
         except FormatError as error:
             first.damage = error
             return first
+        first.used = second.used = max(first.used, second.used)
         if second["SBSEQ"] <= first["SBSEQ"]:
             return first
         # The first is always written first: that it is older means that the disk lost a write.
@@ -201,6 +224,7 @@ class Superblock(dict[str, int]):
         if at and not double:
             raise CorruptError("no second superblock", file=file, offset=at)
         block._check_sum(data[: HALF if double else size], file, at)
+        _used(block)
         return block
 
     def _take_variables(self, data: bytes, file: str, start: int) -> None:
@@ -317,9 +341,13 @@ def repeat(storage: Storage, block: Superblock) -> None:
 
 
 def _sectors(block: Superblock) -> bytes:
-    """The sectors that the variables fill, one for up to 31 of them; all where there is damage."""
+    """Return the sectors that the variables fill, or filled before; all where there is damage.
+
+    Up to 31 variables fill one sector.
+    """
     return block.encode()[: None if block.damage else _used(block)]
 
 
 def _used(block: Superblock) -> int:
-    return -(-(8 + 16 * len(block) + 8) // SECTOR) * SECTOR
+    block.used = max(block.used, -(-(8 + 16 * len(block) + 8) // SECTOR) * SECTOR)
+    return block.used

@@ -632,7 +632,7 @@ class CatalogWriter:
     def create(cls, storage: Storage, ids: Mapping[str, int], schema: Schema) -> Self:
         """A new file in an empty storage. `ids`: see `Settings.ids`; `schema`: the columns of the
         user."""
-        block = Superblock.new(KVSEQ, PURPOSE_CATALOG, {**NEW, **ids}, 2 * HALF)
+        block = Superblock.new(KVSEQ, PURPOSE_CATALOG, {**NEW, **ids}, 2 * HALF).note_writer()
         storage.write(0, block.images())
         return cls(KVSeq(storage, block, writable=True), [], schema)
 
@@ -649,6 +649,7 @@ class CatalogWriter:
         except BaseException:
             storage.close()
             raise
+        kv.superblock.note_writer()
         return cls(kv, file.listed[:kept], schema)
 
     def __enter__(self) -> Self:

@@ -16,7 +16,16 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.errors import FormatError
-from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
+from winkformats.kv.superblock import (
+    FILEINCR,
+    HALF,
+    KVSEQ,
+    MAX_VARIABLES,
+    SBSIZE,
+    WRITER,
+    WRITTEN_BY,
+    Superblock,
+)
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
@@ -38,7 +47,6 @@ HOLES: Final = 4  # bit of INCOMPAT
 PAIRS: Final = 8  # bit of INCOMPAT: PAIROFF
 CHAINS: Final = 64  # bit of INCOMPAT
 INCHAIN: Final = "INCHAIN"  # 1: an inode may build on another one
-MAX_VARIABLES: Final = 31  # of a superblock
 USUAL: Final = {"HTFREE": 0, "HTDEL": 1}  # as where they are missing
 LEFT_OUT: Final = ("HAVEDUPS", "HTFREE", "HTDEL")  # where content is compressed: they are defaults
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
@@ -150,11 +158,13 @@ class Settings:
 
 
 def make_room(block: Superblock, names: Iterable[str]) -> None:
-    """Let a superblock have these variables, too: it drops what stands for itself."""
+    """Let a superblock have these variables, too: it drops defaults, and then WRITER."""
     new = set(names) - block.keys()
     for name, usual in USUAL.items():
         if len(block) + len(new) > MAX_VARIABLES and block.get(name) == usual:
             del block[name]
+    if len(block) + len(new) > MAX_VARIABLES:
+        block.pop(WRITER, None)
 
 
 def let_compress(block: Superblock, *, compressed: bool) -> None:
@@ -212,4 +222,8 @@ def new_superblock(
     if compressed:
         variables["INCOMPAT"] |= COMPRESSED | PAIRS
         variables = {k: v for k, v in variables.items() if k not in LEFT_OUT}
-    return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
+    block = Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
+    if not classic:
+        make_room(block, WRITTEN_BY)
+        block.note_writer()
+    return block

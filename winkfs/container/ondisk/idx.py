@@ -511,6 +511,7 @@ def write_base(
         block.update(settings.ids)
         block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
         block.update({pagesums.VARIABLE: 0} if sums else {})
+        block.note_writer()
 
     def words(chosen: table.Indices) -> Int64:
         cells = np.zeros((len(chosen), settings.cellsz), np.int64)

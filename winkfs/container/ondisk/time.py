@@ -240,6 +240,8 @@ class TimeIndex:
         if sums and not settings.classic:
             variables[pagesums.VARIABLE] = pagesums.place(size)
         mine = Superblock.new(KVSEQ, PURPOSE_TIME, variables)
+        if not settings.classic:
+            mine.note_writer()
         pairs = zip(self.marks, self.positions, strict=True)
         storage.write(0, [mine.encode(), b"".join([MARK.pack(*pair) for pair in pairs])])
         if pagesums.VARIABLE in mine:

@@ -1,0 +1,114 @@
+"""WRITER: which version of winkfs wrote a file last."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.kv.superblock import (
+    MAX_VARIABLES,
+    WRITER,
+    Superblock,
+    read_superblock,
+    text_value,
+    value_text,
+)
+from winkformats.version import VERSION
+from winkfs.container.compact import compact
+from winkfs.container.repair import repair
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def block_of(path) -> Superblock:
+    with FileStorage(path) as storage:
+        return read_superblock(storage)
+
+
+def writer_of(path) -> str | None:
+    block = block_of(path)
+    return value_text(block[WRITER]) if WRITER in block else None
+
+
+@pytest.fixture
+def golden(tmp_path):
+    """-> a function: name of a golden container -> BASE of a copy."""
+
+    def copy(name: str) -> Path:
+        for file in GOLDEN.glob(f"{name}.*"):
+            shutil.copyfile(file, tmp_path / file.name)
+        return tmp_path / name
+
+    return copy
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"ao": True}, {"compress": "zstd"}, {"columns": {"lang": "string"}}]
+)
+def test_new_files_have_it(tmp_path, options):
+    if "compress" in options:
+        pytest.importorskip("zstandard")
+    with winkfs.create(tmp_path / "c", **options) as c:
+        c.put("a", b"content")
+    files = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert len(files) == (4 if options.get("ao") else 3)
+    for path in files:
+        assert writer_of(path) == VERSION, path.name
+
+
+def test_a_classic_container_has_the_variables_of_the_specification_alone(tmp_path):
+    with winkfs.create(tmp_path / "c", classic=True) as c:
+        c.put("a", b"content")
+    assert [writer_of(path) for path in tmp_path.glob("c.*") if path.suffix != ".lock"] == [
+        None
+    ] * 2
+
+
+@pytest.mark.parametrize("change", ["put", "compact"])
+def test_the_last_writer_counts(golden, monkeypatch, change):
+    base = golden("written")
+    monkeypatch.setattr("winkformats.kv.superblock.WRITTEN_BY", {WRITER: text_value("9.8.7")})
+    if change == "compact":
+        compact(base)
+    else:
+        with winkfs.open(base, "a") as c:
+            c.put_many((f"new{i}", b"content") for i in range(20))
+    assert writer_of(f"{base}.data") == writer_of(f"{base}.cat") == "9.8.7"
+
+
+def test_a_container_from_before_gets_it_at_the_next_sync(golden):
+    base = golden("sums")
+    assert writer_of(f"{base}.data") is None
+    with winkfs.open(base) as c:
+        assert c.read("a.txt") == b"replaced"
+    assert writer_of(f"{base}.data") is None  # a reader writes nothing
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"content")
+    assert writer_of(f"{base}.data") == VERSION
+
+
+def test_it_gives_way_to_what_a_reader_needs(tmp_path):
+    base = tmp_path / "c"
+    with winkfs.create(base, columns={"lang": "string"}) as c:
+        c.put("a", bytes(4096))
+        for i in range(200):  # enough extents for a chain
+            c.write("a", 8 * i, b"x")
+        c.put("lost", b"it will be damaged")
+    path = Path(f"{base}.data")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"it will be", b"it was not"))
+    repair(base, apply=True)
+    with winkfs.open(base, "a") as c:
+        c.put("b", b"content")
+    block = block_of(f"{base}.data")
+    assert {"COLUMNS", "CUTID", "INCHAIN"} <= block.keys()
+    assert len(block) <= MAX_VARIABLES
+    assert not winkfs.verify(base).problems
+
+
+def test_it_is_shown_as_text(tmp_path):
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"content")
+    assert block_of(tmp_path / "c.data").record()[WRITER] == VERSION
