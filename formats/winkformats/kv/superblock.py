@@ -264,8 +264,10 @@ class Superblock(dict[str, int]):
         if unknown:
             bit = unknown & -unknown
             name = INCOMPAT_BITS.get(bit, "unknown")
+            newer = f"winkfs {value_text(self[WRITER])}" if WRITER in self else "a newer version"
             raise FormatError(
-                f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot read"
+                f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot read: "
+                f"install {newer}"
             )
 
 
