@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         copy(place)
         subprocess.run([own.parent / "winkfs", "--version"], check=True, cwd=folder)
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        tests = [str(own), "-m", "pytest", "-q", *README, "tests/formats", *arguments[1:]]
+        tests = [str(own), "-m", "pytest", *README, "tests/formats", *arguments[1:]]
         return subprocess.run(tests, cwd=place, env=environment, check=False).returncode
 
 

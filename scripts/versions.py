@@ -80,6 +80,8 @@ def prepare(name: str, python: str, source: Path) -> Path:
     if not own.exists():
         subprocess.run([python, "-m", "venv", venv], check=True)
     environment = dict(os.environ)
+    for built in source.glob("formats/winkformats/_native.*.so"):
+        built.unlink()  # one of an earlier build may come first
     extras, exact = "[all]", list(TOOLS)
     if name == "bare":
         extras, environment["CC"] = "", "false"  # setup.py leaves the compiled part out
