@@ -142,7 +142,7 @@ def main():
         for maker, other in ((new, old), (old, new)):
             try:
                 verdict, note = judge(feature, maker, other)
-            except (Failed, Refused) as fault:
+            except (Failed, Refused, OSError) as fault:
                 verdict, note, faults = "FAULT", str(fault), faults + 1
             print(f"{feature.title:36} made by {maker.name}: {verdict:18} {note}", flush=True)
             cells.setdefault(feature.title, []).append(verdict)
