@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,15 @@ def test_what_is_made_of_a_data_set_has_its_types(
     with winkfs.open(tmp_path / "c") as found:
         assert found.columns == {"n": "float64"}
         assert {e.name: e.columns for e in found.scan()} == wanted
+
+
+def test_writers_that_would_forget_the_columns_refuse_the_manifests(root: str) -> None:
+    """A checkpoint of version 1 has records without columns: its writer must not follow these."""
+    write(root, {}, ("plain", b"", 1.0, {}))
+    write(root, {"n": "int64"}, ("a", b"", 1.0, {"n": 1}))
+    write(root, {}, ("plain too", b"", 1.0, {}))
+    pages = sorted(Path(root, "_winkfs").glob("*.json"))
+    assert [json.loads(page.read_bytes())["version"] for page in pages] == [1, 1, 2, 2]
 
 
 def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

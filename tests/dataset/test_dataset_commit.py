@@ -366,9 +366,26 @@ def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
 
 def test_manifest_of_a_later_version_is_refused(root: str) -> None:
     datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: values.update(version=2))
+    datasets.forge(root, 1, lambda values: values.update(version=3))
     with pytest.raises(ValueError, match="update winkfs"):
         winkfs.open(root)
+
+
+def test_fields_of_records_of_a_later_version_are_written_back(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+
+    def extend(values: Any) -> None:
+        for record in (*values["added"], *values["checkpoint"]["shards"]):
+            record["etag"] = ["of", "later"]
+
+    datasets.forge(root, 1, extend)
+    datasets.add(root, {"b": b"2"})
+    values = json.loads(Path(f"{root}/_winkfs/{2:020}.json").read_bytes())
+    assert [shard.get("etag") for shard in values["checkpoint"]["shards"]] == [
+        ["of", "later"],
+        None,
+    ]
+    assert winkfs.verify(root).problems == []
 
 
 def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:

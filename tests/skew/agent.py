@@ -22,7 +22,9 @@ warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 def decode(value):
     """Return the argument that a value of the request is for."""
-    return value["bytes"].encode("latin-1") if isinstance(value, dict) and "bytes" in value else value
+    return (
+        value["bytes"].encode("latin-1") if isinstance(value, dict) and "bytes" in value else value
+    )
 
 
 def files(base):
@@ -37,7 +39,9 @@ def files(base):
         attributes = {}
         for name in names:
             pairs = store.getxattrs(name) if hasattr(store, "getxattrs") else {}
-            attributes[name] = {key.decode(): value.decode("latin-1") for key, value in pairs.items()}
+            attributes[name] = {
+                key.decode(): value.decode("latin-1") for key, value in pairs.items()
+            }
     return {name: [found[name].decode("latin-1"), attributes[name]] for name in names}
 
 

@@ -1,4 +1,4 @@
-"""What each feature of the formats is made by, and the turns that two versions take on its files."""
+"""The features of the formats, how each is made, and what is done to its files."""
 
 import os
 import shutil
@@ -8,16 +8,22 @@ from sides import Failed, Refused, fingerprint
 
 MOUNTS = Path("/dev/fuse").exists()
 TEXT = "".join(f"line {number} of a document, and so on\n" for number in range(300))
+DERIVED = (".idx", ".time", ".cat", ".names", ".cols")
+COLUMNS = {"columns": {"lang": "string", "score": "int64"}}
+COMMITS = 66  # a checkpoint of a data set is among them
 
 
 def raw(text):
+    """Return text of the model as the agent takes bytes."""
     return {"bytes": text}
 
 
-class Trial:
-    """One store, which two versions work on, and a model of what is in it."""
+class Container:
+    """A container which two versions work on, and a model of what is in it."""
 
-    def __init__(self, folder, feature):
+    steps = ("change", "change", "kill", "mount", "rebuild", "compact", "change")
+
+    def __init__(self, feature, folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.feature, self.folder, self.base = feature, folder, folder / "store"
@@ -26,8 +32,9 @@ class Trial:
         self.clock = 1_700_000_000  # mtimes only grow, as append-only containers have it
         self.turn = 0
 
+    # --- calls, noted in the model ---
+
     def put(self, name, text, **options):
-        """Note a put in the model; return its call."""
         self.clock += 30
         self.files[name] = text
         self.attributes.pop(name, None)
@@ -56,6 +63,87 @@ class Trial:
         self.files |= files
         return ["put_many", [[[name, raw(text)] for name, text in files.items()]], {}]
 
+    # --- steps ---
+
+    def change(self, side):
+        """Change files by each call, also those that the other version made."""
+        self.turn += 1
+        own = f"{side.name}{self.turn}"
+        calls = [self.put(f"{own}/{n}", f"{own} {n}\n{TEXT[: 50 * n]}") for n in range(8)]
+        if self.feature.ordered:  # the last file grows, none goes before it
+            calls += [self.append(f"{own}/7", "more"), self.delete(f"{own}/3")]
+        else:
+            others = sorted(name for name in self.files if not name.startswith(own))
+            calls += [
+                self.append(f"{own}/0", "more"),
+                self.write(f"{own}/4", 5, "WRITTEN"),
+                self.write(f"{own}/5", 5000, "behind a gap"),
+                self.put(f"{own}/1", TEXT),
+                self.rename(f"{own}/2", f"{own}/two"),
+                self.delete(f"{own}/3"),
+                self.append(others[0], f" {own}"),
+                self.write(others[-1], 1, own),
+                self.rename(others[len(others) // 2], f"{own}/moved"),
+                self.put_many({f"{own}/many/{n}": TEXT[:n] for n in range(50)}),
+            ]
+        side.python(self.base, *calls)
+
+    def kill(self, side):
+        """Kill a writer that has synced some changes and not others."""
+        self.turn += 1
+        synced = [self.put(f"{side.name}{self.turn}/synced", TEXT), ["sync", [], {}]]
+        kept = dict(self.files)
+        lost = self.put("lost", "not synced")
+        if side.python(self.base, *synced, lost, kill=True) is not None:
+            raise Failed(f"{side.name} was not killed")
+        self.files = kept
+
+    def mount(self, side):
+        """Read through a mount and, where any file can be written, write through it."""
+        if not MOUNTS:
+            return
+        writes = type(self) is Container and not self.feature.ordered
+        with side.mounted(self.base, *(() if writes else ("--ro",))) as mount:
+            found = {
+                os.fsdecode(path.relative_to(mount)): path.read_bytes().decode("latin-1")
+                for path in mount.rglob("*")
+                if path.is_file() and "@" not in os.fspath(path)
+            }
+            if found != {name: text for name, text in self.files.items() if "//" not in name}:
+                raise Failed(f"the mount of {side.name} shows other files than the model has")
+            if writes:
+                self.write_through(mount, side)
+
+    def write_through(self, mount, side):
+        self.turn += 1
+        name = f"{side.name} mount {self.turn}"
+        (mount / name).write_text(TEXT)
+        with (mount / name).open("r+") as file:
+            file.seek(100)
+            file.write("in the middle")
+        (mount / "gone").write_text("x")
+        (mount / "gone").unlink()
+        (mount / "old name").write_text("renamed")
+        (mount / "old name").rename(mount / f"{name} new")
+        self.files[name] = TEXT[:100] + "in the middle" + TEXT[113:]
+        self.files[f"{name} new"] = "renamed"
+        if not self.feature.classic:
+            os.setxattr(mount / name, "user.note", side.name.encode())
+            self.attributes[name] = {"user.note": side.name}
+
+    def rebuild(self, side):
+        """Read without what can be rebuilt, and rebuild it."""
+        for path in self.folder.rglob("*"):
+            if path.suffix in DERIVED:
+                path.unlink()
+        self.check(side, verify=False)
+        side.do("reindex", self.base)
+
+    def compact(self, side):
+        side.do_if_known("compact", self.base)
+
+    # --- what must hold ---
+
     def check(self, side, verify=True):
         """Hold what a version reads, and its verify, against the model."""
         found = side.python(self.base, read=True)
@@ -67,90 +155,143 @@ class Trial:
                 raise Failed(f"{side.name} reads other bytes of {name}")
             for key, value in self.attributes.get(name, {}).items():
                 if attributes.get(key) != value:
-                    raise Failed(f"{side.name}: {name} has {key} {attributes.get(key)}, not {value}")
+                    raise Failed(
+                        f"{side.name}: {name} has {key} {attributes.get(key)}, not {value}"
+                    )
         if verify:
             side.do("verify", self.base)
 
-    def change(self, side):
-        """Change the store by each call that its kind has."""
-        self.turn += 1
-        own = f"{side.name}{self.turn}"
-        calls = [self.put(f"{own}/{n}", f"{own} {n}\n{TEXT[: 50 * n]}") for n in range(8)]
-        if "whole" in self.feature.words:  # a data set: files are replaced as a whole
-            calls += [self.put(f"{own}/1", TEXT), self.rename(f"{own}/2", f"{own}/two"),
-                      self.delete(f"{own}/3")]  # fmt: skip
-        elif "ordered" in self.feature.words:  # append-only: the last file grows, none goes first
-            calls += [self.append(f"{own}/7", "more"), self.delete(f"{own}/3")]
-        else:
-            calls += [self.append(f"{own}/0", "more"), self.write(f"{own}/4", 5, "WRITTEN"),
-                      self.write(f"{own}/5", 5000, "behind a gap"), self.put(f"{own}/1", TEXT),
-                      self.rename(f"{own}/2", f"{own}/two"), self.delete(f"{own}/3")]  # fmt: skip
-            shared = sorted(name for name in self.files if not name.startswith(own))
-            if shared:  # files that the other version made
-                calls += [self.append(shared[0], f" {own}"), self.write(shared[-1], 1, own),
-                          self.rename(shared[len(shared) // 2], f"{own}/moved")]  # fmt: skip
-        if "ordered" not in self.feature.words:
-            calls.append(self.put_many({f"{own}/many/{n}": TEXT[:n] for n in range(50)}))
-        side.python(self.base, *calls)
-
-    def kill(self, side):
-        """Kill a writer that has synced some changes and not others."""
-        synced = [self.put(f"{side.name}/synced", TEXT), ["sync", [], {}]]
-        kept = dict(self.files)
-        lost = [self.put(f"{side.name}/lost", "not synced")]
-        if side.python(self.base, *synced, *lost, kill=True) is not None:
-            raise Failed(f"{side.name} was not killed")
-        self.files = kept
-
-    def mount(self, side, writes):
-        """Read through a real mount, and write where the store can be written by a mount."""
-        with side.mounted(self.base, *(() if writes else ("--ro",))) as mount:
-            found = {
-                os.fsdecode(path.relative_to(mount)): path.read_bytes().decode("latin-1")
-                for path in mount.rglob("*")
-                if path.is_file()
-            }
-            if found != self.files:
-                raise Failed(f"the mount of {side.name} shows other files than the model has")
-            if writes:
-                self.turn += 1
-                name = f"{side.name} mount {self.turn}"
-                (mount / name).write_text(TEXT)
-                with (mount / name).open("r+") as file:
-                    file.seek(100)
-                    file.write("in the middle")
-                (mount / f"{name} gone").write_text("x")
-                (mount / f"{name} gone").unlink()
-                (mount / f"{name} old").write_text("renamed")
-                (mount / f"{name} old").rename(mount / f"{name} new")
-                self.files[name] = TEXT[:100] + "in the middle" + TEXT[113:]
-                self.files[f"{name} new"] = "renamed"
-                if "classic" not in self.feature.words:
-                    os.setxattr(mount / name, "user.note", side.name.encode())
-                    self.attributes[name] = {"user.note": side.name}
-
-    def refuses(self, side, commands):
-        """Hold that each command is refused in one line and changes no byte."""
-        before = fingerprint(self.folder)
-        for command in commands:
+    def refused(self, side):
+        """Hold that each command is refused in one line and changes no byte; return the line."""
+        before, reason = fingerprint(self.folder), ""
+        for command in self.commands():
             done = side.command(*command, stdin=b"x")
-            text = (done.stderr if command[0] != "verify" else done.stdout).decode().strip()
+            text = (done.stdout if command[0] == "verify" else done.stderr).decode().strip()
+            reason = reason or text
             if done.returncode != 1 or not text or ("\n" in text and command[0] != "verify"):
                 raise Failed(f"{side.name} does not refuse {command[0]} in one line with status 1: "
                              f"status {done.returncode}, {text!r}")  # fmt: skip
             if fingerprint(self.folder) != before:
-                raise Failed(f"{side.name} refuses {command[0]} and changes the files all the same")
-        return text
+                raise Failed(f"{side.name} refuses {command[0]}, but changes the files")
+        return reason
+
+    def commands(self):
+        """Return the commands that a version refuses for what it cannot read."""
+        name = next(iter(self.files))
+        commands = [["ls"], ["cat", name], ["stat", name], ["put", "new"], ["append", name],
+                    ["rm", name], ["mv", name, "moved"], ["reindex"], ["verify"],
+                    *self.reading()]  # fmt: skip
+        return [[command, self.base, *rest] for command, *rest in commands]
+
+    def reading(self):
+        """Return the commands that need all files."""
+        yield ["unpack", self.folder.parent / "unpacked"]
+        if MOUNTS:
+            (self.folder / "mnt").mkdir(exist_ok=True)
+            yield ["mount", self.folder / "mnt"]
+
+    def unread(self, side):
+        """Return what a version that does not read the files does to them all the same."""
+        return ""
+
+
+class Dataset(Container):
+    """A data set. A version that cannot read its shards may commit further ones."""
+
+    steps = ("change", "change", "mount", "rebuild", "commits", "compact", "change")
+
+    def change(self, side):
+        """Put, replace, rename and delete files, in two commits."""
+        self.turn += 1
+        own = f"{side.name}{self.turn}"
+        others = sorted(name for name in self.files if not name.startswith(own))
+        side.python(
+            self.base,
+            *(self.put(f"{own}/{n}", f"{own} {n}\n{TEXT[: 50 * n]}") for n in range(8)),
+            self.put_many({f"{own}/many/{n}": TEXT[:n] for n in range(50)}),
+            ["sync", [], {}],
+            self.put(f"{own}/1", TEXT),
+            self.put(others[0], own),
+            self.rename(f"{own}/2", f"{own}/two"),
+            self.rename(others[len(others) // 2], f"{own}/moved"),
+            self.delete(f"{own}/3"),
+            self.delete(others[-1]),
+        )
+
+    def commits(self, side):
+        """Commit as often as it takes to write a checkpoint of all records."""
+        self.turn += 1
+        names = [f"{side.name}{self.turn}/commit{n}" for n in range(COMMITS)]
+        side.python(self.base, *(call for name in names
+                                 for call in (self.put(name, name), ["sync", [], {}])))  # fmt: skip
+
+    def compact(self, side):
+        side.do("dataset", "compact", self.base)
+        side.do("dataset", "vacuum", "--older-than", "0", self.base)
+
+    def commands(self):
+        return [[command, self.base, *rest] for command, *rest in (["ls"], *self.reading())]
+
+    def unread(self, side):
+        files = dict(self.files)
+        try:
+            self.commits(side)
+        except Refused:
+            self.files = files
+            return ""
+        side.do("dataset", "vacuum", "--older-than", "0", self.base)
+        return ", but commits"
+
+
+class Records(Container):
+    """A store of records, a queue or a ring buffer; the model has their contents, in order."""
+
+    steps = ("change", "change", "mount", "compact", "change")
+
+    def change(self, side):
+        self.turn += 1
+        group, add, remove = self.feature.verbs
+        for n in range(5):
+            content = f"{side.name}{self.turn} {n} {TEXT[: n * 100]}"
+            made = side.do(group, add, self.base, stdin=content.encode()).decode().strip()
+            self.files[made] = content
+        first = next(iter(self.files))
+        text = side.do(group, remove, self.base, *([first] if group == "store" else []))
+        if group != "store" and text.decode() != self.files[first]:
+            raise Failed(f"{side.name} pops {text[:20]!r} before {self.files[first][:20]!r}")
+        del self.files[first]
+
+    def compact(self, side):
+        group = self.feature.verbs[0]
+        if group != "ring":
+            side.do(group, "compact", self.base)
+
+    def check(self, side, verify=True):
+        found = side.python(self.base, read=True)
+        if sorted(text for text, _ in found.values()) != sorted(self.files.values()):
+            raise Failed(f"{side.name} reads other records than the model has")
+        side.do("verify", self.base)
+
+    def mount(self, side):
+        if not MOUNTS:
+            return
+        with side.mounted(self.base, "--ro") as mount:
+            found = [path.read_text() for path in mount.rglob("*") if path.is_file()]
+        if sorted(found) != sorted(self.files.values()):
+            raise Failed(f"the mount of {side.name} shows other records than the model has")
 
 
 class Feature:
-    """A kind of file, how it is made, and what can be done to it."""
+    """A kind of file: its title, since when it is there, how it is made."""
 
-    def __init__(self, title, make, *words):
-        self.title, self.make, self.words = title, make, words
+    def __init__(
+        self, title, since, make, kind=Container, *, verbs=(), ordered=False, classic=False
+    ):
+        self.title, self.since, self.make, self.kind = title, since, make, kind
+        self.verbs, self.ordered, self.classic = verbs, ordered, classic
 
 
-# --- containers --------------------------------------------------------------------------------
+# --- what makes them ---------------------------------------------------------------------------
 
 
 def container(*more, **options):
@@ -166,7 +307,7 @@ def container(*more, **options):
 
 
 def overwritten(trial, side):
-    """A file of several hundred pieces, overwritten in many syncs."""
+    """Overwrite a file in several hundred pieces, in many syncs."""
     calls = [trial.put("large", "x" * 400_000), ["sync", [], {}]]
     for n in range(400):
         calls.append(trial.write("large", (n * 7919) % 399_000, f"piece {n}"))
@@ -176,7 +317,6 @@ def overwritten(trial, side):
 
 
 def typed(trial, side):
-    """Files with values of columns."""
     calls = [trial.put(f"typed{n}", "x" * n, columns={"lang": "de", "score": n}) for n in range(9)]
     side.python(trial.base, *calls)
     for n in range(9):
@@ -184,44 +324,38 @@ def typed(trial, side):
 
 
 def described(trial, side):
-    """Files with modes, owners, extended attributes, holes."""
-    calls = [
+    side.python(
+        trial.base,
         trial.put("described", "x"),
         ["chmod", ["described", 0o4751], {}],
         ["chown", ["described", 1000, 1000], {}],
         trial.put("holes", "begin"),
         trial.write("holes", 300_000, "end"),
         trial.put("http://a.org/x/", "a name with an empty part"),
-    ]
-    side.python(trial.base, *calls)
+    )
+
+
+def compacted(trial, side):
+    if not side.do_if_known("compact", trial.base):
+        raise Refused("no such command")
 
 
 def rolled_back(trial, side):
     trial.kill(side)
-    trial.do_or_refuse = side.command("rollback", trial.base)
-    if trial.do_or_refuse.returncode == 2:
+    if not side.do_if_known("rollback", trial.base):
         raise Refused("no such command")
 
 
-def compacted(trial, side):
-    if side.command("compact", trial.base).returncode == 2:
-        raise Refused("no such command")
-
-
-def damaged(trial, side):
-    """A file whose content is damaged, and `repair`, which removes it."""
+def repaired(trial, side):
+    """Damage the content of a file, which `repair` removes."""
     side.python(trial.base, trial.put("victim", "unmistakable" * 50))
     data = trial.base.with_suffix(".data")
-    content = data.read_bytes()
-    data.write_bytes(content.replace(b"unmistakable", b"unmistekable", 1))
+    data.write_bytes(data.read_bytes().replace(b"unmistakable", b"unmistekable", 1))
     if side.command("repair", "--apply", trial.base).returncode == 2:
         raise Refused("no such command")
     trial.delete("victim")
     for removed in trial.folder.glob("store.removed*"):
         removed.unlink()
-
-
-# --- data sets ---------------------------------------------------------------------------------
 
 
 def dataset(*more):
@@ -241,39 +375,52 @@ def added(make):
     """Return a step that adds a container, made by `make`, to the data set."""
 
     def step(trial, side):
-        base, trial.base = trial.base, trial.folder.parent / f"{side.name} added" / "store"
-        shutil.rmtree(trial.base.parent, ignore_errors=True)
-        trial.base.parent.mkdir()
+        base, trial.base = trial.base, trial.folder / "added"
         make(trial, side)
         side.do("dataset", "add", base, trial.base)
+        for path in trial.folder.glob("added.*"):
+            path.unlink()
         trial.base = base
 
     return step
 
 
-def dataset_compacted(trial, side):
-    side.python(trial.base, trial.put("a/1", "replaced"), trial.delete("b/2"))
-    side.do("dataset", "compact", trial.base)
-    side.do("dataset", "vacuum", trial.base)
+def records(*arguments):
+    """Return what makes a store, a queue or a ring buffer by a command, and fills it."""
+
+    def make(trial, side):
+        group, create, *options = arguments
+        if not side.do_if_known(group, create, trial.base, *options):
+            raise Refused("no such command")
+        trial.change(side)
+
+    return make
 
 
-COLUMNS = {"columns": {"lang": "string", "score": "int64"}}
+QUEUE = {"kind": Records, "verbs": ("queue", "push", "pop")}
+RING = {"kind": Records, "verbs": ("ring", "push", "pop")}
+STORE = {"kind": Records, "verbs": ("store", "put", "rm")}
 FEATURES = [
-    Feature("container, plain", container()),
-    Feature("container, append-only", container(ao=True), "ordered"),
-    Feature("container, classic", container(classic=True), "classic"),
-    Feature("container, classic and append-only", container(classic=True, ao=True), "ordered", "classic"),
-    Feature("MurmurHash3 index", container(htalgo=3)),
-    Feature("modes, owners, holes, odd names", container(described)),
-    Feature("columns", container(typed, **COLUMNS)),
-    Feature("compressed contents", container(compress="zstd")),
-    Feature("chains of inodes", container(overwritten)),
-    Feature("after `compact`", container(compacted)),
-    Feature("after `rollback`", container(rolled_back)),
-    Feature("after `repair`", container(damaged)),
-    Feature("ISZ, HAVEDUPS", container(isz=256, havedups=True)),
-    Feature("data set", dataset(), "whole"),
-    Feature("data set after compaction and vacuum", dataset(dataset_compacted), "whole"),
-    Feature("data set with columns", dataset(added(container(typed, **COLUMNS))), "whole"),
-    Feature("data set, compressed", dataset(added(container(compress="zstd"))), "whole"),
-]
+    Feature("container, plain", "0.1", container()),
+    Feature("container, append-only", "0.1", container(ao=True), ordered=True),
+    Feature("container, classic", "0.1", container(classic=True), classic=True),
+    Feature("container, classic and append-only", "0.1", container(classic=True, ao=True),
+            ordered=True, classic=True),
+    Feature("index with MurmurHash3", "0.1", container(htalgo=3)),
+    Feature("modes, owners, holes, odd names", "0.1", container(described)),
+    Feature("files of many pieces (INCHAIN)", "0.2", container(overwritten)),
+    Feature("columns", "0.2", container(typed, **COLUMNS)),
+    Feature("compressed contents", "0.2", container(compress="zstd")),
+    Feature("after `compact`", "0.2", container(compacted)),
+    Feature("after `rollback` (CUTID)", "0.2", container(rolled_back)),
+    Feature("after `repair` (CUTID)", "0.2", container(repaired)),
+    Feature("`create --isz --havedups`", "0.2", container(isz=256, havedups=True)),
+    Feature("data set", "0.1", dataset(), Dataset),
+    Feature("data set, compacted", "0.1", dataset(Dataset.change, Dataset.compact), Dataset),
+    Feature("data set with columns", "0.2", dataset(added(container(typed, **COLUMNS))), Dataset),
+    Feature("data set, compressed", "0.2", dataset(added(container(compress="zstd"))), Dataset),
+    Feature("message store", "0.2", records("store", "create", "--kind=message"), **STORE),
+    Feature("LogStore", "0.2", records("store", "create", "--kind=log"), **STORE),
+    Feature("LedgerQ queue", "0.2", records("queue", "create"), **QUEUE),
+    Feature("Ring Page buffer", "0.2", records("ring", "create"), **RING),
+]  # fmt: skip

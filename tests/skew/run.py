@@ -6,10 +6,10 @@
     --only   only features whose title contains the text
     --write  put the results into the table of docs/versions.md, in the column of this revision
 
-For each feature of the formats one version makes the files, and both then write, read, list, verify,
-mount, append, delete, rename, compact and reindex them in turns. After each step each version must
-read what a model has. What the older version cannot read it must refuse: one line, exit status 1,
-no byte changed. The newer version must read everything at the end.
+For each feature of the formats one version makes the files, and both then write, read, list,
+verify, mount, append, delete, rename, compact and reindex them in turns. After each step each
+version must read what a model has. What the older version cannot read it must refuse: one line,
+exit status 1, no byte changed. The newer version must read everything at the end.
 
 The wheels and environments are in build/skew and are kept. Spark is left out: it reads and writes
 through the same containers and data sets.
@@ -21,83 +21,41 @@ import subprocess
 import sys
 import tomllib
 
-from features import FEATURES, MOUNTS, Trial
+from features import FEATURES, MOUNTS
 from sides import PLACE, ROOT, Failed, Refused, Side, git
 
 PAGE = ROOT / "docs/versions.md"
-DERIVED = (".idx", ".time", ".cat", ".names", ".cols")
-
-
-def commands(trial):
-    """Return the commands that a version refuses for a store that it cannot read."""
-    base, name = trial.base, next(iter(trial.files))
-    for arguments in (["ls"], ["cat", name], ["stat", name], ["verify"], ["put", "new"],
-                      ["rm", name], ["mv", name, "moved"]):  # fmt: skip
-        yield [arguments[0], base, *arguments[1:]]
-    yield ["unpack", base, trial.folder.parent / "unpacked"]
-    if "whole" not in trial.feature.words:
-        yield from (["append", base, name], ["reindex", base])
-    if MOUNTS:
-        (trial.folder / "mnt").mkdir(exist_ok=True)
-        yield ["mount", base, trial.folder / "mnt"]
-
-
-def without_derived(trial, side):
-    """Lose what can be rebuilt, and rebuild it."""
-    for path in trial.folder.rglob("*"):
-        if path.suffix in DERIVED:
-            path.unlink()
-    side.python(trial.base, read=True)
-    side.do("reindex", trial.base)
-
-
-def mounted(trial, side):
-    trial.mount(side, writes=not {"ordered", "whole"} & set(trial.feature.words))
-
-
-def compacted(trial, side):
-    """Compact; a version that has no such command leaves the files as they are."""
-    whole = ["dataset"] if "whole" in trial.feature.words else []
-    done = side.command(*whole, "compact", trial.base)
-    if done.returncode == 1:
-        raise Failed(f"{side.name}: compact: {done.stderr.decode()}")
-
-
-STEPS = {
-    "change": Trial.change,
-    "change again": Trial.change,
-    "kill": Trial.kill,
-    "mount": mounted,
-    "rebuild": without_derived,
-    "compact": compacted,
-    "change at last": Trial.change,
-}
 
 
 def turns(trial, first, second):
-    """Let both versions take turns; return what the older one does with the files.
+    """Let both versions take turns; return what the older one does, and a note.
 
-    ->  "reads and writes", or "refuses", with the step of the newer one behind which it does
+    The newer one may use, in a step, what the older one refuses from then on.
     """
     old, new = (first, second) if first.name == "old" else (second, first)
-    for name, step in STEPS.items():
-        if (name == "mount" and not MOUNTS) or (name == "kill" and "whole" in trial.feature.words):
-            continue
+    for step in trial.steps:
         for side in (first, second):
-            step(trial, side)
+            files = dict(trial.files)
+            try:
+                getattr(trial, step)(side)
+            except Refused as refusal:
+                if side is new:
+                    raise
+                trial.files = files
+                return "reads, does not write", str(refusal)
             trial.check(new)
             try:
                 trial.check(old)
             except Refused as refusal:
                 if side is old:
                     raise Failed(f"old refuses what it has written: {refusal}") from None
-                return "refuses", name
+                return f"until the newer one has done `{step}`", trial.refused(old)
     return "reads and writes", ""
 
 
 def judge(feature, maker, other):
-    """Make a feature's files by one version and work on them by both; return what the old one does."""
-    trial = Trial(PLACE / "files" / f"{maker.name}", feature)
+    """Make the files of a feature by one version, take turns; return as `turns`."""
+    trial = feature.kind(feature, PLACE / "files" / maker.name)
     old, new = (maker, other) if maker.name == "old" else (other, maker)
     try:
         feature.make(trial, maker)
@@ -106,17 +64,15 @@ def judge(feature, maker, other):
             raise
         return "cannot make them", str(refusal)
     trial.check(new)
-    verdict, note = "refuses", ""
     try:
         trial.check(old)
     except Refused:
-        pass
+        verdict, note = "refuses", trial.refused(old)
+        verdict += trial.unread(old)
+        trial.check(new)
+        trial.change(new)
     else:
         verdict, note = turns(trial, other, maker)
-    if verdict == "refuses":
-        reason = trial.refuses(old, commands(trial))
-        note = f"after {note}: {reason}" if note else reason
-        trial.change(new)
     trial.check(new)
     return verdict, note
 

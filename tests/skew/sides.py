@@ -1,4 +1,4 @@
-"""One installed version of winkfs: its wheel, its virtual environment, and what it does to files."""
+"""One version of winkfs: its wheel, its virtual environment, its commands and calls."""
 
 import hashlib
 import json
@@ -51,7 +51,11 @@ class Side:
             pip = [bin / "python", "-m", "pip", "-q", "--disable-pip-version-check"]
             subprocess.run([*pip, "wheel", "--no-deps", "-w", place, source], check=True)
             (wheel,) = place.glob("winkfs-*.whl")
-            extra = "[compress]" if b"\ncompress = " in git("show", f"{revision}:pyproject.toml") else ""
+            extra = (
+                "[compress]"
+                if b"\ncompress = " in git("show", f"{revision}:pyproject.toml")
+                else ""
+            )
             subprocess.run([*pip, "install", f"{wheel}{extra}"], check=True)
             shutil.rmtree(source)
             mark.write_text(revision)
@@ -75,6 +79,11 @@ class Side:
             raise Failed(f"{self.name}: winkfs {' '.join(map(str, arguments))}: exit status "
                          f"{done.returncode}: {(done.stdout + done.stderr).decode()}")  # fmt: skip
         return done.stdout
+
+    def do_if_known(self, *arguments):
+        """Run a command that must succeed; return False if this version has no such command."""
+        done = self.command(arguments[0], "--help")
+        return done.returncode == 0 and (self.do(*arguments), True)[1]
 
     def python(self, base, *calls, create=None, kill=False, read=False):
         """Carry out calls of a writing handle, then read all; raise Refused if it is refused."""
@@ -110,7 +119,7 @@ class Side:
 
 
 def abort_file(mount):
-    """Return the file of the kernel that ends the connection of a mount, without asking the mount."""
+    """Return the file of the kernel that ends a mount without asking its server."""
     control = Path("/sys/fs/fuse/connections")
     if not any(control.glob("*")):
         subprocess.run(["mount", "-t", "fusectl", "fusectl", control])

@@ -1,7 +1,8 @@
 """What a manifest says: of a shard, and of one generation. As JSON, with a checksum.
 
     format      "winkfs-dataset"
-    version     1; a reader refuses a higher one
+    version     2 if a record has columns or compress, which writers of 1 leave out of checkpoints;
+                else 1. A reader refuses a higher one
     generation  number of the manifest, as in its name
     time_ns     of the commit, nanoseconds since the epoch; later than that of the one before
     operation   create, append, overwrite, compact, rebalance, vacuum
@@ -32,7 +33,8 @@ from winkfs.container.ondisk.typed import parse_schema
 from winkfs.names import to_bytes
 
 FORMAT: Final = "winkfs-dataset"
-VERSION: Final = 1
+PLAIN_VERSION: Final = 1  # of manifests whose records have none of LATER
+VERSION: Final = 2
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 NAME: Final = 256  # bytes of the longest first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
@@ -59,6 +61,7 @@ class ShardRecord:
     columns     of the user, as `ondisk.typed` has them: "lang:string score:float64"
     compress    what its new content would be compressed with, "zstd:9"; "": nothing, or an older
                 version wrote this. Says nothing of what is there: two records may differ in it
+    unknown     fields of later versions, which are written back
     """
 
     path: str
@@ -76,14 +79,14 @@ class ShardRecord:
     rank: Rank = (0, 0)
     columns: str = ""
     compress: str = field(default="", compare=False)
+    unknown: dict[str, Any] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON; fields of later versions are passed over.
-
-        raises  KeyError, TypeError, ValueError
-        """
+        """From JSON. Raises KeyError, TypeError, ValueError."""
         known = {name: values[name] for name in RECORD_FIELDS if name in values}
+        if len(known) < len(values):
+            known["unknown"] = {name: values[name] for name in values if name not in known}
         generation, place = known["rank"]
         known["rank"] = (generation, place)
         made = cls(**known)
@@ -128,7 +131,8 @@ class ShardRecord:
         return to_bytes(self.first), to_bytes(self.last)
 
 
-RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord)]
+RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord) if f.name != "unknown"]
+LATER: Final = ("columns", "compress")  # fields that writers of PLAIN_VERSION do not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,10 @@ class Manifest:
         """Whether it changes no file that can be seen: a stream has nothing to tell of it."""
         return self.operation in REWRITES
 
+    @property
+    def _checkpointed(self) -> tuple[ShardRecord, ...]:
+        return () if self.checkpoint is None else self.checkpoint.shards
+
     def apply(self, before: State) -> State:
         """-> what holds after it. Raises FormatError where it does not follow `before`."""
         if self.generation != before.generation + 1 or self.time_ns <= before.time_ns:
@@ -197,7 +205,10 @@ class Manifest:
         )  # fmt: skip
 
     def encode(self) -> bytes:
-        values = {"format": FORMAT, "version": VERSION} | _plain(self)
+        version = PLAIN_VERSION
+        if any(r.columns or r.compress for r in (*self.added, *self._checkpointed)):
+            version = VERSION
+        values = {"format": FORMAT, "version": version} | _plain(self)
         text = json.dumps(values, separators=(",", ":"))[:-1].encode()
         return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
 
@@ -281,10 +292,10 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
 
 def _values(record: ShardRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in RECORD_FIELDS}
-    for later in ("columns", "compress"):  # as manifests were before there were any
+    for later in LATER:  # as manifests were before there were any
         if not values[later]:
             del values[later]
-    return values
+    return values | (record.unknown or {})
 
 
 def union(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
