@@ -19,7 +19,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-ledgerq test-broker wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -63,6 +63,9 @@ test-ledgerq: $(VENV)/.ready-test ## winkfs and LedgerQ on one queue: LEDGERQ=FO
 
 test-versions: ## the tests with each Python here, with the lowest dependencies, and bare (VERSIONS='3.13 bare')
 	@python3 -m scripts.versions $(VERSIONS)
+
+test-skew: ## the release before and this clone take turns on the same files (OLD=REV: another commit; WRITE=1)
+	@$(IN_MEMORY) python3 tests/skew/run.py $(if $(OLD),--old $(OLD)) $(if $(WRITE),--write)
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)

@@ -4,8 +4,9 @@
      "kill": bool, "read": bool}
 
 The calls are those of a handle that is open for writing; with "kill" the process is killed behind
-them, before the handle is closed. The result has "files" if "read": {name: [content, attributes]},
-or "refused": the error. Bytes are {"bytes": text in Latin-1}.
+them, before the handle is closed. If "read", the result has "files": {name: [content, attributes]},
+and "problems" of verify. If the store is refused, it has "refused": the error. Bytes are {"bytes":
+text in Latin-1}.
 """
 
 import json
@@ -57,7 +58,9 @@ def work(request):
                 getattr(store, method)(*map(decode, arguments), **options)
             if request["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
-    return {"files": files(base) if request["read"] else None}
+    if not request["read"]:
+        return {}
+    return {"files": files(base), "problems": winkfs.verify(base).problems}
 
 
 try:

@@ -16,15 +16,20 @@ through the same containers and data sets.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import page
 from features import FEATURES, MOUNTS
-from sides import PLACE, ROOT, Failed, Refused, Side, git
+from sides import ROOT, Failed, Refused, Side, git
 
-PAGE = ROOT / "docs/versions.md"
+FAULT = "FAULT"
 
 
 def turns(trial, first, second):
@@ -53,9 +58,9 @@ def turns(trial, first, second):
     return "reads and writes", ""
 
 
-def judge(feature, maker, other):
+def judge(feature, folder, maker, other):
     """Make the files of a feature by one version, take turns; return as `turns`."""
-    trial = feature.kind(feature, PLACE / "files" / maker.name)
+    trial = feature.kind(feature, folder)
     old, new = (maker, other) if maker.name == "old" else (other, maker)
     try:
         feature.make(trial, maker)
@@ -77,6 +82,24 @@ def judge(feature, maker, other):
     return verdict, note
 
 
+def trials(old, new, only):
+    """Yield the feature, the name of the maker, the verdict and a note of each trial, in order."""
+
+    def run(trial):
+        feature, maker, other = trial
+        with TemporaryDirectory(prefix="winkfs-skew-") as folder:
+            try:
+                return judge(feature, Path(folder, "files"), maker, other)
+            except (Failed, Refused, OSError) as fault:
+                return FAULT, str(fault)
+
+    pairs = ((new, old), (old, new))
+    todo = [(feature, *pair) for feature in FEATURES if only in feature.title for pair in pairs]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (feature, maker, _), (verdict, note) in zip(todo, pool.map(run, todo), strict=True):
+            yield feature, maker.name, verdict, note
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--old")
@@ -91,18 +114,16 @@ def main():
     print(f"new: {working[:12]}, {new.do('--version').decode().strip()}", flush=True)
     if not MOUNTS:
         print("mounts are left out: there is no /dev/fuse")
-    cells, faults = {}, 0
-    for feature in FEATURES:
-        if options.only not in feature.title:
-            continue
-        for maker, other in ((new, old), (old, new)):
-            try:
-                verdict, note = judge(feature, maker, other)
-            except (Failed, Refused, OSError) as fault:
-                verdict, note, faults = "FAULT", str(fault), faults + 1
-            print(f"{feature.title:36} made by {maker.name}: {verdict:18} {note}", flush=True)
-            cells.setdefault(feature.title, []).append(verdict)
-    return int(faults > 0)
+    cells, faults = {maker: {} for maker in page.TABLES}, []
+    for feature, maker, verdict, note in trials(old, new, options.only):
+        print(f"{feature.title:36} made by {maker}: {verdict:18} {note}", flush=True)
+        cells[maker][feature.title] = verdict
+        if verdict == FAULT:
+            faults.append(f"{feature.title}, made by {maker}: {note}")
+    if not faults:
+        faults = page.compare(label, cells, FEATURES, options.write)
+    print(*faults, f"{len(faults)} faults", sep="\n")
+    return int(bool(faults))
 
 
 def chosen(given):

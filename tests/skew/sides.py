@@ -86,7 +86,10 @@ class Side:
         return done.returncode == 0 and (self.do(*arguments), True)[1]
 
     def python(self, base, *calls, create=None, kill=False, read=False):
-        """Carry out calls of a writing handle, then read all; raise Refused if it is refused."""
+        """Carry out calls of a writing handle, then read and verify all; return the files.
+
+        raises  Refused if this version refuses the store
+        """
         request = {"base": str(base), "create": create, "calls": calls, "kill": kill, "read": read}
         agent = Path(__file__).with_name("agent.py")
         done = subprocess.run([self.bin / "python", agent], input=json.dumps(request).encode(),
@@ -98,7 +101,9 @@ class Side:
         result = json.loads(done.stdout)
         if "refused" in result:
             raise Refused(result["refused"])
-        return result["files"]
+        if result.get("problems"):
+            raise Failed(f"{self.name}: verify: {'; '.join(result['problems'][:3])}")
+        return result.get("files")
 
     @contextmanager
     def mounted(self, base, *options):
