@@ -3,7 +3,7 @@
     python packaging/test_wheel.py WHEEL [ARGUMENTS OF PYTEST]
 
 The wheel is installed into a new virtual environment, and the tests run in a copy without sources:
-both in a temporary folder. It needs no compiler, no libfuse, no git; without /dev/fuse, or without
+both in a temporary folder. The tests are those of the checkout, so the wheel has to be of its sources. It needs no compiler, no libfuse, no git; without /dev/fuse, or without
 the right to mount, the mount is skipped.
 """
 

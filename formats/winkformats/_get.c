@@ -204,11 +204,12 @@ static int64_t position(const Cells *c, uint64_t s)
 static Py_ssize_t key_of(PyObject *given, char *room, Bytes *key)
 {
     Py_ssize_t n;
-    if (PyBytes_Check(given)) {
+    bool plain = PyUnicode_CheckExact(given); /* asked first: it takes no call */
+    if (!plain && PyBytes_Check(given)) {
         *key = (Bytes)PyBytes_AS_STRING(given);
         return PyBytes_GET_SIZE(given);
     }
-    const char *name = PyUnicode_Check(given) ? PyUnicode_AsUTF8AndSize(given, &n) : NULL;
+    const char *name = plain || PyUnicode_Check(given) ? PyUnicode_AsUTF8AndSize(given, &n) : NULL;
     if (!name || n > PLAIN - 3) {
         PyErr_Clear(); /* of bytes that are no UTF-8 */
         return -1;
@@ -236,7 +237,7 @@ static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_
     Py_ssize_t key_len = key_of(args[0], room, &key);
     if (key_len < 0)
         Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(r->doubts); i++) {
+    for (Py_ssize_t i = 0, n = PyTuple_GET_SIZE(r->doubts); i < n; i++) {
         Py_ssize_t some = PyObject_Size(PyTuple_GET_ITEM(r->doubts, i));
         if (some < 0)
             return NULL;
