@@ -64,7 +64,7 @@ test-ledgerq: $(VENV)/.ready-test ## winkfs and LedgerQ on one queue: LEDGERQ=FO
 test-versions: ## the tests with each Python here, with the lowest dependencies, and bare (VERSIONS='3.13 bare')
 	@python3 -m scripts.versions $(VERSIONS)
 
-test-skew: ## the release before and this clone take turns on the same files (OLD=REV: another commit; WRITE=1)
+test-skew: system-run ## the release before and this clone take turns on the same files (OLD=REV: another commit; WRITE=1)
 	@$(IN_MEMORY) python3 tests/skew/run.py $(if $(OLD),--old $(OLD)) $(if $(WRITE),--write)
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')

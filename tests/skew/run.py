@@ -26,10 +26,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import page
-from features import FEATURES, MOUNTS
+from features import FEATURES, MOUNTS, Container, Dataset, container, dataset
 from sides import ROOT, Failed, Refused, Side, git
 
 FAULT = "FAULT"
+PLAIN = {Container: container(), Dataset: dataset()}  # stores without further features
 
 
 def turns(trial, first, second):
@@ -67,7 +68,12 @@ def judge(feature, folder, maker, other):
     except Refused as refusal:
         if maker is new:
             raise
-        return "cannot make them", str(refusal)
+        if not feature.later:
+            return "cannot make them", str(refusal)
+        trial = feature.kind(feature, folder)
+        PLAIN[feature.kind](trial, old)
+        for step in feature.later:
+            step(trial, new)
     trial.check(new)
     try:
         trial.check(old)
