@@ -366,7 +366,7 @@ def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
 
 def test_manifest_of_a_later_version_is_refused(root: str) -> None:
     datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: values.update(version=3))
+    datasets.forge(root, 1, lambda values: values.update(version=2))
     with pytest.raises(ValueError, match="update winkfs"):
         winkfs.open(root)
 

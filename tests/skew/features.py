@@ -183,15 +183,11 @@ class Container:
         name = next(iter(self.files))
         commands = [["ls"], ["cat", name], ["stat", name], ["put", "new"], ["append", name],
                     ["rm", name], ["mv", name, "moved"], ["reindex"], ["verify"],
-                    *self.reading()]  # fmt: skip
-        return [[command, self.base, *rest] for command, *rest in commands]
-
-    def reading(self):
-        """Return the commands that need all files."""
-        yield ["unpack", self.folder.parent / "unpacked"]
+                    ["unpack", self.folder.parent / "unpacked"]]  # fmt: skip
         if MOUNTS:
             (self.folder / "mnt").mkdir(exist_ok=True)
-            yield ["mount", self.folder / "mnt"]
+            commands.append(["mount", self.folder / "mnt"])
+        return [[command, self.base, *rest] for command, *rest in commands]
 
     def unread(self, side):
         """Return what a version that does not read the files does to them all the same."""
@@ -234,9 +230,28 @@ class Dataset(Container):
         side.do("dataset", "vacuum", "--older-than", "0", self.base)
 
     def commands(self):
-        return [[command, self.base, *rest] for command, *rest in (["ls"], *self.reading())]
+        unpack = ["unpack", self.base, self.folder.parent / "unpacked"]
+        return [["ls", self.base], ["verify", self.base], unpack]
 
     def unread(self, side):
+        return self.mounted_part(side) + self.committed(side)
+
+    def mounted_part(self, side):
+        """Hold that a mount is refused, or names on stderr what it does not show."""
+        if not MOUNTS:
+            return ""
+        mount = self.folder / "mnt"
+        mount.mkdir(exist_ok=True)
+        done = side.command("mount", self.base, mount)
+        if done.returncode == 1:
+            return ""
+        side.do("umount", mount)
+        if b"files are not shown" not in done.stderr:
+            raise Failed(f"{side.name} mounts what it cannot read: {done.stderr.decode()!r}")
+        return ", mounts a part"
+
+    def committed(self, side):
+        """Commit without reading what is there."""
         files = dict(self.files)
         try:
             self.commits(side)
@@ -244,7 +259,7 @@ class Dataset(Container):
             self.files = files
             return ""
         side.do("dataset", "vacuum", "--older-than", "0", self.base)
-        return ", but commits"
+        return ", commits"
 
 
 class Records(Container):

@@ -1,8 +1,8 @@
 """What a manifest says: of a shard, and of one generation. As JSON, with a checksum.
 
     format      "winkfs-dataset"
-    version     2 if a record has columns or compress, which writers of 1 leave out of checkpoints;
-                else 1. A reader refuses a higher one
+    version     1.1 if a record has columns or compress, which writers that know only 1 leave out
+                of checkpoints; else 1. A reader refuses a higher one
     generation  number of the manifest, as in its name
     time_ns     of the commit, nanoseconds since the epoch; later than that of the one before
     operation   create, append, overwrite, compact, rebalance, vacuum
@@ -34,7 +34,7 @@ from winkfs.names import to_bytes
 
 FORMAT: Final = "winkfs-dataset"
 PLAIN_VERSION: Final = 1  # of manifests whose records have none of LATER
-VERSION: Final = 2
+VERSION: Final = 1.1
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 NAME: Final = 256  # bytes of the longest first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
@@ -205,7 +205,7 @@ class Manifest:
         )  # fmt: skip
 
     def encode(self) -> bytes:
-        version = PLAIN_VERSION
+        version: float = PLAIN_VERSION
         if any(r.columns or r.compress for r in (*self.added, *self._checkpointed)):
             version = VERSION
         values = {"format": FORMAT, "version": version} | _plain(self)
