@@ -3,8 +3,9 @@
     python packaging/test_wheel.py WHEEL [ARGUMENTS OF PYTEST]
 
 The wheel is installed into a new virtual environment, and the tests run in a copy without sources:
-both in a temporary folder. The tests are those of the checkout, so the wheel has to be of its sources. It needs no compiler, no libfuse, no git; without /dev/fuse, or without
-the right to mount, the mount is skipped.
+both in a temporary folder. The tests are those of this checkout, of whose sources the wheel has to
+be. It needs no compiler, no libfuse, no git; without /dev/fuse, or without the right to mount, the
+mount is skipped.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -40,3 +41,13 @@ def test_the_pythons_that_are_tested_are_those_that_are_named(settings: dict[str
     named = [one for one in settings["project"]["classifiers"] if one.startswith(prefix)]
     assert named == [prefix + one.removeprefix("3.") for one in versions.PYTHONS]
     assert settings["project"]["requires-python"] == f">={versions.PYTHONS[0]}"
+
+
+def test_the_tools_of_development_have_one_version(settings: dict[str, Any]) -> None:
+    pinned = re.findall(
+        r"^([\w-]+)==[\w.]+$", (ROOT / "packaging/constraints-dev.txt").read_text(), re.MULTILINE
+    )
+    tools = [
+        re.split(r"\W*>", one)[0] for one in settings["project"]["optional-dependencies"]["dev"]
+    ]
+    assert set(tools) - {"winkfs[all]"} <= set(pinned)
