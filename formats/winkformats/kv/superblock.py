@@ -266,8 +266,8 @@ class Superblock(dict[str, int]):
             name = INCOMPAT_BITS.get(bit, "unknown")
             newer = f"winkfs {value_text(self[WRITER])}" if WRITER in self else "a newer version"
             raise FormatError(
-                f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot read: "
-                f"install {newer}"
+                f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot "
+                f"read: install {newer}"
             )
 
 
