@@ -19,8 +19,6 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.paths import locate
-from winkformats.disk.storage import Directory
 from winkfs.archive.items import (
     EXECUTABLE,
     LARGE,
@@ -51,17 +49,16 @@ from winkfs.archive.update import (
     said_of,
     same_content,
 )
-from winkfs.container.container import Container, create
+from winkfs.container.building import building
+from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.datafile import give_name
 from winkfs.container.entry import SparseReader
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import FileType, default_mode
-from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.writemany import Gatherer, Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
+from winkfs.names import DATA, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED
 
 SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
@@ -180,7 +177,7 @@ def pack(
                 container.abort()
                 raise
     else:
-        with _partial(target, ao=ao, classic=classic, compress=compress) as container:
+        with building(target, ao=ao, classic=classic, compress=compress) as container:
             if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
                 left_out, own = excluder(exclude), OwnFiles(target)
                 container.engine.learn(*_samples(os.fspath(source), target, own, left_out))
@@ -280,66 +277,6 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
         raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
     if compress is not None:
         container.engine.set_compression(level_of(compress))
-
-
-@contextlib.contextmanager
-def _partial(base: str, *, ao: bool, classic: bool, compress: str | None) -> Iterator[Container]:
-    """A new container under another name, which becomes `base` when the block ends well.
-
-    The lock of `base` is held meanwhile: nobody makes a container of that name in between.
-    """
-    lock, partial = WriterLock(base), base + PARTIAL
-    directory, name = locate(base)
-    try:
-        if directory.exists(name + DATA):
-            raise FileExists("was made by somebody else meanwhile", base)
-        _remove(partial)
-        try:
-            container = create(partial, ao=ao, classic=classic, compress=compress)
-            try:
-                yield container
-            except BaseException:
-                with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
-                    container.abort()
-                raise
-            container.close()
-            try:
-                _rename(directory, name + PARTIAL, name)
-            except FileExistsError:
-                raise FileExists("was made by somebody else meanwhile", base) from None
-        except BaseException:
-            _remove(partial)
-            raise
-    finally:
-        directory.unlink(name + LOCK)  # before the next one can take it
-        lock.release()
-
-
-def _remove(base: str) -> None:
-    """Delete the files of a container, if there are any. Raises Locked while it is written."""
-    lock = WriterLock(base)
-    directory, name = locate(base)
-    try:
-        for suffix in SUFFIXES:
-            directory.unlink(name + suffix)
-    finally:
-        lock.release()
-
-
-def _rename(directory: Directory, partial: str, name: str) -> None:
-    """Give the files their names: the data file last, for with it the container is there.
-
-    raises  FileExistsError: it was made meanwhile, by a program that knows no locks
-    """
-    for suffix in DERIVED:
-        if directory.exists(partial + suffix):
-            directory.rename(partial + suffix, name + suffix)
-        else:
-            directory.unlink(name + suffix)  # of an earlier container of that name
-    give_name(directory, partial + DATA, name + DATA)
-    for suffix in (DATA, LOCK):
-        directory.unlink(partial + suffix)
-    directory.sync()
 
 
 class Packer:

@@ -23,7 +23,8 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, read_superblock
-from winkfs.container.container import Container, create
+from winkfs.container.building import building
+from winkfs.container.container import Container
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.compressed import word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
@@ -77,6 +78,7 @@ def salvage(
     contid    CONTID of the container, where nothing tells it any more
     progress  called with the number of bytes done since the last call
     raises    NoSuchFile; FileExists (out); FormatError where nothing says how to read it; OSError
+    OUT gets its name when it is whole: see `building`.
     cost      two passes over the file; memory: as `reindex`, and 8 bytes an entry
     """
     path = _data_file(os.fspath(file))
@@ -88,7 +90,7 @@ def salvage(
         target = base_of(out)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
         settings["compress"] = word_of(source.engine.store.frames.level) or None
-        with create(target, ao=source.ao, **settings) as made:
+        with building(target, ao=source.ao, **settings) as made:
             found.problems += source.notes
             _copy(source, made, found, progress)
             if not source.ao:

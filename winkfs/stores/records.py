@@ -10,6 +10,7 @@ work on them through `Reader`. `winkfs store` calls the rest.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 from abc import abstractmethod
@@ -21,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64
-from winkformats.disk.paths import directory_of
+from winkformats.disk.paths import directory_of, is_directory, locate
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import EPOCH, MICROSECOND
-from winkfs.errors import FormatError, NoSuchFile, ReadOnly
-from winkfs.names import Name, to_str
+from winkfs.errors import FileExists, FormatError, NoSuchFile, ReadOnly
+from winkfs.names import PARTIAL, Name, to_str
 from winkfs.reader import Problem, Reader
+from winkfs.stores.kinds import refuse_other
 from winkfs.units import MICRO, NANO
 
 Progress = Callable[[int], None]
@@ -39,6 +41,29 @@ MUCH = 4 << 20  # bytes of their bodies, about
 OF_KIND: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int64": int, "string": str, "timestamp": lambda ns: EPOCH + ns // MICRO * MICROSECOND,
 }  # fmt: skip
+
+
+@contextlib.contextmanager
+def building(target: str, kind: str) -> Iterator[str]:
+    """Have a new store of a kind made as TARGET.partial, the folder yielded, which becomes `target`
+    when the block ends well.
+
+    raises  FileExists where something is in the target; OSError
+    What a killed run has left as TARGET.partial is replaced.
+    """
+    refuse_other(target, kind)
+    directory, name = locate(target.rstrip("/"))
+    if directory.exists(name) and not (is_directory(target) and not directory_of(target).list()):
+        raise FileExists("is not empty: a store needs a directory of its own", target)
+    made = name + PARTIAL
+    directory.remove_tree(made)
+    try:
+        yield target.rstrip("/") + PARTIAL
+        directory.rename(made, name)
+    except BaseException:
+        directory.remove_tree(made)
+        raise
+    directory.sync()
 
 
 class Row(NamedTuple):

@@ -22,7 +22,7 @@ from winkfs.names import Name
 from winkfs.stores.logstore.compact import usage
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.store import LogStore
-from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches
+from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches, building
 
 ID: Final = re.compile(r"[1-9][0-9]{0,9}")
 ROWS: Final = 1 << 14  # made at a time
@@ -251,9 +251,16 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
             "file_bits": layout.file_bits,
             "generation_bits": layout.generation_bits,
         }
-        with LogStore.create(
-            target, file_size=layout.largest, cutoff=layout.cutoff, save_every=layout.every, **bits
-        ) as made:
+        with (
+            building(target, "log store") as folder,
+            LogStore.create(
+                folder,
+                file_size=layout.largest,
+                cutoff=layout.cutoff,
+                save_every=layout.every,
+                **bits,
+            ) as made,
+        ):
             report = _copy(log, made)
         return report | {"problems": log.problems}
     finally:

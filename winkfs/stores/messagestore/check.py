@@ -16,7 +16,7 @@ from winkformats.messagestore.segment import Message
 from winkfs.container.verify import Report
 from winkfs.stores.messagestore.recovery import Segment, listed, load, neutral
 from winkfs.stores.messagestore.store import MessageStore, create
-from winkfs.stores.records import Progress
+from winkfs.stores.records import Progress, building
 
 PIECE: Final = 1 << 20  # bytes looked through at a time for the next record
 LONGEST: Final = 64 << 20  # bytes of a record that is looked for
@@ -79,35 +79,38 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
     directory = directory_of(path)
     state = load(directory, problems.append, removed=True)
     recorded = state.recorded.numbers if state.recorded else set()
-    create(target, checksums=state.checksums)
     saved = taken = lost = 0
-    with MessageStore(target, "a") as into:
-        for number, segment in listed(directory).items():
-            with directory.open(segment.name, follow=False) as storage, neutral(storage):
-                messages, bad = everything(segment, storage)
-                lost += bad
-                for message in messages:
-                    place = state.index.get(message.msg_id)
-                    known = state.generation or number in recorded
-                    if place is None and known and not problems:
-                        continue  # it was removed
-                    if place is not None and place[:2] != (number, message.offset):
-                        continue
-                    data = storage.read(message.offset, message.size)
-                    try:
-                        _, body = segment.version.decode(data, file="", offset=message.offset)
-                    except CorruptError:
-                        lost += message.size
-                        continue
-                    if message.msg_id in into:
-                        continue
-                    for _ in range(1 if place is None else place.refs):
-                        into.write(message.msg_id, body)
-                    saved += 1
-                    taken += len(body)
-            if progress is not None:
-                progress(segment.size)
-        missing = sum(int((~into.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows())
+    with building(target, "message store") as made:
+        create(made, checksums=state.checksums)
+        with MessageStore(made, "a") as into:
+            for number, segment in listed(directory).items():
+                with directory.open(segment.name, follow=False) as storage, neutral(storage):
+                    messages, bad = everything(segment, storage)
+                    lost += bad
+                    for message in messages:
+                        place = state.index.get(message.msg_id)
+                        known = state.generation or number in recorded
+                        if place is None and known and not problems:
+                            continue  # it was removed
+                        if place is not None and place[:2] != (number, message.offset):
+                            continue
+                        data = storage.read(message.offset, message.size)
+                        try:
+                            _, body = segment.version.decode(data, file="", offset=message.offset)
+                        except CorruptError:
+                            lost += message.size
+                            continue
+                        if message.msg_id in into:
+                            continue
+                        for _ in range(1 if place is None else place.refs):
+                            into.write(message.msg_id, body)
+                        saved += 1
+                        taken += len(body)
+                if progress is not None:
+                    progress(segment.size)
+            missing = sum(
+                int((~into.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows()
+            )
     return {
         "messages": saved, "bytes": taken, "lost_messages": missing, "lost_bytes": lost,
         "problems": problems,

@@ -1,0 +1,96 @@
+"""What salvage makes has its name when it is whole: after a failure, or a kill, nothing has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import winkfs
+from winkfs.container.salvage import salvage as salvage_container
+from winkfs.stores.logstore import LogStore
+from winkfs.stores.logstore.records import salvage as salvage_log
+from winkfs.stores.messagestore.check import salvage as salvage_messages
+from winkfs.stores.messagestore.store import MessageStore, create
+
+Salvage = Callable[..., object]
+
+
+def container(path: str) -> None:
+    with winkfs.create(path) as c:
+        for i in range(20):
+            c.put(f"{i}", os.urandom(100_000))
+
+
+def log_store(path: str) -> None:
+    with LogStore.create(path) as store:
+        for _ in range(20):
+            store.put(os.urandom(50_000))
+
+
+def message_store(path: str) -> None:
+    create(path)
+    with MessageStore(path, "a") as store:
+        for _ in range(20):
+            store.write(os.urandom(16), os.urandom(50_000))
+
+
+KINDS = {
+    "container": (container, salvage_container),
+    "log": (log_store, salvage_log),
+    "messages": (message_store, salvage_messages),
+}
+
+
+@pytest.fixture(params=KINDS)
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Salvage]:
+    """A store and the function that salvages it."""
+    make, salvage = KINDS[request.param]
+    make(str(tmp_path / "old"))
+    return str(tmp_path / "old"), salvage
+
+
+def names(folder: Path) -> set[str]:
+    return {name for name in os.listdir(folder) if name.startswith("new")}
+
+
+def test_an_error_leaves_nothing(made: tuple[str, Salvage], tmp_path: Path) -> None:
+    path, salvage = made
+    before = names(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        salvage(path, str(tmp_path / "new"), progress=full)
+    assert names(tmp_path) == before == set()
+
+
+def test_a_kill_leaves_no_store_and_the_next_run_makes_it(
+    made: tuple[str, Salvage], tmp_path: Path
+) -> None:
+    path, salvage = made
+    log = salvage is salvage_log  # of which progress is made before there is a target
+    child = os.fork()
+    if not child:
+        try:
+            LogStore.close = lambda _: os._exit(9)  # type: ignore[assignment, method-assign]
+            salvage(path, str(tmp_path / "new"), progress=None if log else lambda _: os._exit(9))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = names(tmp_path)
+    assert left and all(name.startswith("new.partial") for name in left - {"new.lock"})
+    salvage(path, str(tmp_path / "new"))
+    assert not {name for name in names(tmp_path) if name.startswith("new.partial")}
+    with winkfs.open(tmp_path / "new") as reader:
+        assert len(list(reader.names())) == 20
+
+
+def test_what_is_there_is_refused(made: tuple[str, Salvage], tmp_path: Path) -> None:
+    path, salvage = made
+    salvage(path, str(tmp_path / "new"))
+    with pytest.raises(winkfs.WinkError, match=r"exists already|not empty|there already"):
+        salvage(path, str(tmp_path / "new"))

@@ -1,0 +1,81 @@
+"""Containers that get their name when they are whole.
+
+BASE.partial.*   the files meanwhile; a kill leaves them, and the next run replaces them
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from winkformats.disk.paths import locate
+from winkformats.disk.storage import Directory
+from winkfs.container.container import Container, create
+from winkfs.container.datafile import give_name
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.errors import FileExists
+from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES
+
+
+@contextlib.contextmanager
+def building(base: str, **options: Any) -> Iterator[Container]:
+    """Make a new container as BASE.partial, which becomes `base` when the block ends well.
+
+    options  see `container.create`
+    raises   FileExists: there is a container of that name; Locked; OSError; what `create` raises
+    The lock of `base` is held meanwhile, so that no other writer makes a container of that name.
+    What a killed run has left as BASE.partial is replaced.
+    """
+    lock, partial = WriterLock(base), base + PARTIAL
+    directory, name = locate(base)
+    try:
+        if directory.exists(name + DATA):
+            raise FileExists("the container exists already", base)
+        _remove(partial)
+        try:
+            container = create(partial, **options)
+            try:
+                yield container
+            except BaseException:
+                with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
+                    container.abort()
+                raise
+            container.close()
+            try:
+                _rename(directory, name + PARTIAL, name)
+            except FileExistsError:
+                raise FileExists("another process has made it meanwhile", base) from None
+        except BaseException:
+            _remove(partial)
+            raise
+    finally:
+        directory.unlink(name + LOCK)  # before the next one can take it
+        lock.release()
+
+
+def _remove(base: str) -> None:
+    """Delete the files of a container, if there are any. Raises Locked while it is written."""
+    lock = WriterLock(base)
+    directory, name = locate(base)
+    try:
+        for suffix in SUFFIXES:
+            directory.unlink(name + suffix)
+    finally:
+        lock.release()
+
+
+def _rename(directory: Directory, partial: str, name: str) -> None:
+    """Give the files their names: the data file last, for with it the container is there.
+
+    raises  FileExistsError: it was made meanwhile, by a program that knows no locks
+    """
+    for suffix in DERIVED:
+        if directory.exists(partial + suffix):
+            directory.rename(partial + suffix, name + suffix)
+        else:
+            directory.unlink(name + suffix)  # of an earlier container of that name
+    give_name(directory, partial + DATA, name + DATA)
+    for suffix in (DATA, LOCK):
+        directory.unlink(partial + suffix)
+    directory.sync()
