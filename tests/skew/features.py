@@ -24,10 +24,11 @@ class Container:
     steps = ("change", "change", "kill", "mount", "rebuild", "compact", "change")
     reports = ("verify",)  # commands that may name several faults, a line each
 
-    def __init__(self, feature, folder):
+    def __init__(self, feature, folder, sides):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self.feature, self.folder, self.base = feature, folder, folder / "store"
+        self.feature, self.sides = feature, sides
+        self.folder, self.base = folder, folder / "store"
         self.files = {}  # name -> content, in Latin-1
         self.attributes = {}  # name -> {attribute: value}
         self.clock = 1_700_000_000  # mtimes only grow, as append-only containers have it
@@ -113,7 +114,15 @@ class Container:
             if found != {name: text for name, text in self.files.items() if "//" not in name}:
                 raise Failed(f"the mount of {side.name} shows other files than the model has")
             if writes:
+                self.locked_out(side)
                 self.write_through(mount, side)
+
+    def locked_out(self, side):
+        """Hold that neither version writes while one has mounted the container."""
+        for writer in self.sides:
+            done = writer.command("put", self.base, "not written", stdin=b"x")
+            if done.returncode != 1 or done.stderr.count(b"\n") != 1:
+                raise Failed(f"{writer.name} writes to what {side.name} has mounted: {done}")
 
     def write_through(self, mount, side):
         self.turn += 1

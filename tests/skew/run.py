@@ -61,8 +61,8 @@ def turns(trial, first, second):
 
 def judge(feature, folder, maker, other):
     """Make the files of a feature by one version, take turns; return as `turns`."""
-    trial = feature.kind(feature, folder)
     old, new = (maker, other) if maker.name == "old" else (other, maker)
+    trial = feature.kind(feature, folder, (old, new))
     try:
         feature.make(trial, maker)
     except Refused as refusal:
@@ -70,7 +70,7 @@ def judge(feature, folder, maker, other):
             raise
         if not feature.later:
             return "cannot make them", str(refusal)
-        trial = feature.kind(feature, folder)
+        trial = feature.kind(feature, folder, (old, new))
         PLAIN[feature.kind](trial, old)
         for step in feature.later:
             step(trial, new)
