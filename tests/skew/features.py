@@ -174,7 +174,7 @@ class Container:
         before, reason = fingerprint(self.folder), ""
         for command in self.commands():
             done = side.command(*command, stdin=b"x")
-            text = (done.stdout if command[0] == "verify" else done.stderr).decode().strip()
+            text = (done.stderr or done.stdout).decode().strip()  # verify prints its report
             reason = reason or text
             if (
                 done.returncode != 1
