@@ -88,6 +88,8 @@ class Container:
                 self.rename(others[len(others) // 2], f"{own}/moved"),
                 self.put_many({f"{own}/many/{n}": TEXT[:n] for n in range(50)}),
             ]
+        for n in range(5 * ("large" in self.files)):
+            calls += [self.write("large", (self.turn * 5 + n) * 7919, own), ["sync", [], {}]]
         side.python(self.base, *calls)
 
     def kill(self, side):
@@ -230,7 +232,8 @@ class Dataset(Container):
     def commits(self, side):
         """Commit as often as it takes to write a checkpoint of all records."""
         self.turn += 1
-        names = [f"{side.name}{self.turn}/commit{n}" for n in range(COMMITS)]
+        # Behind all names of other shards: these are not looked into.
+        names = [f"~{side.name}{self.turn}/{n}" for n in range(COMMITS)]
         side.python(self.base, *(call for name in names
                                  for call in (self.put(name, name), ["sync", [], {}])))  # fmt: skip
 
