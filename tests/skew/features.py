@@ -233,7 +233,7 @@ class Dataset(Container):
         """Commit as often as it takes to write a checkpoint of all records."""
         self.turn += 1
         # Behind all names of other shards: these are not looked into.
-        names = [f"~{side.name}{self.turn}/{n}" for n in range(COMMITS)]
+        names = [f"~{side.name}{self.turn}.{n}" for n in range(COMMITS)]
         side.python(self.base, *(call for name in names
                                  for call in (self.put(name, name), ["sync", [], {}])))  # fmt: skip
 
@@ -330,7 +330,7 @@ def container(*more, **options):
     """Return what makes a container with these options, some files, and what `more` adds."""
 
     def make(trial, side):
-        calls = [trial.put(f"{name}/{n}", TEXT[: n * 100]) for name in "ab" for n in range(20)]
+        calls = [trial.put(f"{name}/{n}", TEXT[: n * 100]) for name in "de" for n in range(20)]
         side.python(trial.base, *calls, create=options)
         for step in more:
             step(trial, side)
