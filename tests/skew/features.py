@@ -241,6 +241,12 @@ class Dataset(Container):
         side.do("dataset", "compact", self.base)
         side.do("dataset", "vacuum", "--older-than", "0", self.base)
 
+    def check(self, side):
+        super().check(side)
+        known = side.name != "new" or b'"compression"' in side.do("info", "--json", self.base)
+        if self.feature.compressed and not known:
+            raise Failed("the data set has forgotten its compression")
+
     def commands(self):
         unpack = ["unpack", self.base, self.folder.parent / "unpacked"]
         return [["ls", self.base], ["verify", self.base], unpack]
@@ -321,6 +327,7 @@ class Feature:
         self.title, self.since, self.make, self.kind, self.later = title, since, make, kind, later
         self.verbs = words.get("verbs", ())  # of Records: the group of commands, to add, to remove
         self.ordered, self.classic = "ordered" in words, "classic" in words
+        self.compressed = "compressed" in words
 
 
 # --- what makes them ---------------------------------------------------------------------------
@@ -456,7 +463,8 @@ FEATURES = [
     Feature("data set", "0.1", dataset(), Dataset),
     Feature("data set, compacted", "0.1", dataset(Dataset.change, Dataset.compact), Dataset),
     Feature("data set with columns", "0.2", dataset(TYPED), Dataset, later=(TYPED,)),
-    Feature("data set, compressed", "0.2", dataset(COMPRESSED), Dataset, later=(COMPRESSED,)),
+    Feature("data set, compressed", "0.2", dataset(COMPRESSED), Dataset, later=(COMPRESSED,),
+            compressed=True),
     Feature("message store", "0.2", records("store", "create", "--kind=message"), **STORE),
     Feature("LogStore", "0.2", records("store", "create", "--kind=log"), **STORE),
     Feature("LedgerQ queue", "0.2", records("queue", "create"), **QUEUE),
