@@ -216,12 +216,13 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 def test_a_buffer_is_taken_again_when_no_view_of_it_is_left() -> None:
     buffers = ahead.Buffers(8192)
-    first = memoryview(buffers.take())[:100][10:20]
+    first = buffers.take()[:100][10:20]
     second = buffers.take()
+    assert first.obj is not second.obj
     first[:] = bytes(10)
     second[:4096] = b"2" * 4096
     assert bytes(first) == bytes(10)
     del first
     third = buffers.take()
-    assert third is not second
+    assert third.obj is not second.obj
     assert len(buffers._all) == 2

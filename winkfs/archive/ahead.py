@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -27,7 +27,6 @@ ROOM: Final = 2 << 20  # and bytes of their contents, about; where memory is not
 LITTLE_ROOM: Final = 512 << 10
 READERS: Final = 3  # threads that do so: a disk that is waited for does several reads at once
 FIELDS: Final = 5  # of what `read_files` says of each
-FREE: Final = 3  # references to a buffer that nobody looks at
 
 
 class Found(NamedTuple):
@@ -39,7 +38,7 @@ class Found(NamedTuple):
     kind: bytes
 
 
-Plain = tuple[mmap.mmap, int, bytearray]
+Plain = tuple[memoryview, int, bytearray]
 """Of the first of many files: a buffer with their contents, bytes of these, and
 int64[n, FIELDS]; -1: not plain, see `Ahead`."""
 
@@ -93,7 +92,7 @@ class Ahead:
         """Read the first of these, as many as there is room for."""
         return threads.submit(self._plain, some, self._buffers.take())
 
-    def _plain(self, some: list[Found], buffer: mmap.mmap) -> Plain:
+    def _plain(self, some: list[Found], buffer: memoryview) -> Plain:
         directories = np.array([found.fd for found in some], np.int64)
         kinds = b"".join([found.kind for found in some])
         used, rows = native.code.read_files(
@@ -111,7 +110,7 @@ class Ahead:
             n = facts.shape[1]
             if rest := some[n:]:
                 plain = self._begin(rest, threads)
-            block = _block(some[:n], memoryview(buffer)[:used], facts)
+            block = _block(some[:n], buffer[:used], facts)
             del buffer
             odd = facts[0] < 0
             odd |= np.fromiter((len(name) > MAX_NAME for name in block.names), bool, n)
@@ -137,12 +136,13 @@ class Buffers:
         self._size = size
         self._all: list[mmap.mmap] = []
 
-    def take(self) -> mmap.mmap:
+    def take(self) -> memoryview:
         for buffer in self._all:
-            if sys.getrefcount(buffer) == FREE:  # the list, the name, the argument: no view
-                return buffer
+            with suppress(BufferError):  # there is a view of it; otherwise nothing changes
+                buffer.resize(self._size)
+                return memoryview(buffer)
         self._all.append(mmap.mmap(-1, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        return self._all[-1]
+        return memoryview(self._all[-1])
 
 
 def _some(walk: Iterator[Found], left: list[int]) -> Iterator[Found]:
