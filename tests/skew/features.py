@@ -178,6 +178,8 @@ class Container:
             done = side.command(*command, stdin=b"x")
             text = (done.stderr or done.stdout).decode().strip()  # verify prints its report
             reason = reason or text
+            if command[0] == "mount" and done.returncode == 0:
+                side.do("umount", command[-1])
             if (
                 done.returncode != 1
                 or not text

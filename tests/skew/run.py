@@ -93,7 +93,7 @@ def trials(old, new, only):
 
     def run(trial):
         feature, maker, other = trial
-        with TemporaryDirectory(prefix="winkfs-skew-") as folder:
+        with TemporaryDirectory(prefix="winkfs-skew-", ignore_cleanup_errors=True) as folder:
             try:
                 return judge(feature, Path(folder, "files"), maker, other)
             except (Failed, Refused, OSError) as fault:
