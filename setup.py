@@ -1,14 +1,27 @@
 """The compiled fast path: built where a C compiler and Python's headers are, left out elsewhere."""
 
+import shutil
 import sysconfig
 
 from setuptools import Extension, setup
+from setuptools.command.build import build
 
 # Python's limited API: one module, and so one wheel, for 3.11 and all later versions. A
 # free-threaded Python has none.
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
+
+class Build(build):
+    """Builds from the sources alone: setuptools also installs what an earlier build has left."""
+
+    def run(self) -> None:
+        if self.build_lib.startswith(f"{self.build_base}/"):
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 setup(
+    cmdclass={"build": Build},
     ext_modules=[
         Extension(
             "winkformats._native",
