@@ -280,3 +280,12 @@ def test_a_warning_made_an_error_leaves_nothing_open(run: Run) -> None:
         with pytest.raises(DamageWarning):
             winkfs.open("d")
         gc.collect()
+
+
+def test_a_rollback_of_what_is_synced_changes_nothing_and_reports_that(run, tmp_path):
+    with winkfs.create("c") as c:
+        c.put("a", b"content")
+    before = Path("c.data").read_bytes()
+    done = run("rollback", "c")
+    assert (done.status, done.out) == (0, b"c: nothing was written after the last sync\n")
+    assert Path("c.data").read_bytes() == before

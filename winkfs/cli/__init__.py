@@ -79,7 +79,8 @@ def cli() -> None:
 
     BASE is the path of a container without suffix: its files are BASE.data, BASE.idx and, if it is
     append-only, BASE.time. `winkfs help COMMAND` describes a command.
-    Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage.
+    Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage, 128
+    + signal: it was stopped.
     """
 
 

@@ -198,6 +198,9 @@ def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
         return
     for name in done.names:
         sys.stdout.buffer.write(shown(name) + b"\n")
+    if done.before == done.after:
+        click.echo(f"{base}: nothing was written after the last sync")
+        return
     verb = "would go" if dry_run else "went"
     click.echo(f"{base}: {verb} back from {done.before} bytes to {done.after}")
 
