@@ -385,6 +385,10 @@ def compacted(trial, side):
         raise Refused("no such command")
 
 
+def squeezed(trial, side):
+    side.do("compact", "--compress", "zstd", trial.base)
+
+
 def rolled_back(trial, side):
     trial.kill(side)
     if not side.do_if_known("rollback", trial.base):
@@ -457,8 +461,8 @@ FEATURES = [
     Feature("modes, owners, holes, odd names", "0.1", container(described)),
     Feature("files of many pieces (INCHAIN)", "0.2", container(overwritten)),
     Feature("columns", "0.2", container(typed, **COLUMNS), later=(declared, typed)),
-    Feature("compressed contents", "0.2", container(compress="zstd")),
-    Feature("after `compact`", "0.2", container(compacted)),
+    Feature("compressed contents", "0.2", container(compress="zstd"), later=(squeezed,)),
+    Feature("after `compact`", "0.2", container(compacted), later=(compacted,)),
     Feature("after `rollback` (CUTID)", "0.2", container(rolled_back), later=(rolled_back,)),
     Feature("after `repair` (CUTID)", "0.2", container(repaired), later=(repaired,)),
     Feature("`create --isz --havedups`", "0.2", container(isz=256, havedups=True)),
