@@ -85,7 +85,7 @@ def no_leftovers(root: Path) -> bool:
 def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert query.isActive, query.exception()
+        assert query.isActive, str(query.exception())
         assert time.monotonic() < end
         time.sleep(0.1)
 
