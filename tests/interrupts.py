@@ -13,7 +13,6 @@ from typing import Any
 from container_checks import ROOT
 
 OURS = (str(ROOT / "winkfs"), str(ROOT / "formats"))
-DISK = str(ROOT / "formats/winkformats/disk/simulated.py")  # whose lock a kernel does not have
 
 
 @cache
@@ -40,7 +39,7 @@ class Interrupter:
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         path = frame.f_code.co_filename
-        return self._line if path.startswith(OURS) and path != DISK else None
+        return self._line if path.startswith(OURS) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         path = frame.f_code.co_filename

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from commands import Run
 from commands import run as run  # a fixture
+from simulated.disk import Event, SimulatedDisk
 
 import winkfs
 from winkformats.disk.paths import locate
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.archive.backup import backup
 from winkfs.container.compact import compact
 from winkfs.dataset.compaction import compact as compact_dataset

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from container_checks import path_of
 from seam import Call, disk_calls, refusing
+from simulated.disk import SimulatedDisk
 
 import winkfs
 from winkformats.disk import pagecache
-from winkformats.disk.simulated import SimulatedDisk
 
 Files = dict[str, bytes]
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from folders import in_memory
 from lives import LIVES, Life, State, Wrong, differs, repeatable, state_of
+from simulated.disk import Event
+from simulated.files import Bytes, File
 
 import winkfs
-from winkformats.disk.memory import Bytes, File
-from winkformats.disk.simulated import Event
 from winkfs.container.compact import compact
 from winkfs.container.repair import repair
 from winkfs.errors import WinkError

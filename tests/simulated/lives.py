@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from interrupts import Interrupter
+from simulated.disk import Event, SimulatedDisk
+from simulated.files import SECTOR
 
 import winkfs
-from winkformats.disk.memory import SECTOR
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs import Container
 from winkfs.container.compact import compact as compact_container
 from winkfs.container.ondisk.inode import FileType

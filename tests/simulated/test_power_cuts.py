@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 from constants import leave_tails, make_chains, shrink
 from lives import VARIANTS, live, repeatable
+from simulated.disk import Event, SimulatedDisk
 
 import winkfs
 from winkformats.disk.paths import locate
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.kv.superblock import HALF
 from winkfs.container.compact import compact
 from winkfs.container.datafile import create_files

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from simulated.disk import DAMAGES, SimulatedDisk
+from simulated.files import SECTOR
 
-from winkformats.disk.memory import SECTOR
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.simulated import DAMAGES, SimulatedDisk
 from winkformats.disk.storage import Directory, Kind, replacing
 
 A, B = b"A" * SECTOR, b"B" * SECTOR

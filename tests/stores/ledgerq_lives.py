@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import ledgerq_oracle
 import store_lives
+from simulated.disk import Event, SimulatedDisk
 from store_lives import Wrong
 
 from winkformats.disk.paths import directory_of
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.stores.ledgerq.check import verify
 from winkfs.stores.ledgerq.queue import Queue, create
 from winkfs.stores.ledgerq.tail import Rotation

@@ -11,7 +11,8 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from winkformats.disk.simulated import Event, SimulatedDisk
+from simulated.disk import Event, SimulatedDisk
+
 from winkfs.errors import Refusal
 from winkfs.stores.logstore import Full, LogStore
 from winkfs.stores.logstore import store as store_module

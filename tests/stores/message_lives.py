@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import ClassVar
 
 import store_lives
+from simulated.disk import Event, SimulatedDisk
 from store_lives import Wrong
 
 from winkformats.disk.paths import directory_of
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq
 from winkfs.stores.messagestore.check import verify

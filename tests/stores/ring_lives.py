@@ -13,9 +13,9 @@ import struct
 from contextlib import suppress
 
 import store_lives
+from simulated.disk import Event, SimulatedDisk
 from store_lives import Wrong
 
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.ringpage.page import BLOCK
 from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.records import verify

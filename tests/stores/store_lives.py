@@ -18,8 +18,7 @@ from typing import ClassVar, Self
 
 import pytest
 from constants import shrink
-
-from winkformats.disk.simulated import Event, SimulatedDisk
+from simulated.disk import Event, SimulatedDisk
 
 
 class Wrong(AssertionError):

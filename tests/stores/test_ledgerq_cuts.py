@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from ledgerq_lives import VARIANTS, Life
+from simulated.disk import SimulatedDisk
 
 import winkfs
-from winkformats.disk.simulated import SimulatedDisk
 from winkfs.stores.ledgerq import Queue, create
 
 pytestmark = pytest.mark.slow

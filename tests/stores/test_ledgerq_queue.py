@@ -20,9 +20,9 @@ from typing import Any
 import ledgerq_oracle
 import pytest
 from constants import shrink
+from simulated.disk import Event, SimulatedDisk
 
 from winkformats.disk.paths import directory_of
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import entry

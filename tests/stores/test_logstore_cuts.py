@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from logstore_lives import SMALL, Life, content
+from simulated.disk import Event, SimulatedDisk
 
 import winkfs
 from winkformats.disk.paths import directory_of
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.logstore import index
 from winkfs.errors import Refusal
 from winkfs.stores.logstore import LogStore

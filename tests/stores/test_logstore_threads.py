@@ -12,8 +12,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from simulated.disk import SimulatedDisk
 
-from winkformats.disk.simulated import SimulatedDisk
 from winkfs.errors import NoSuchFile
 from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from message_lives import VARIANTS, Life
+from simulated.disk import Event, SimulatedDisk
 
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.stores.messagestore.store import MessageStore, create
 
 pytestmark = pytest.mark.slow

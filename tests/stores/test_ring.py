@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from simulated.disk import SimulatedDisk
 
 import winkfs
-from winkformats.disk.simulated import SimulatedDisk
 from winkformats.ringpage.metadata import Settings, State
 from winkformats.ringpage.page import BLOCK, HEAD, encode
 from winkfs.errors import Closed, FileExists, FormatError, Locked, NoSuchFile, ReadOnly, Refusal

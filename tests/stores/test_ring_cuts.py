@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from ring_lives import VARIANTS, Life
+from simulated.disk import Event, SimulatedDisk
 
-from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.errors import FormatError, Refusal
 from winkfs.stores.ringpage.ring import Ring, create
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from simulated.disk import SimulatedDisk
 
 import winkfs
-from winkformats.disk.simulated import SimulatedDisk
 from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue

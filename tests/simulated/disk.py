@@ -32,7 +32,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
-from winkformats.disk.memory import SECTOR, Bytes, Change, File, landed
+from simulated.files import SECTOR, Bytes, Change, File, landed
+
 from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.disk.paths import register
 from winkformats.disk.posix import FileStorage
