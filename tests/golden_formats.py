@@ -75,7 +75,7 @@ def fitted(code: int, text: bytes) -> bytes:
 
 
 def kvseq(options: dict[str, Any], path: Path) -> Rows:
-    """Append, append many, replace, delete, and a tombstone where there are delflags."""
+    """Append, replace, delete, and a tombstone where there are delflags."""
     key = partial(fitted, options.get("keyrepr", 1))
     value = partial(fitted, options.get("valrepr", 2))
     settings = {"purpose": "GOLDEN", "contid": CONTID, "sbsize": 512, **options}
@@ -83,9 +83,8 @@ def kvseq(options: dict[str, Any], path: Path) -> Rows:
         first = kv.append(key(b"alpha"), value(b"first value"))
         kv.append(key(b""), value(b""))
         kv.sync(now=NOW)
-        kv.append_many(
-            [key(b"beta"), key(b"gamma")], [value(bytes(range(40))), value(b"to be deleted")]
-        )
+        kv.append(key(b"beta"), value(bytes(range(40))))
+        kv.append(key(b"gamma"), value(b"to be deleted"))
         kv.replace(first, key(b"alphA"), value(b"FIRST VALUE"))
         rows = [(b"alphA", b"FIRST VALUE", False), (b"", b"", False)]
         rows += [(b"beta", bytes(range(40)), False), (b"gamma", b"to be deleted", False)]
@@ -125,12 +124,13 @@ HINDEXES["htfree-1"] = {"htalgo": 1, "cellsz": 2, "htfree": -1, "htdel": -2}
 HINDEXES["htfree-1-cellsz1"] = {"htalgo": 2, "cellsz": 1, "htfree": -1, "htdel": -2}
 HINDEXES["variables"] = {"sbcksum": False, "extra": {"DATAEND": 0, "SYNCTIME": 0, "X": 9}}
 HINDEXES["sbsize-4096"] = {"sbsize": 4096}
+LATE = (14, 17, 19, 23, 10, 21)  # keys of the grown tables that have another key's cell
 
 
 def hindex(
     options: dict[str, Any], path: Path, *, htsize: int = 13, more: int = 0, seal: bool = False
 ) -> Table:
-    """Insert, delete, insert into deleted cells, insert many."""
+    """Insert, delete, insert into deleted cells."""
     keys: dict[int, bytes] = {4096 + 100 * i: b"key%d" % i for i in range(8 + more)}
     names = {key: pointer for pointer, key in keys.items()}
     extra = options.get("cellsz", 2) - 2
@@ -145,9 +145,9 @@ def hindex(
             index.insert(key, names[key], words[key])
         for key in (b"key1", b"key3"):
             index.delete(key)
-        many = [b"key%d" % i for i in range(5, 8 + more)]
-        rows = [words[key] for key in many] if extra > 0 else None
-        index.insert_many(many, [names[key] for key in many], rows)
+        for i in [*(i for i in range(5, 8 + more) if i not in LATE), *(LATE if more else ())]:
+            key = b"key%d" % i
+            index.insert(key, names[key], words[key])
         index.delete(b"key6")
         (index.seal if seal else index.sync)(now=NOW)
     missing = [b"key1", b"key3", b"key6", b"never"]
@@ -170,31 +170,30 @@ PERMS: dict[str, dict[str, Any]] = {
     for htalgo in (1, 2, 3)
     for htsize in (0, 11)
 }
-PERMS["no-checksum"] = {"sbcksum": False, "sbsize": 4096, "extra": {"X": 5, "DATAEND": 99}}
+PERMS["no-checksum"] = {"sbcksum": False, "sbsize": 4096, "extra": {"X": 5, "DATAEND": 0}}
 
 
 def perm(options: dict[str, Any], path: Path, *, order: str = "file", seal: bool = False) -> Pairs:
-    """Append, append many, swap; then in the order of the file, of the keys, or of the hashes."""
+    """Append, append many; then in the order of the file, of the keys, or of the hashes."""
     names = [b"pear", b"apple", b"fig", b"plum", b"cherry", b"quince"]
     keys = {512 + 64 * i: name for i, name in enumerate(names)}
     settings = {"purpose": "GOLDEN", "sbsize": 512, **options}
     with Perm.create(FileStorage(path, "x"), **settings) as pairs:
         hashes = pairs.hash_keys(names).tolist()
-        pairs.append(512, hashes[0])
-        pairs.append_many(list(keys)[1:], hashes[1:])
-        pairs.swap(0, 5)
+        pairs.append(832, hashes[5])
+        pairs.append_many([*list(keys)[1:5], 512], [*hashes[1:5], hashes[0]])
         if order == "keys":
             pairs.sort(key=lambda pair: keys[pair[0]])
         elif order == "hashes":
             pairs.group(lambda a, b: (keys[a[0]] > keys[b[0]]) - (keys[a[0]] < keys[b[0]]))
         (pairs.seal if seal else pairs.sync)(now=NOW)
-    swapped = [832, 576, 640, 704, 768, 512]
+    pointers = [832, 576, 640, 704, 768, 512]
     if order == "keys":
-        swapped.sort(key=keys.__getitem__)
+        pointers.sort(key=keys.__getitem__)
     elif order == "hashes":
         by_hash = dict(zip(keys, hashes, strict=True))
-        swapped.sort(key=lambda pointer: (by_hash[pointer], keys[pointer]))
-    return Pairs(swapped, keys)
+        pointers.sort(key=lambda pointer: (by_hash[pointer], keys[pointer]))
+    return Pairs(pointers, keys)
 
 
 def perm_empty(path: Path) -> Pairs:

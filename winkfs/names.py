@@ -278,18 +278,6 @@ def base_of(path: str | os.PathLike[str]) -> str:
 # --- names in byte order ---
 
 
-def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:
-    """Indices between which a name belongs, [low, high], from a `low` that is near, and not behind
-    it. Cost: the steps grow with the logarithm of the distance from `low`."""
-    step = 1
-    while low < high:
-        probe = min(low + step, high) - 1
-        if name_at(probe) >= name:
-            return low, probe
-        low, step = probe + 1, 2 * step
-    return low, high
-
-
 def after(prefix: bytes) -> bytes | None:
     """The first string behind all that begin so; None: there is none."""
     cut = prefix.rstrip(b"\xff")

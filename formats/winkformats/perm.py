@@ -134,13 +134,6 @@ class Perm(CellFile):
         self._written += _write_pairs(self.storage, offset, [np.stack((lefts, rights), axis=1)])
         return first
 
-    def extend(self, blocks: Iterable[Pairs]) -> None:
-        """Add the pairs of each block, int64[n, 2], in writes of FLUSH bytes or so."""
-        self._need_writable()
-        self._flush()
-        self._changed = True
-        self._written += _write_pairs(self.storage, self.sbsize + PAIR.size * self._written, blocks)
-
     def get(self, index: int) -> Pair:
         """-> (left, right). Raises ValueError outside 0..len-1."""
         left, right = self.get_many([index])[0].tolist()
@@ -166,14 +159,6 @@ class Perm(CellFile):
         self._flush()
         for pairs in self._run().part(min(start, len(self)), len(self)).blocks(FLUSH // PAIR.size):
             yield from zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True)
-
-    def swap(self, i: int, k: int) -> None:
-        """Exchange the pairs at i and k, in place. Raises ValueError outside 0..len-1."""
-        self._need_writable()
-        (a, b), (c, d) = self.get_many([i, k]).tolist()
-        self._begin_change()
-        for index, pair in ((i, (c, d)), (k, (a, b))):
-            self.storage.write(self.sbsize + PAIR.size * index, [PAIR.pack(*pair)])
 
     def group(self, compare: Compare | None = None, *, budget: int = BUDGET) -> None:
         """Sort by the right integers, and equal ones by `compare`.

@@ -2,9 +2,9 @@
 
 import errno
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import oracle_format
 import pytest
 from hashes import hash_with
@@ -78,6 +78,14 @@ def check_counters(raw: bytes) -> None:
     assert block["AENTRIES"] == entries - heads.count(block["HTDEL"])
 
 
+def insert(index: HIndex, names: Iterable[bytes], keys: Keys) -> list[int]:
+    """-> the pointers of these names, which are new ones."""
+    pointers = [keys.add(name) for name in names]
+    for pointer in pointers:
+        index.insert(keys.at[pointer], pointer)
+    return pointers
+
+
 class Machine(RuleBasedStateMachine):
     """Every operation on a table and on a dict: key -> (pointer, words)."""
 
@@ -110,17 +118,6 @@ class Machine(RuleBasedStateMachine):
         self.model[key] = pointer, words
         assert self.index.get(slot)[0] == pointer
 
-    @rule(batch=st.lists(names, max_size=60), seed=st.integers(-5, 5))
-    def insert_many(self, batch, seed):
-        pointers = [self.keys.add(key) for key in batch]
-        rows = [self.words(seed + i) for i in range(len(batch))] if self.extra else None
-        array = None if rows is None else np.reshape(rows, (-1, self.extra)).astype(int)
-        slots = self.index.insert_many(batch, pointers, array)
-        for i, key in enumerate(batch):
-            self.model[key] = pointers[i], rows[i] if rows else ()
-        for key, slot in zip(batch, slots.tolist(), strict=True):
-            assert self.index.get(slot)[0] == self.model[key][0]
-
     @rule(key=names)
     def delete(self, key):
         slot = self.index.delete(key)
@@ -139,11 +136,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(keys=st.lists(names, max_size=20))
     def look_up(self, keys):
-        slots = self.index.find_many(keys).tolist()
-        for key, slot in zip(keys, slots, strict=True):
-            assert self.index.hash(key) == (None if slot < 0 else slot)
-            assert (slot >= 0) == (key in self.model)
-            if slot >= 0:
+        for key in keys:
+            slot = self.index.hash(key)
+            assert (slot is not None) == (key in self.model)
+            if slot is not None:
                 assert self.index.get(slot)[0] == self.model[key][0]
 
     @invariant()
@@ -171,22 +167,21 @@ def test_every_shape_is_readable_from_the_documents_alone(tmp_path, htalgo, cell
         FileStorage(path, "x"), htsize=67, htalgo=htalgo, cellsz=cellsz, htfree=marks[0],
         htdel=marks[1], key_of=keys,
     ) as index:  # fmt: skip
-        index.insert_many(names[:30], [keys.add(name) for name in names[:30]])
+        insert(index, names[:30], keys)
         for name in names[:10]:
             index.delete(name)
         for name in names[30:60]:
             index.insert(name, keys.add(name), [-3] * max(cellsz - 2, 0))
-        pointers = [keys.add(name) for name in names]
-        index.insert_many(names[20:], pointers[20:])
+        pointers = insert(index, names[20:], keys)
     raw = path.read_bytes()
     check_counters(raw)
     for name in names[:10]:
         assert walk(raw, name, keys) is None
-    for name, pointer in zip(names[20:], pointers[20:], strict=True):
+    for name, pointer in zip(names[20:], pointers, strict=True):
         assert walk(raw, name, keys)[0] == pointer
     with HIndex.open(FileStorage(path), key_of=keys) as index:
         assert len(index) == 290
-        assert (index.find_many(names) < 0).tolist() == [i < 10 for i in range(300)]
+        assert [index.hash(name) is None for name in names] == [i < 10 for i in range(300)]
 
 
 @pytest.mark.parametrize("marks", MARKS)
@@ -212,11 +207,10 @@ def test_table_made_from_the_documents_alone_is_read(htalgo, cellsz, marks):
     image = image.ljust(512, b"\0") + b"".join(struct.pack(f">{cellsz}q", *cell) for cell in table)
     index = HIndex.open(MemoryStorage(image), key_of=keys)
     assert len(index) == 40
-    slots = index.find_many([b"%d" % i for i in range(55)]).tolist()
-    for i, slot in enumerate(slots):
-        assert index.hash(b"%d" % i) == (None if slot < 0 else slot)
+    for i in range(55):
+        slot = index.hash(b"%d" % i)
         if i % 5 == 0 or i >= 50:
-            assert slot == -1
+            assert slot is None
         else:
             assert keys.at[index.get(slot)[0]] == b"%d" % i
             assert index.get(slot)[2:] == (i, -i)[: max(cellsz - 2, 0)]
@@ -262,20 +256,16 @@ def test_two_keys_with_one_hash_are_told_apart(monkeypatch):
     same_place(monkeypatch)
     keys = Keys()
     index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
-    pointers = {name: keys.add(name) for name in (b"a", b"b", b"c")}
-    index.insert_many(list(pointers), list(pointers.values()))
-    for name, pointer in pointers.items():
+    names = (b"a", b"b", b"c")
+    for name, pointer in zip(names, insert(index, names, keys), strict=True):
         assert index.get(index.hash(name))[0] == pointer
     assert index.hash(b"d") is None
-    slots = index.find_many([b"d", b"c", b"a"]).tolist()
-    assert slots[0] == -1
-    assert [index.get(slot)[0] for slot in slots[1:]] == [pointers[b"c"], pointers[b"a"]]
 
 
 def test_stored_hash_filters_before_keys_are_asked_for(monkeypatch):
     keys = Keys()
     index = HIndex.create(MemoryStorage(), htsize=997, key_of=keys)
-    index.insert_many([b"%d" % i for i in range(600)], [keys.add(b"%d" % i) for i in range(600)])
+    insert(index, (b"%d" % i for i in range(600)), keys)
     keys.asked = 0
     assert all(index.hash(b"other %d" % i) is None for i in range(500))
     assert keys.asked == 0
@@ -289,16 +279,6 @@ def test_probing_wraps_past_the_last_cell(monkeypatch):
     assert index.hash(b"c") == 1
 
 
-def test_batch_wraps_past_the_last_cell(monkeypatch):
-    hash_with(monkeypatch, lambda key: key[0], lambda key: 99)
-    keys = Keys()
-    names = [b"a", b"b", b"c"]
-    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
-    slots = index.insert_many(names, [keys.add(name) for name in names])
-    assert slots.tolist() == [99, 0, 1]
-    assert index.find_many(names).tolist() == [99, 0, 1]
-
-
 @pytest.mark.parametrize("fill", [1, 5000])
 def test_lookup_in_a_table_without_free_cells_ends(fill):
     keys = Keys()
@@ -308,7 +288,7 @@ def test_lookup_in_a_table_without_free_cells_ends(fill):
     keys.at[5000] = b"x"
     index = HIndex.open(storage, writable=True, key_of=keys)
     assert index.hash(b"a") is None
-    assert index.find_many([b"a", b"b"]).tolist() == [-1, -1]
+    assert index.hash(b"b") is None
     index.insert(b"a", keys.add(b"a"))
     assert index.hash(b"a") is not None
 
@@ -317,12 +297,12 @@ def test_wrong_counters_are_neither_believed_nor_kept():
     keys = Keys()
     storage = MemoryStorage()
     index = HIndex.create(storage, htsize=64, key_of=keys)
-    index.insert_many([b"%d" % i for i in range(40)], [keys.add(b"%d" % i) for i in range(40)])
+    insert(index, (b"%d" % i for i in range(40)), keys)
     index.sync()
     index.superblock["ENTRIES"] = index.superblock["AENTRIES"] = -3
     storage.write(0, [index.superblock.encode()])
     index = HIndex.open(storage, writable=True, key_of=keys)
-    index.insert_many([b"+%d" % i for i in range(40)], [keys.add(b"+%d" % i) for i in range(40)])
+    insert(index, (b"+%d" % i for i in range(40)), keys)
     index.close()
     check_counters(bytes(storage.data))
     assert len(HIndex.open(storage)) == 80
@@ -349,13 +329,7 @@ def test_pointer_that_no_cell_can_hold_is_refused(pointer):
     with pytest.raises(ValueError):
         index.insert(b"a", pointer)
     with pytest.raises(ValueError):
-        index.insert_many([b"a"], [pointer])
-    with pytest.raises(ValueError):
-        index.insert_many([b"a"], [5, 6])
-    with pytest.raises(ValueError):
         index.insert(b"a", 5000, [1])
-    with pytest.raises(ValueError):
-        index.insert_many([b"a"], [5000], [[1]])
     assert bytes(storage.data) == before
 
 
@@ -385,7 +359,6 @@ def test_reader_cannot_change_the_table():
     index = HIndex.open(storage, key_of=keys)
     for change in (
         lambda: index.insert(b"a", 5000),
-        lambda: index.insert_many([b"a"], [5000]),
         lambda: index.delete(b"a"),
         index.grow,
         index.sync,
@@ -406,8 +379,7 @@ def test_slot_outside_the_table_is_a_wrong_call(slot):
 
 def filled(path: Path, keys: Keys, **options) -> HIndex:
     index = HIndex.create(FileStorage(path, "x"), htsize=101, key_of=keys, **options)
-    names = [b"%d" % i for i in range(60)]
-    index.insert_many(names, [keys.add(name) for name in names])
+    insert(index, (b"%d" % i for i in range(60)), keys)
     index.sync()
     return index
 
@@ -419,7 +391,7 @@ def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
     keys.asked = 0
     index.grow(1000)
     assert keys.asked == 0
-    assert (index.find_many([b"%d" % i for i in range(60)]) >= 0).all()
+    assert None not in [index.hash(b"%d" % i) for i in range(60)]
     index.close()
 
 
@@ -477,7 +449,7 @@ class Recorder(MemoryStorage):
         self.synced = bytes(self.data)
 
 
-@pytest.mark.parametrize("change", ["insert", "insert_many", "delete"])
+@pytest.mark.parametrize("change", ["insert", "delete"])
 def test_no_cell_changes_while_the_disk_still_vouches_for_it(change):
     keys = Keys()
     storage = Recorder()
@@ -491,8 +463,6 @@ def test_no_cell_changes_while_the_disk_still_vouches_for_it(change):
         storage.cells_changed_under = set()
         if change == "insert":
             index.insert(b"b%d" % round_, keys.add(b"b%d" % round_))
-        elif change == "insert_many":
-            index.insert_many([b"b%d" % round_], [keys.add(b"b%d" % round_)])
         else:
             index.delete(b"a")
             index.insert(b"a", keys.add(b"a"))
@@ -538,13 +508,12 @@ def use(data: bytes) -> None:
             return
         list(index.iterate())
         index.hash(b"3")
-        index.find_many([b"1", b"2"])
         index.get(0)
         len(index)
         if writable:
             index.insert(b"9", 1 << 40 | 6)  # no flipped bit makes HTFREE or HTDEL of it
             index.delete(b"3")
-            index.insert_many([b"7", b"new"], [1 << 41 | 6, 1 << 42 | 6])
+            index.insert(b"new", 1 << 41 | 6)
             index.close()
 
 
@@ -557,9 +526,9 @@ def test_every_truncation_is_a_format_error():
 
 def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
     storage = MemoryStorage(image())
-    index = HIndex.open(storage, key_of=lambda pointer: b"")
+    index = HIndex.open(storage, writable=True, key_of=lambda pointer: b"")
     storage.truncate(700)
-    for read in (lambda: list(index.iterate()), lambda: index.find_many([b"1"])):
+    for read in (lambda: list(index.iterate()), lambda: index.hash(b"1"), index.grow):
         with pytest.raises(CorruptError, match="cut short"):
             read()
 

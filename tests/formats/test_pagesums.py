@@ -131,7 +131,8 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
         storage = MemoryStorage(name="f")
         names = {100 + i: b"%d" % i for i in range(5)}
         index = HIndex.create(storage, htsize=64, key_of=names.__getitem__)
-        index.insert_many(list(names.values()), list(names))
+        for pointer, name in names.items():
+            index.insert(name, pointer)
         index.seal()
         assert PageSums.load(index.storage, index.superblock) is not None
         if change == "insert":
@@ -143,7 +144,7 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
         index.sync()
         block = read_superblock(storage)
         assert block["PAGESUMS"] == 0, change
-    for act in ("append", "swap", "sort", "extend"):
+    for act in ("append", "sort"):
         storage = MemoryStorage(name="f")
         perm = Perm.create(storage)
         perm.append_many([5, 3, 4], [1, 2, 3])
@@ -151,12 +152,8 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
         assert PageSums.load(perm.storage, perm.superblock) is not None
         if act == "append":
             perm.append(1, 1)
-        elif act == "swap":
-            perm.swap(0, 1)
-        elif act == "sort":
-            perm.sort(key=lambda pair: pair[0])
         else:
-            perm.extend([np.array([[1, 2]])])
+            perm.sort(key=lambda pair: pair[0])
         perm.sync()
         assert read_superblock(storage)["PAGESUMS"] == 0, act
     storage = MemoryStorage(name="f")

@@ -10,7 +10,7 @@ import pytest
 from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from seam import disk_calls, refusing
 
 from winkformats import extsort
@@ -59,13 +59,6 @@ class Machine(RuleBasedStateMachine):
         first = self.perm.append_many([p[0] for p in pairs], [p[1] for p in pairs])
         assert first == len(self.model)
         self.model += pairs
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def swap(self, data):
-        i, k = (data.draw(st.integers(0, len(self.model) - 1)) for _ in range(2))
-        self.perm.swap(i, k)
-        self.model[i], self.model[k] = self.model[k], self.model[i]
 
     @rule(budget=st.sampled_from((TINY, 1 << 20)), compare=st.sampled_from((None, by_left)))
     def group(self, budget, compare):
@@ -289,20 +282,6 @@ def test_many_single_appends_cross_the_buffer(monkeypatch):
     assert on_disk(bytes(storage.data)) == [(i, -i) for i in range(999, -1, -1)]
 
 
-def test_swap_takes_back_what_dataend_vouches_for():
-    storage = MemoryStorage()
-    perm = Perm.create(storage, extra={"DATAEND": 0})
-    perm.append_many([1, 2], [3, 4])
-    perm.sync({"DATAEND": 777})
-    perm.append(5, 6)  # behind what PERMSIZE covers: nothing to take back
-    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 777
-    perm.swap(0, 1)
-    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 0
-    perm.sync({"DATAEND": 888})
-    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 888
-    assert on_disk(bytes(storage.data)) == [(2, 4), (1, 3), (5, 6)]
-
-
 @pytest.mark.parametrize("index", [-1, 2, 1 << 62])
 def test_index_outside_the_perm_is_a_wrong_call(index):
     perm = Perm.create(MemoryStorage())
@@ -310,7 +289,6 @@ def test_index_outside_the_perm_is_a_wrong_call(index):
     for call in (
         lambda: perm.get(index),
         lambda: perm.get_many([0, index]),
-        lambda: perm.swap(0, index),
     ):
         with pytest.raises(ValueError, match="there are 2"):
             call()
@@ -348,7 +326,6 @@ def test_reader_cannot_change_the_perm():
     for change in (
         lambda: perm.append(1, 2),
         lambda: perm.append_many([1], [2]),
-        lambda: perm.swap(0, 0),
         perm.group,
         functools.partial(perm.sort, by_left),
         perm.sync,
@@ -391,7 +368,6 @@ def use(data: bytes) -> None:
         perm.hash_keys([b"a"])
         if writable:
             perm.append(1, 2)
-            perm.swap(0, len(perm) - 1)
             perm.group(by_left, budget=TINY)
             perm.close()
 

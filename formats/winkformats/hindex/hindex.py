@@ -28,7 +28,6 @@ from winkformats.hindex.cells import (
     MAX_INT64,
     CellFile,
     check_filesize,
-    int64_row,
     need_empty,
     need_variable,
     open_superblock,
@@ -119,10 +118,6 @@ class HIndex(CellFile):
         found, _, _ = self._find(key, *hashing.hash_key(self.htalgo, key))
         return found
 
-    def find_many(self, keys: Sequence[bytes]) -> Int64:
-        """-> int64[n], the slots of many keys; -1 for those that are not in the table."""
-        return self._find_many(keys, *hashing.hash_keys(self.htalgo, keys))
-
     def get(self, slot: int) -> Cell:
         """-> the words of a cell, free or not: pointer, S (unsigned), the user's.
 
@@ -173,47 +168,6 @@ class HIndex(CellFile):
         self.storage.patch(self._offset(room), cell)
         self._counted = entries + takes_free, aentries + 1
         return room
-
-    def insert_many(
-        self, keys: Sequence[bytes], kv_pointers: npt.ArrayLike, words: npt.ArrayLike | None = None
-    ) -> Int64:
-        """Insert many keys at once; of equal keys the last one counts.
-
-        kv_pointers int64[n]
-        words       int64[n, CELLSZ - 2]
-        ->          slots: int64[n]
-        raises      as `insert`, before anything is changed
-        cost        array operations on the batch; O(HTSIZE) for the first change and for growth
-        """
-        self._need_writable()
-        n = len(keys)
-        pointers = int64_row(kv_pointers)
-        self._check_pointers(pointers, n)
-        last = dict(zip(keys, range(n), strict=True))
-        which = np.fromiter(last.values(), np.int64, len(last))
-        unique = list(last)
-        s, bits = hashing.hash_keys(self.htalgo, unique)
-        cells = np.zeros((len(which), self.shape.cellsz), np.int64)
-        cells[:, 0] = pointers[which]
-        if self.shape.cellsz > 1:
-            cells[:, 1] = s.view(np.int64)
-        if words is not None:
-            cells[:, 2:] = self._rows(words, n)[which]
-        slots = self._find_many(unique, s, bits)
-        new = np.flatnonzero(slots < 0)
-        if len(new) and self._crowded(self._counts()[0] + len(new)):
-            self.grow(len(new))
-            slots = self._find_many(unique, s, bits)
-        self._begin_change()
-        slots[new], fresh = table.claim(self.shape, self._words()[:, 0], bits[new])
-        entries, aentries = self._counts()
-        self._counted = None  # unknown while the writes are under way: they may fail half done
-        table.write_cells(self.storage, self.sbsize, self.shape, slots, cells)
-        self._counted = entries + fresh, aentries + len(new)
-        if len(unique) == n:
-            return slots
-        rank = {key: i for i, key in enumerate(unique)}
-        return slots[np.fromiter(map(rank.__getitem__, keys), np.int64, n)]
 
     def delete(self, key: bytes) -> int | None:
         """Mark the cell of a key as deleted -> its slot, None where the key is not there."""
@@ -281,20 +235,6 @@ class HIndex(CellFile):
             for at in range(first, stop, step):
                 yield from enumerate(self._read_cells(at, min(step, stop - at)), at)
 
-    def _find_many(self, keys: Sequence[bytes], s: UInt64, bits: UInt64) -> Int64:
-        """-> int64[n]: slots, -1 for missing keys. Hashes as `hashing.hash_keys` gives them."""
-        if self.shape.cellsz == 1:  # nothing to filter by: every cell on the way is asked for
-            found = [self._find(k, 0, int(b))[0] for k, b in zip(keys, bits, strict=True)]
-            return np.array([-1 if slot is None else slot for slot in found], np.int64)
-        cells = table.cells_of(self.shape, self._view(), self.sbsize)
-        pointers, slots = table.find_many(self.shape, cells, s, bits)
-        hits = np.flatnonzero(slots >= 0)
-        for i, pointer in zip(hits.tolist(), pointers[hits].tolist(), strict=True):
-            if self._key_at(pointer) != keys[i]:  # another key with the same S came first
-                slot = self._find(keys[i], int(s[i]), int(bits[i]))[0]
-                slots[i] = -1 if slot is None else slot
-        return np.maximum(slots, -1)
-
     def _key_at(self, pointer: int) -> bytes:
         if self._key_of is None:
             raise ValueError(f"{self.storage.name}: comparing keys needs `key_of`")
@@ -345,19 +285,6 @@ class HIndex(CellFile):
             return self._cell.pack(*[pointer, s, *words, *[0] * free][: self.shape.cellsz])
         except struct.error:
             raise ValueError("kv_pointer and words must be whole numbers of 64 bits") from None
-
-    def _check_pointers(self, pointers: Int64, n: int) -> None:
-        if len(pointers) != n:
-            raise ValueError(f"{n} keys but {len(pointers)} pointers")
-        marks = (pointers == self.shape.htfree) | (pointers == self.shape.htdel)
-        if marks.any():
-            raise ValueError(f"kv_pointer {pointers[marks][0]} marks free or deleted cells")
-
-    def _rows(self, words: npt.ArrayLike, n: int) -> Int64:
-        rows = np.asarray(words)
-        if rows.shape != (n, self.shape.cellsz - 2):
-            raise ValueError(f"words must be {n} rows of CELLSZ - 2 = {self.shape.cellsz - 2}")
-        return int64_row(rows.ravel()).reshape(rows.shape)
 
     # --- counters ---
 

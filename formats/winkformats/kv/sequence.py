@@ -21,9 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from winkformats.arrays import Int64
 from winkformats.disk.storage import Buffer, Lookups, Storage
 from winkformats.disk.writebehind import WriteBehind
@@ -459,13 +456,6 @@ class KVSeq(GrowingFile):
         self._parts[count:], self.end, self.entries, self.aentries = parts, end, all_of, alive
         if end - self._written >= FLUSH:
             self._hand_over(self._parts, 0)
-
-    def append_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> npt.NDArray[np.int64]:
-        """Add many entries -> their positions, int64[n]. Cost: one write for thousands of them."""
-        if len(keys) != len(values):
-            raise ValueError(f"{len(keys)} keys but {len(values)} values")
-        positions = [self.append(key, value) for key, value in zip(keys, values, strict=True)]
-        return np.array(positions, np.int64)
 
     def append_encoded(self, parts: Sequence[Buffer], entries: int) -> None:
         """Add entries whose bytes the caller has made for position `end`, which needs no padding.
