@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-import mmh3
 import numpy as np
 import xxhash
 
@@ -47,7 +46,7 @@ def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
         s = xxhash.xxh3_64_intdigest(key)
         return s, s & MASK63
     if htalgo == MURMUR3:
-        s = int.from_bytes(mmh3.hash_bytes(bytes(key), 0, True)[:8], "little")
+        s = int.from_bytes(_murmur3([key])[:8], "little")
         return s, s & MASK63
     s, low = _TWO.unpack(hashlib.md5(key, usedforsecurity=False).digest())
     return s, low & MASK63
@@ -59,12 +58,18 @@ def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
         s = xxh3_many(keys)
         return s, s & np.uint64(MASK63)
     if htalgo == MURMUR3:
-        raw = b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
-        s = np.frombuffer(raw, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
+        s = np.frombuffer(_murmur3(keys), "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
         return s, s & np.uint64(MASK63)
     raw = b"".join([hashlib.md5(key, usedforsecurity=False).digest() for key in keys])
     pair = np.frombuffer(raw, ">u8").reshape(-1, 2).astype(np.uint64)
     return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
+
+
+def _murmur3(keys: Iterable[Key]) -> bytes:
+    """-> the 16 bytes of each key, one behind the other."""
+    import mmh3  # few tables have them
+
+    return b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
 
 
 def xxh3_many(buffers: Iterable[Any], seeds: UInt64 | None = None) -> UInt64:

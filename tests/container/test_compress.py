@@ -591,16 +591,6 @@ def test_without_zstandard_there_is_one_line(base: Path, monkeypatch: pytest.Mon
         compressed._imported.cache_clear()
 
 
-def test_nobody_who_compresses_nothing_imports_it(base: Path) -> None:
-    code = (
-        "import sys, winkfs\n"
-        f"with winkfs.create({str(base)!r}) as c: c.put('a', b'x' * 1000)\n"
-        f"with winkfs.open({str(base)!r}) as c: c.read('a')\n"
-        "assert 'zstandard' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
-
-
 # --- the command line, and trees ---
 
 

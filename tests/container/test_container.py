@@ -3,6 +3,8 @@
 import errno
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,9 +51,34 @@ NAMES: list[str | bytes] = [
 ]
 
 
+# That only some containers, other stores, or commands need.
+LATE = {"mmh3", "google_crc32c", "zstandard", "concurrent.futures", "asyncio", "logging", "click",
+        "rich", "fuse", "mfusepy", "fastwarc", "pandas", "pyarrow", "pyspark"}  # fmt: skip
+
+
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return tmp_path / "c"
+
+
+# --- importing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "late"),
+    [
+        ("", LATE | {"numpy", "xxhash"}),
+        ("with winkfs.open(base) as c: c.read('a')", LATE),
+        ("with winkfs.open(base, 'a') as c: c.put('b', b'x'), c.put_many([('c', b'y')])", LATE),
+        ("winkfs.verify(base), winkfs.reindex(base)", LATE),
+    ],
+)
+def test_what_few_need_is_not_imported(base: Path, code: str, late: set[str]) -> None:
+    with winkfs.create(base) as c:
+        c.put("a", b"x")
+    code = f"import sys, winkfs\nbase = {str(base)!r}\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert late.isdisjoint(done.stdout.split())
 
 
 # --- opening ------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -201,6 +200,8 @@ class Compressor:
         def run(number: int) -> None:
             for i in range(number, len(contents), THREADS):
                 found[i] = _frame(self._made[number], contents[i])
+
+        from concurrent.futures import ThreadPoolExecutor  # few containers need it
 
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(run, range(THREADS)))
