@@ -9,8 +9,8 @@ import winkfs
 from winkfs.container.catalog import Catalog, open_catalog
 from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.ondisk.inode import Attrs, FileType
-from winkfs.container.rows import ASK, MODE_AT, SPECIAL
 from winkfs.container.store import Store
+from winkfs.container.table import ASK, MODE_AT, SPECIAL
 from winkfs.units import nearest_ns
 
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import winkfs
-from winkfs.container.columns import Columns
 from winkfs.container.store import Store
+from winkfs.container.table import FileTable
 from winkfs.names import to_bytes
 
 
@@ -27,8 +27,8 @@ def listing(base: Path) -> list[tuple[bytes, int, int, int]]:
         return [(to_bytes(e.name), e.size, e.mtime_ns, e.ftype) for e in c.scan()]
 
 
-def rows(columns: Columns) -> list[tuple[bytes, int, int, int]]:
+def rows(columns: FileTable) -> list[tuple[bytes, int, int, int]]:
     names = [columns.name(i) for i in range(len(columns))]
-    assert columns.names() == names
+    assert columns.names == names
     values = (columns.size.tolist(), columns.mtime.tolist(), columns.ftype.tolist())
     return list(zip(names, *values, strict=True))

@@ -38,7 +38,7 @@ PLACES: Final = {
     "bytes read while a change is replayed": "winkfs.container.store.REPLAYED",
     "rows put that go to memory": "winkfs.container.index.FOLD",
     "bytes of names sorted in memory": "winkfs.container.catalog.CHUNK",
-    "inodes of a piece of columns": "winkfs.container.columns.FILES",
+    "inodes of a piece of columns": "winkfs.container.survey.FILES",
     "rows of a block of the catalog": "winkfs.container.ondisk.catalog.BLOCK",
     "blocks of a catalog decoded together": "winkfs.container.ondisk.catalog.AT_ONCE",
     "bytes between blocks that are read": "winkfs.container.ondisk.catalog.GAP",

@@ -36,7 +36,7 @@ from winkfs.container.ondisk.catalog import (
     encode_blocks,
 )
 from winkfs.container.recovery import tail
-from winkfs.container.rows import (
+from winkfs.container.table import (
     ASK,
     COLUMNS,
     CTIME,
@@ -46,7 +46,7 @@ from winkfs.container.rows import (
     POINTER,
     POS,
     SIZE,
-    Rows,
+    FileTable,
     joined,
     live,
 )
@@ -494,7 +494,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
     with FileStorage(path_of(base, ".cat"), "w") as storage:
         storage.truncate(0)
         writer = CatalogWriter.create(storage, {"CONTID": contid}, {})
-        writer.write_run([Rows(names, numbers)])
+        writer.write_run([FileTable(names, numbers)])
         writer.finish(end, 0, clashes + (fault == "clashes"))
     if fault in ("clashes", "missing") and older:  # of a moment that is no more; c came again
         assert winkfs.verify(base).problems == []
@@ -587,11 +587,11 @@ class Full(MemoryStorage):
         raise OSError(errno.ENOSPC, "full")
 
 
-def numbered(names: list[bytes], first: int = 0) -> Rows:
+def numbered(names: list[bytes], first: int = 0) -> FileTable:
     """Rows with these names, at positions from `first` on."""
     numbers = np.zeros((len(names), len(COLUMNS)), np.int64)
     numbers[:, POS] = range(first, first + len(names))
-    return Rows(names, numbers)
+    return FileTable(names, numbers)
 
 
 def test_a_scratch_file_that_cannot_be_written_does_not_stop_the_puts() -> None:
@@ -635,7 +635,7 @@ def test_blocks_give_back_what_was_put_in(
     numbers[:, KIND] = data.draw(st.lists(st.sampled_from([1, 2, 1 | GONE, 1 | ASK]),
                                           min_size=len(names), max_size=len(names)))  # fmt: skip
     numbers[:, SIZE] &= 2**63 - 1
-    blocks = list(encode_blocks(Rows(names, numbers), each))
+    blocks = list(encode_blocks(FileTable(names, numbers), each))
     assert len(blocks) == -(-len(names) // each)
     for at, (value, figures) in zip(range(0, len(names), each), blocks, strict=True):
         block, some = Block(value), numbers[at : at + each]
@@ -672,7 +672,7 @@ def test_blocks_of_long_names_are_cut_up(tmp_path: Path) -> None:
 def test_runs_are_joined_and_the_last_row_of_a_name_counts(
     runs: list[dict[bytes, bool]], size: int
 ) -> None:
-    model, parts, at = dict[bytes, int](), list[list[Rows]](), 0
+    model, parts, at = dict[bytes, int](), list[list[FileTable]](), 0
     for run in runs:
         rows = numbered(sorted(run), at)
         rows.numbers[:, KIND] = [0 if run[name] else GONE for name in rows.names]

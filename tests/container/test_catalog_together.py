@@ -15,7 +15,7 @@ from winkformats.arrays import blank, rows_joined
 from winkformats.disk.memory import MemoryStorage
 from winkfs.container.ondisk.block import SLACK, Block, Blocks, encode_blocks
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
-from winkfs.container.rows import (
+from winkfs.container.table import (
     ASK,
     COLUMNS,
     GONE,
@@ -24,10 +24,9 @@ from winkfs.container.rows import (
     POINTER,
     POS,
     SIZE,
-    Plain,
-    Rows,
-    overlaid,
-    plain_numbers,
+    FileTable,
+    joined,
+    live,
 )
 from winkfs.errors import DerivedDamage
 
@@ -39,23 +38,16 @@ INTS = st.one_of(st.integers(-3, 300), st.integers(-(2**63), 2**63 - 1))
 Row = tuple[bytes, int, int, int, int, int]
 
 
-def rows_of(names: list[bytes], *, kinds: list[int] | None = None) -> Rows:
+def rows_of(names: list[bytes], *, kinds: list[int] | None = None) -> FileTable:
     places = 1000 * np.arange(len(names)) + 5000
     kind = np.array(kinds or [1] * len(names))
-    return Rows(names, plain_numbers(places, 1, places % 77, places << 20, places - 500, kind))
+    return FileTable.of(names, places, 1, places % 77, places << 20, places - 500, kind)
 
 
-def told(found: Plain | Rows) -> list[Row]:
+def told(found: FileTable) -> list[Row]:
     """Name, pos, pointer, size, mtime and kind of each row."""
-    if isinstance(found, Rows):
-        some = found.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].tolist()
-        return [(name, *row) for name, row in zip(found.names, some, strict=True)]
-    ends = np.cumsum(found.lengths).tolist()
-    raw = found.name_bytes.tobytes()
-    names = [raw[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    assert not ends or ends[-1] == len(raw)
-    columns = (column.tolist() for column in found[:5])
-    return list(zip(names, *columns, strict=True))
+    some = found.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].tolist()
+    return [(name, *row) for name, row in zip(found.names, some, strict=True)]
 
 
 def laid_out(values: list[bytes], gap: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -80,15 +72,15 @@ def test_together_they_say_what_each_says(
     numbers = np.array([data.draw(row) for _ in names], np.int64)
     numbers[:, SIZE] &= 2**63 - 1
     numbers[:, POINTER] = -1
-    values = [value for value, _ in encode_blocks(Rows(names, numbers), each)]
+    values = [value for value, _ in encode_blocks(FileTable(names, numbers), each)]
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, "bytes of names filled in one by one", few)
         shrink(patch, "bytes of names decoded together", together)
         blocks = Blocks(*laid_out(values, gap))
-        plain, alone = blocks.plain(), [Block(value) for value in values]
+        plain, alone = blocks.table(), [Block(value) for value in values]
         assert [name for block in alone for name in block.names] == names
     assert blocks.counts.tolist() == [block.count for block in alone]
-    assert told(plain) == told(Rows(names, numbers))
+    assert told(plain) == told(FileTable(names, numbers))
     for number in range(len(COLUMNS) + 2):
         wanted = np.concatenate([block.column(number) for block in alone])
         assert np.array_equal(blocks.column(number), wanted)
@@ -127,30 +119,32 @@ def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         lengths[data.draw(st.integers(0, len(at) - 1))] -= data.draw(st.integers(1, 100))
     try:
-        found = Blocks(raw, at, lengths).plain()
+        found = Blocks(raw, at, lengths).table()
     except ValueError:
         return
-    assert int(found.lengths.min()) >= 0 and int(found.lengths.sum()) == len(found.name_bytes)
+    assert int(found.name_lengths.min()) >= 0 and int(found.name_lengths.sum()) == len(
+        found.name_bytes
+    )
 
 
 def test_names_that_share_what_is_not_there_are_refused() -> None:
     ((value, _),) = encode_blocks(rows_of([b"ab", b"abc"]), 2)
     raw, at, lengths = laid_out([value, value], 0)
-    assert [row[0] for row in told(Blocks(raw, at, lengths).plain())] == [b"ab", b"abc"] * 2
+    assert [row[0] for row in told(Blocks(raw, at, lengths).table())] == [b"ab", b"abc"] * 2
     (shared,) = (i for i in range(len(value)) if value[i : i + 2] == b"\0\2" and i > 176)
     for row, number in ((0, 1), (1, 3), (1, 200)):
         for block in at.tolist():
             place = block + shared + row
             before, raw[place] = int(raw[place]), number
             with pytest.raises(ValueError, match="names that cannot be"):
-                Blocks(raw, at, lengths).plain()
+                Blocks(raw, at, lengths).table()
             raw[place] = before
 
 
 # --- of a file ---
 
 
-def written(rows: Rows, schema: dict[str, str] | None = None) -> CatalogFile:
+def written(rows: FileTable, schema: dict[str, str] | None = None) -> CatalogFile:
     storage = MemoryStorage(name="c.cat")
     writer = CatalogWriter.create(storage, {"CONTID": 5}, schema or {})
     writer.write_run([rows])
@@ -159,7 +153,7 @@ def written(rows: Rows, schema: dict[str, str] | None = None) -> CatalogFile:
 
 
 def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:
-    return [row for rows in run.plain(low, high, (None, None)) for row in told(rows)]
+    return [row for rows in run.tables(low, high, (None, None)) for row in told(rows)]
 
 
 @pytest.fixture
@@ -200,7 +194,7 @@ def test_blocks_that_lie_apart(chance: random.Random, monkeypatch: pytest.Monkey
     run = written(rows).runs[0]
     mtimes = rows.numbers[:, MTIME]
     since, until = int(mtimes[40]), int(mtimes[60])
-    found = [row for part in run.plain(b"", None, (since, until)) for row in told(part)]
+    found = [row for part in run.tables(b"", None, (since, until)) for row in told(part)]
     assert {row for row in told(rows) if since <= row[4] < until} <= set(found) < set(told(rows))
     assert plainly(run) == told(rows)
 
@@ -220,13 +214,13 @@ def test_changes_over_what_was_there(
     more |= dict.fromkeys(again, 1) | dict.fromkeys(again[:2], 1 | GONE)
     new = rows_of(sorted(more), kinds=[more[name] for name in sorted(more)])
     new.numbers[:, SIZE] += 10**6
-    parts, at = list[Plain | Rows](), 0
+    parts, at = list[FileTable](), 0
     for stop in itertools.accumulate([*cuts, len(names)]):
         if part := old.part(at, stop):
-            parts.append(part if part.asked.any() else Plain.of(part))
+            parts.append(part if part.asked.any() else FileTable(part.joined, part.numbers))
         at = stop
     wanted = {row[0]: row for row in told(old)} | {row[0]: row for row in told(new)}
-    found = list(overlaid(iter(parts), new))
+    found = list(live(joined([iter(parts), iter([new])])))
     assert all(len(part.pos) for part in found)
     assert [row for part in found for row in told(part)] == [
         row for _, row in sorted(wanted.items()) if not row[5] & GONE

@@ -15,8 +15,9 @@ from columns_checks import listing, rows, store_of
 import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType
-from winkfs.container.columns import BY_INODE, EMPTY, Columns
 from winkfs.container.ondisk.inode import Extent, Inode
+from winkfs.container.survey import files_at
+from winkfs.container.table import BY_INODE, EMPTY
 
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}
@@ -28,7 +29,7 @@ def test_columns_of_every_kind_of_container(recipe: str, tmp_path: Path) -> None
     RECIPES[recipe](base)
     wanted = listing(base)
     with store_of(base) as store, winkfs.open(base) as c:
-        columns = Columns.of(store)
+        columns = files_at(store)
         assert rows(columns) == wanted
         assert columns.pos.tolist() == store.index.positions().tolist()
         for i, entry in enumerate(c.scan()):
@@ -111,7 +112,7 @@ def test_each_flipped_byte_of_an_inode_is_told(recipe: str, tmp_path: Path) -> N
     good = path.read_bytes()
     with store_of(base) as store:
         positions, layout = store.index.positions(), store.kv.layout
-        wanted = Columns.of(store)
+        wanted = files_at(store)
     pos = int(wanted.pos[np.argmax(wanted.pointer > 0)])
     span = layout.locate(good, pos)
     assert span
@@ -122,10 +123,10 @@ def test_each_flipped_byte_of_an_inode_is_told(recipe: str, tmp_path: Path) -> N
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
         with store_of(base) as store:
             told: list[CorruptError] = []
-            assert rows(Columns.of(store, positions, told.append)) == others, at - pos
+            assert rows(files_at(store, positions, told.append)) == others, at - pos
             assert [error.offset for error in told] == [pos]
             with pytest.raises(CorruptError, match=f"at byte {pos}"):
-                Columns.of(store, positions)
+                files_at(store, positions)
 
 
 def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
             store.index.assign(name + b"/I0", store.kv.append(name + b"/I0", value))
         c.put("last", b"0123456789")  # what ends with the file is decoded in another way
     with store_of(base) as store:
-        found = Columns.of(store)
+        found = files_at(store)
         kinds = {found.name(i): int(found.pointer[i]) for i in range(len(found))}
     assert kinds[b"1"] == kinds[b"skipped"] == BY_INODE
     assert kinds[b"first"] == kinds[b"0"] == 8192  # each had its own entry in a sound container
@@ -157,5 +158,5 @@ def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:
         for wrong in (-5, 0, 4095, int(good[0]) + 1, store.kv.end - 1, store.kv.end, 1 << 62):
             told: list[CorruptError] = []
             positions = np.sort(np.append(good, wrong))
-            assert Columns.of(store, positions, told.append).pos.tolist() == good.tolist()
+            assert files_at(store, positions, told.append).pos.tolist() == good.tolist()
             assert len(told) == 1

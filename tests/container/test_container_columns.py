@@ -36,8 +36,8 @@ from winkfs.container.catalog import open_catalog
 from winkfs.container.compact import compact
 from winkfs.container.ondisk.typed import RECORD, TYPES, Column, schema_text
 from winkfs.container.repair import repair, rollback
-from winkfs.container.rows import Rows
 from winkfs.container.salvage import salvage
+from winkfs.container.table import FileTable
 from winkfs.errors import NotAllowed, ReadOnly, Refusal
 
 
@@ -746,7 +746,7 @@ def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
     with FileStorage(path_of(base, ".cat"), "w") as storage:
         storage.truncate(0)
         writer = CatalogWriter.create(storage, {"CONTID": contid}, schema)
-        writer.write_run([Rows(rows.names, rows.numbers, wrong)])
+        writer.write_run([FileTable(rows.names, rows.numbers, wrong)])
         writer.finish(end, 0, clashes)
     (problem,) = winkfs.verify(base).problems
     assert "reindex" in problem

@@ -19,12 +19,12 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import DerivedDamage
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.columns import Columns
 from winkfs.container.compact import compact
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.select import select
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
+from winkfs.container.table import FileTable
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource
 
@@ -117,8 +117,8 @@ def ask_container(base: Path, files: dict[str, bytes]) -> None:
 
 
 def ask_select(base: Path, files: dict[str, bytes]) -> None:
-    def said(rows: Columns) -> dict[str, int]:
-        names = [name.decode() for name in rows.names()]
+    def said(rows: FileTable) -> dict[str, int]:
+        names = [name.decode() for name in rows.names]
         return dict(zip(names, rows.size.tolist(), strict=True))
 
     paths = tuple(name.encode() for name in [*files, "no/such"])
@@ -441,7 +441,7 @@ def test_sectors_of_an_older_catalog_are_not_believed(tmp_path: Path) -> None:
         for at in range(0, len(raw), 64):
             path.write_bytes(raw[:at] + older[at : at + size] + raw[at + size :])
             rows = select(str(base), Selection())
-            found = zip(rows.names(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
+            found = zip(rows.names, rows.size.tolist(), rows.mtime.tolist(), strict=True)
             assert {n.decode(): (size, ns) for n, size, ns in found} == wanted, at
 
 

@@ -119,7 +119,7 @@ def test_selected_are_those_that_a_loop_finds(
     for wanted in wishes(rng)[every("selections")]:
         names = fit(files, wanted)
         for container in (str(base), f"{base}.data", store):
-            assert select(container, wanted).names() == names, wanted
+            assert select(container, wanted).names == names, wanted
     store.abandon()
 
 
@@ -154,10 +154,10 @@ def test_blocks_of_other_times_and_sizes_are_not_read(
     ):  # fmt: skip
         found = from_catalog(store, wanted, None)
         assert found is not None
-        assert found.names() == [b"%02d" % i for i in numbers]
+        assert found.names == [b"%02d" % i for i in numbers]
     damaged = Selection(until=(T0 + 40) * 10**9 + 1)
     assert from_catalog(store, damaged, None) is None
-    assert select(store, damaged).names() == [b"%02d" % i for i in range(41)]
+    assert select(store, damaged).names == [b"%02d" % i for i in range(41)]
     store.abandon()
 
 
@@ -179,7 +179,7 @@ def test_files_of_positions(state: str, tmp_path: Path, monkeypatch: pytest.Monk
         some = np.sort(rng.sample(live.tolist(), count))
         rows = columns_at(store, some.astype(np.int64))
         assert rows.pos.tolist() == some.tolist()
-        assert rows.names() == [names[pos] for pos in some.tolist()]
+        assert rows.names == [names[pos] for pos in some.tolist()]
     store.abandon()
 
 

@@ -20,7 +20,7 @@ from winkformats.disk.posix import FileStorage
 from winkfs import FileType
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.data import NANO
-from winkfs.container.rows import SIZE
+from winkfs.container.table import SIZE
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import Transaction, begin, join
 from winkfs.errors import StalePlan

@@ -146,7 +146,7 @@ class Finder:
         with engine.lock:
             store = engine.settled()
             rows = by_paths(store, tuple(names), store.note)
-        found = rows.names()
+        found = rows.names
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
         kinds = np.where(file, int(FileType.FILE), rows.ftype)
         said = zip(kinds.tolist(), rows.size.tolist(), rows.mtime.tolist(), strict=True)

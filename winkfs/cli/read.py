@@ -49,7 +49,7 @@ from winkfs.units import NANO, time_text, to_ns
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
     from winkfs.container.entry import Stat
-    from winkfs.container.rows import Rows
+    from winkfs.container.table import FileTable
     from winkfs.mounting.lookup import CacheBudget
     from winkfs.reader import Reader
 
@@ -161,7 +161,7 @@ def _itself(container: Reader, argument: str) -> bytes | None:
     return None if is_directory(container, name) else name
 
 
-def _matching(rows: Rows, match: Callable[[str], object]) -> Rows:
+def _matching(rows: FileTable, match: Callable[[str], object]) -> FileTable:
     """The rows whose names match."""
     import numpy as np
 
@@ -213,7 +213,7 @@ class _Listing:
         return {name: found[name] for name in self.columns}
 
     def write_rows(
-        self, rows: Rows, match: Callable[[str], object] | None, owner: tuple[int, int]
+        self, rows: FileTable, match: Callable[[str], object] | None, owner: tuple[int, int]
     ) -> None:
         """The files of some rows of the catalog whose names match; `owner`: of those without
         attributes.
@@ -244,7 +244,7 @@ class _Listing:
         except FormatError as error:
             self.failures.damage(error)
 
-    def _write_many(self, rows: Rows, names: list[str], owner: tuple[int, int]) -> None:
+    def _write_many(self, rows: FileTable, names: list[str], owner: tuple[int, int]) -> None:
         """The same, of files of which the rows say all."""
         columns = (column.tolist() for column in rows.stats(owner))
         fileids, sizes, times, ftypes, modes, uids, gids, _ = columns
@@ -263,7 +263,7 @@ class _Listing:
         text = "".join(f"{line}{name}\n" for line, name in zip(said, shown_names, strict=True))
         self._out.write(text.encode("utf-8", "surrogateescape"))
 
-    def _values_of(self, rows: Rows) -> list[dict[str, Any]]:
+    def _values_of(self, rows: FileTable) -> list[dict[str, Any]]:
         """The values of the columns that are shown, of each row."""
         from winkfs.container.ondisk.typed import split, to_value
 

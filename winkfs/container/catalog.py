@@ -27,23 +27,12 @@ from winkformats.disk.paths import open_file
 from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter, special_rows
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.recovery import tail
-from winkfs.container.rows import (
-    COLUMNS,
-    GONE,
-    KIND,
-    Placed,
-    Plain,
-    Rows,
-    joined,
-    live,
-    plain_numbers,
-)
+from winkfs.container.survey import Inodes, read_rows
+from winkfs.container.table import COLUMNS, GONE, FileTable, Placed, joined, live
 from winkfs.names import INODE, OLD
 
 if TYPE_CHECKING:
@@ -120,15 +109,15 @@ class Catalog:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty((0, len(COLUMNS)), np.int64)
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> FileTable:
         """Both of these."""
-        return Rows(self.names(start, stop), self.numbers(start, stop))
+        return FileTable(self.names(start, stop), self.numbers(start, stop))
 
-    def block(self, index: int) -> tuple[int, Rows]:
+    def block(self, index: int) -> tuple[int, FileTable]:
         """The block that has the row with this index: index of its first row, and its rows, not to
         be changed. Raises DerivedDamage."""
         number = self._base.find(index)
-        return self._base.starts[number], Rows(
+        return self._base.starts[number], FileTable(
             self._base.names(number), self._base.block(number).numbers
         )
 
@@ -146,18 +135,18 @@ class Catalog:
         """What the runs behind the first say: name -> FTYPE, 0: it is gone, -1: ask the inode."""
         found: dict[bytes, int] = {}
         for rows in itertools.chain.from_iterable(run.rows() for run in self.file.runs[1:]):
-            ftypes = np.where(rows.asked, -1, rows.numbers[:, KIND] & 255)
+            ftypes = np.where(rows.asked, -1, rows.kind & 255)
             found.update(zip(rows.names, np.where(rows.gone, 0, ftypes).tolist(), strict=True))
         return found
 
-    def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[Rows]:
+    def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[FileTable]:
         """The live rows, some thousand at a time. Raises DerivedDamage.
 
         wanted_columns  of the user, whose values they are to have
         """
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
-    def at(self, positions: Int64, sparse: int) -> Iterator[Plain]:
+    def at(self, positions: Int64, sparse: int) -> Iterator[FileTable]:
         """Rows of the inodes at these ascending positions that say all, also of replaced ones.
 
         sparse  none where more rows than this would be decoded for each position
@@ -171,7 +160,7 @@ class Catalog:
                 yield from run.at(positions, blocks)
 
 
-def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Rows]]:
+def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[FileTable]]:
     return [run.rows(wanted_columns=tuple(columns)) for run in runs]
 
 
@@ -256,7 +245,7 @@ def new_sorter(store: Opened) -> NameSorter:
     return NameSorter(store.directory.scratch, CHUNK, store.settings.mtime_unit)
 
 
-def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
+def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[FileTable]:
     """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
     gone = [name for name, pos in changes.items() if not pos]
@@ -266,19 +255,19 @@ def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
         yield from sorter.rows()
 
 
-def gone_rows(names: list[bytes]) -> Rows:
+def gone_rows(names: list[bytes]) -> FileTable:
     """Rows that say that these names are gone."""
-    return Rows(names, plain_numbers(np.zeros(len(names), np.int64), kind=GONE))
+    return FileTable.of(names, np.zeros(len(names), np.int64), kind=GONE)
 
 
-def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
+def write_whole(store: Opened, rows: Iterator[FileTable]) -> Storage:
     """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
     with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
         _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return storage
 
 
-def _written(store: Opened, rows: Iterator[Rows], count: int, *, save: bool = True) -> Catalog:
+def _written(store: Opened, rows: Iterator[FileTable], count: int, *, save: bool = True) -> Catalog:
     """The same, open; a scratch file where none is to be saved, or can be. `count`: of the rows."""
     if save and store.writable and not store.settings.classic:
         try:
@@ -292,7 +281,7 @@ def _written(store: Opened, rows: Iterator[Rows], count: int, *, save: bool = Tr
     return Catalog(CatalogFile(storage))
 
 
-def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[Rows]) -> None:
+def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[FileTable]) -> None:
     finder, folders = ClashFinder(), set[bytes]()
     writer.write_run(finder.seen(_noted(live(rows), folders)))
     found = (name for name in finder.found if name not in folders)
@@ -301,10 +290,10 @@ def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[Rows]) -> None:
     writer.finish(store.kv.end, now, clashes=files)
 
 
-def _noted(source: Iterable[Rows], folders: set[bytes]) -> Iterator[Rows]:
+def _noted(source: Iterable[FileTable], folders: set[bytes]) -> Iterator[FileTable]:
     """The same rows; the names of directories are added to `folders`."""
     for rows in source:
-        which = np.flatnonzero(rows.numbers[:, KIND] & 255 == FileType.DIR)
+        which = np.flatnonzero(rows.directories)
         if len(which):
             folders.update(rows.column[which].tolist())
         yield rows
@@ -321,12 +310,12 @@ class RowCollector:
 
     def __init__(self, store: Opened, sorter: NameSorter) -> None:
         self._store, self.sorter = store, sorter
-        self._scan = InodeScan(store, store.note, checked=True)
+        self._inodes = Inodes(store.kv, store.settings, store.note, checked=True)
 
     def take(self, batch: Batch, positions: Int64) -> None:
         """Inodes that may be live. Raises CorruptError."""
-        piece = self._scan.piece(positions, batch.data, batch.base)
-        self.sorter.add(rows_of(self._store, piece))
+        found = self._inodes.near(positions, batch.data, batch.base)
+        self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
 
     def rest(self) -> None:
         """No more inodes come."""
@@ -391,7 +380,7 @@ class CatalogTrail:
             self._gone.clear()
             self.since = -1
 
-    def rows(self, *, whole: bool) -> Iterator[Rows]:
+    def rows(self, *, whole: bool) -> Iterator[FileTable]:
         """The live files that were put and, but for `whole`, names that are gone, in byte order.
         Once; nothing is put after that.
 
@@ -417,7 +406,7 @@ class CatalogTrail:
         self.sorter.close()
 
 
-def _current(store: Opened, rows: Rows) -> Bools:
+def _current(store: Opened, rows: FileTable) -> Bools:
     """Which rows say where the inode of their name is now."""
     keys = [name + INODE for name in rows.names]
     right: Bools = store.index.candidates(keys) == rows.pos
@@ -594,7 +583,7 @@ class DerivedCatalog:
 
     def _changes(
         self, catalog: Catalog, trail: CatalogTrail | None, quickly: bool
-    ) -> tuple[Iterator[Rows], int] | None:
+    ) -> tuple[Iterator[FileTable], int] | None:
         """What happened since, and about how many rows it is; None: too much to be added."""
         store, covered = self._store, catalog.covered
         if trail is not None and trail.reaches(covered):
@@ -609,7 +598,9 @@ class DerivedCatalog:
             return None
         return changed_rows(store, changes), len(changes)
 
-    def _add(self, catalog: Catalog, changes: Iterator[Rows], count: int, quickly: bool) -> None:
+    def _add(
+        self, catalog: Catalog, changes: Iterator[FileTable], count: int, quickly: bool
+    ) -> None:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
         store, file = self._store, catalog.file

@@ -11,23 +11,13 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
-from winkfs.container.catalog import SHORT, Catalog, build, changed_rows, gone_rows, open_catalog
+from winkfs.container.catalog import SHORT, Catalog, build, changed_rows, open_catalog
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
-from winkfs.container.rows import (
-    ALWAYS,
-    Plain,
-    Rows,
-    Times,
-    joined,
-    live,
-    overlaid,
-    plain_numbers,
-    some,
-)
+from winkfs.container.table import ALWAYS, FileTable, Times, joined, live, some
 from winkfs.container.where import Condition
 from winkfs.names import after
 from winkfs.units import LAST
@@ -64,14 +54,14 @@ class Query(NamedTuple):
         """Names that begin so."""
         return cls(prefix, after(prefix), times, where, tuple(columns))
 
-    def of_first(self, run: Run, *, alone: bool) -> Iterator[Rows]:
+    def of_first(self, run: Run, *, alone: bool) -> Iterator[FileTable]:
         """The rows of the first run that may be meant. `alone`: there are no later ones."""
         columns = self.columns if alone else self.needed
         if self.where is None:
             return run.rows(self.low, self.high, self.times, columns)
         return run.chosen(self.where, self.low, self.high, self.times, columns)
 
-    def of_later(self, run: Run) -> Iterator[Rows]:
+    def of_later(self, run: Run) -> Iterator[FileTable]:
         """All rows of a later run: one may hide a row of the first, and not be meant itself."""
         return run.rows(self.low, self.high, ALWAYS, self.needed)
 
@@ -81,7 +71,7 @@ class Query(NamedTuple):
         asked = () if self.where is None else self.where.columns()
         return tuple(dict.fromkeys([*self.columns, *asked]))
 
-    def kept(self, rows: Rows, schema: Schema) -> Rows:
+    def kept(self, rows: FileTable, schema: Schema) -> FileTable:
         """Those of some rows that are meant, and those that have to be asked."""
         kept = rows.within(self.times)
         if self.where is not None:
@@ -89,23 +79,21 @@ class Query(NamedTuple):
         return rows.take(kept | rows.asked)
 
 
-def plain_rows(catalog: Catalog, query: Query) -> Iterator[Plain | Rows] | None:
+def tables(catalog: Catalog, query: Query) -> Iterator[FileTable] | None:
     """The live rows with such names of blocks that may have some that are meant, as of
     its `covered`, in less time than `rows_now`; None: ask that. Raises DerivedDamage."""
     if (query.where is not None and query.asked) or query.columns:
         return None
     first, *others = catalog.file.runs
-    found = first.plain(query.low, query.high, query.times, query.where)
+    found = first.tables(query.low, query.high, query.times, query.where)
     if not others:
         return found
-    parts = list(joined([run.rows(query.low, query.high) for run in others]))
-    changes = Rows.concat([gone_rows([]), *parts])
-    return None if changes.asked.any() else overlaid(found, changes)
+    return live(joined([found, *(run.rows(query.low, query.high) for run in others)]))
 
 
 def rows_now(
     store: Opened, catalog: Catalog, query: Query, *, end: int | None = None
-) -> Iterator[Rows]:
+) -> Iterator[FileTable]:
     """The live rows that are meant, also of what came after the catalog, in order.
 
     Rows that do not say all are there whatever their mtimes and values.
@@ -143,7 +131,7 @@ def nearby(store: Opened) -> Catalog | None:
 
 def all_rows(
     store: Opened, lock: AbstractContextManager[object], lost: Problem, query: Query
-) -> Iterator[Rows]:
+) -> Iterator[FileTable]:
     """The live rows that are meant, in byte order of the names, as of the call.
 
     lock    what guards the store while it is read; the caller has settled what it put
@@ -166,9 +154,9 @@ def _healed(
     store: Opened,
     lock: AbstractContextManager[object],
     catalog: Catalog,
-    found: Iterator[Rows],
+    found: Iterator[FileTable],
     query: Query,
-) -> Iterator[Rows]:
+) -> Iterator[FileTable]:
     """The rows that were found; where the catalog turns out to be damaged, others from there on."""
     low = query.low
     try:
@@ -216,7 +204,7 @@ def positions_met(store: Opened, query: Query, problem: Problem) -> Int64:
     return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
-def settled(store: Opened, rows: Rows, query: Query, problem: Problem | None) -> Rows:
+def settled(store: Opened, rows: FileTable, query: Query, problem: Problem | None) -> FileTable:
     """The same rows without those that have to be asked and then are not meant.
 
     problem  called with each of those whose inode or attributes are damaged; it is left out. None:
@@ -251,10 +239,10 @@ def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
         return True
     size, mtime = np.array([inode.lsize]), np.array([min(max(ns, -LAST - 1), LAST)])
     kind = inode.ftype or FileType.FILE
-    numbers = plain_numbers(np.array([pos]), 0, size, mtime, 0, kind)
-    values = np.empty(1, object)
-    values[0] = attrs.encode()[ATTRS.size :]
-    return bool(Rows([name], numbers, values).meeting(query.where, store.schema)[0])
+    table = FileTable.of([name], np.array([pos]), 0, size, mtime, 0, kind)
+    table.values = np.empty(1, object)
+    table.values[0] = attrs.encode()[ATTRS.size :]
+    return bool(table.meeting(query.where, store.schema)[0])
 
 
 def values_between(

@@ -23,7 +23,6 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog
 from winkfs.container.catalogquery import Query, rows_now
-from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import whole
@@ -37,9 +36,9 @@ from winkfs.container.ondisk.inode import (
     Inode,
     attributes,
 )
-from winkfs.container.rows import KIND, NOTHING, some
-from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
+from winkfs.container.survey import FIELDS, InodeRows, fileids
+from winkfs.container.table import KIND, NOTHING, FileTable, some
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 
@@ -369,7 +368,7 @@ def same_files(base: Base, pos: Int64) -> bool:
     return count == len(pos) and np.array_equal(found, pos)
 
 
-def same_rows(store: Store, catalog: Catalog, true: Iterator[CatalogRows]) -> bool:
+def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool:
     """Whether a catalog, with what happened since it was written, has these rows and no others.
 
     true    the rows of all live files, in byte order of their names

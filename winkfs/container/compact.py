@@ -32,7 +32,6 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
-from winkfs.container.columns import BY_INODE
 from winkfs.container.draft import COMPRESSIBLE, Copier, Target
 from winkfs.container.frames import (
     ENOUGH,
@@ -42,7 +41,6 @@ from winkfs.container.frames import (
     entries_of,
     trained,
 )
-from winkfs.container.inodescan import chained, is_inode
 from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import (
@@ -56,9 +54,9 @@ from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.read import Content
 from winkfs.container.recovery import Rebuilt, known_sums
-from winkfs.container.rows import POINTER, POS
-from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
+from winkfs.container.survey import chained, is_inode
+from winkfs.container.table import BY_INODE, POINTER, POS, FileTable
 from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
 
@@ -339,7 +337,7 @@ class _Compaction:
             return new
         return self._inodes[np.searchsorted(self._live, old)]
 
-    def _moved_rows(self, rows: CatalogRows) -> CatalogRows:
+    def _moved_rows(self, rows: FileTable) -> FileTable:
         """Rows of the catalog with what is in another place now."""
         numbers = rows.numbers.copy()
         plain = np.flatnonzero(numbers[:, POINTER] > 0)
@@ -562,7 +560,7 @@ class _Derived:
 
     found: Rebuilt | None
     catalog: Catalog | None
-    moved: Callable[[CatalogRows], CatalogRows]
+    moved: Callable[[FileTable], FileTable]
     packed: dict[str, int]
     stale: bool
 
@@ -572,7 +570,7 @@ class _Derived:
         store: Store,
         kv: KVSeq,
         moved: Callable[[Int64], Int64],
-        moved_rows: Callable[[CatalogRows], CatalogRows],
+        moved_rows: Callable[[FileTable], FileTable],
         *,
         known: bool,
     ) -> Self:

@@ -33,8 +33,8 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.ondisk.typed import Schema, check_schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
-from winkfs.container.rows import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.store import Store
+from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
 from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.errors import (
@@ -242,7 +242,7 @@ class Engine:
         where: str | None = None,
         columns: Sequence[str] = (),
         schema: Schema | None = None,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[FileTable]:
         """The rows of the catalog with names that begin so, and with such mtimes: `all_rows`.
 
         where    a condition of them, see `container.where`; columns: of the user, whose values the
@@ -275,12 +275,12 @@ class Engine:
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _settled(
-        self, problem: Callable[[CorruptError], None] | None, query: Query, rows: Rows
-    ) -> Rows:
+        self, problem: Callable[[CorruptError], None] | None, query: Query, rows: FileTable
+    ) -> FileTable:
         with self.lock:
             return settled(self.store, rows, query, problem)
 
-    def contents(self, rows: Rows) -> Iterator[bytes | CorruptError | None]:
+    def contents(self, rows: FileTable) -> Iterator[bytes | CorruptError | None]:
         """The contents of the files of some rows, in their order; None for one that the catalog
         does not say the place of, or that is larger than AT_ONCE: it is to be read by its name.
 

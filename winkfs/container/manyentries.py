@@ -23,7 +23,7 @@ from winkfs.container.draft import COMPRESSIBLE, Draft
 from winkfs.container.frames import Compressor
 from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import CK_XXH3, FRAME, InodeForm
-from winkfs.container.rows import Placed
+from winkfs.container.table import Placed
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store

@@ -31,7 +31,7 @@ from winkformats.arrays import (
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import ATTRS, JUST_CTIME, UINT32, FileType, nanoseconds
-from winkfs.container.rows import (
+from winkfs.container.table import (
     COLUMNS,
     CTIME,
     FILEID,
@@ -45,11 +45,10 @@ from winkfs.container.rows import (
     SIZE,
     SPECIAL,
     Blobs,
+    FileTable,
     Placed,
-    Rows,
     in_order,
     owner_words,
-    plain_numbers,
 )
 from winkfs.names import INODE, name_of
 
@@ -68,7 +67,9 @@ EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
 
 
-def special_rows(put: Placed, attrs: Sequence[bytes] | None, unit: int, *, typed: bool) -> Rows:
+def special_rows(
+    put: Placed, attrs: Sequence[bytes] | None, unit: int, *, typed: bool
+) -> FileTable:
     """Rows of files put in bulk with these attributes: extended ones, or the time of a change.
 
     attrs   None: they have none
@@ -76,12 +77,13 @@ def special_rows(put: Placed, attrs: Sequence[bytes] | None, unit: int, *, typed
     typed   there are columns of the user
     """
     files, times = put.files, nanoseconds(put.mtimes, unit)
-    numbers = plain_numbers(
-        put.positions, put.fileids, files.lengths, times, put.pointers, _kinds(files.ftypes)
-    )
-    names = [name_of(key) for key in files.keys]
+    table = FileTable.of(
+        [name_of(key) for key in files.keys],
+        put.positions, put.fileids, files.lengths, times, put.pointers, _kinds(files.ftypes),
+    )  # fmt: skip
     if attrs is None:
-        return Rows(names, numbers)
+        return table
+    numbers = table.numbers
     heads = b"".join(word[: ATTRS.size] for word in attrs)
     mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
     numbers[:, KIND] |= SPECIAL | mode << MODE_AT
@@ -90,11 +92,10 @@ def special_rows(put: Placed, attrs: Sequence[bytes] | None, unit: int, *, typed
     if changed.any():
         ctimes = np.frombuffer(b"".join(word[-8:] for word in attrs), ">i8")
         numbers[changed, CTIME] = ctimes[changed]
-    values = None
     if typed:
-        values = np.empty(len(attrs), object)
-        values[:] = [word[ATTRS.size :] for word in attrs]
-    return Rows(names, numbers, values)
+        table.values = np.empty(len(attrs), object)
+        table.values[:] = [word[ATTRS.size :] for word in attrs]
+    return table
 
 
 def _kinds(ftypes: Sequence[int]) -> UInt8:
@@ -179,7 +180,7 @@ class BulkRows:
         each = max(min(each, each * BULK_NAME * n // self._end), 1)
         return [(at, min(at + each, n)) for at in range(0, n, each)]
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> FileTable:
         """The rows [start, stop), after `sort`."""
         chosen = self._order[start:stop]
         pos, fileid, mtime, size, beside, lengths, kind = (
@@ -192,7 +193,7 @@ class BulkRows:
         np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
         np.copyto(numbers[POINTER], -1, where=beside == APART)
         wide = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
-        return Rows(column_at(self._raw, self._at[chosen], wide), numbers.T)
+        return FileTable(column_at(self._raw, self._at[chosen], wide), numbers.T)
 
 
 class ClashFinder:
@@ -207,7 +208,7 @@ class ClashFinder:
         self._open: list[bytes] = []  # name + "/" that all names since begin with, save for the /
         self._last: bytes | None = None
 
-    def seen(self, parts: Iterable[Rows]) -> Iterator[Rows]:
+    def seen(self, parts: Iterable[FileTable]) -> Iterator[FileTable]:
         """The same rows, whose names go by."""
         for rows in parts:
             self.add(rows.column)
@@ -271,9 +272,9 @@ class NameSorter:
         """`unit`: see `BulkRows`."""
         self._scratch, self._limit, self._unit = scratch, chunk, unit
         self._storage: Storage | None = None
-        self._waiting: list[Rows] = []
+        self._waiting: list[FileTable] = []
         self._size = 0  # bytes of these
-        self._runs: list[list[_Block | Rows]] = []
+        self._runs: list[list[_Block | FileTable]] = []
         self._room = HELD * chunk  # bytes of runs that may yet stay in memory
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
@@ -288,12 +289,12 @@ class NameSorter:
         self._bulk.add(put)
         self.count += len(put.positions)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: FileTable) -> None:
         """Rows in any order."""
         if not len(rows):
             return
         names = rows.column
-        self._waiting.append(Rows(names, rows.numbers, rows.values))
+        self._waiting.append(rows)
         self.count += len(rows)
         self._size += WIDTH * len(rows) + names.nbytes
         for texts in (names if names.dtype == object else None, rows.values):
@@ -314,14 +315,14 @@ class NameSorter:
             self._error = error
             self.close()  # the disk may be full
 
-    def rows(self, live: Int64 | None = None) -> Iterator[Rows]:
+    def rows(self, live: Int64 | None = None) -> Iterator[FileTable]:
         """Everything in order, some thousand rows at a time; a part may be empty.
 
         live    ascending positions of inodes: what is at others is left out
         """
         if self._error is not None:
             raise self._error
-        found: Iterator[Rows]
+        found: Iterator[FileTable]
         if self._bulk.count and not (self._runs or self._waiting):
             found = itertools.starmap(self._bulk.part, self._bulk.sort(EACH))
         elif self._bulk.count or self._runs:
@@ -337,7 +338,7 @@ class NameSorter:
             self._storage.close()
             self._storage = None
 
-    def _merged(self) -> Iterator[Rows]:
+    def _merged(self) -> Iterator[FileTable]:
         cursors = [_Cursor(map(self._read, run), len(run)) for run in self._runs]
         if self._bulk.count:
             parts = self._bulk.sort(BLOCK)
@@ -347,15 +348,15 @@ class NameSorter:
             yield _joined([c.take(limit) for c in cursors])
         yield _joined([c.rest() for c in cursors])
 
-    def _chunk(self, each: int) -> Iterator[Rows]:
+    def _chunk(self, each: int) -> Iterator[FileTable]:
         """What is in memory, in order, `each` rows at a time."""
         if not self._waiting:
             return
-        found = Rows.concat(self._waiting)
+        found = FileTable.concat(self._waiting)
         self._waiting = [found]  # not twice
         order = text_order(found.column)
         for at in range(0, len(order), each):
-            yield found.ordered(order[at : at + each])
+            yield found.take(order[at : at + each])
 
     def _flush(self) -> None:
         if not self._waiting or self._error is not None:
@@ -371,9 +372,9 @@ class NameSorter:
         if self._error is None:
             self._add_run(itertools.starmap(bulk.part, bulk.sort(BLOCK)), held=False)
 
-    def _add_run(self, parts: Iterator[Rows], *, held: bool) -> None:
+    def _add_run(self, parts: Iterator[FileTable], *, held: bool) -> None:
         """Rows in order. `held`: they stay in memory."""
-        run: list[_Block | Rows] | None = None
+        run: list[_Block | FileTable] | None = None
         for rows in parts:
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
@@ -382,7 +383,7 @@ class NameSorter:
             run.append(rows if held else self._write(rows))
             self._last = bytes(rows.column[-1])
 
-    def _write(self, rows: Rows) -> _Block:
+    def _write(self, rows: FileTable) -> _Block:
         if self._storage is None:
             self._storage = self._scratch()
         names = rows.column
@@ -394,8 +395,8 @@ class NameSorter:
         typed = rows.values is not None
         return _Block(self._end - size, len(rows), size, width, typed)
 
-    def _read(self, block: _Block | Rows) -> Rows:
-        if isinstance(block, Rows):
+    def _read(self, block: _Block | FileTable) -> FileTable:
+        if isinstance(block, FileTable):
             return block
         assert self._storage is not None
         data = self._storage.read(block.offset, block.size)
@@ -408,7 +409,7 @@ class NameSorter:
             at += block.width * count
         else:
             names, at = _unpacked(data, at, count)
-        return Rows(names, numbers, _unpacked(data, at, count)[0] if block.typed else None)
+        return FileTable(names, numbers, _unpacked(data, at, count)[0] if block.typed else None)
 
 
 def _packed(texts: Blobs) -> list[bytes]:
@@ -429,7 +430,7 @@ def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
 class _Cursor:
     """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, run: Iterator[Rows], blocks: int) -> None:
+    def __init__(self, run: Iterator[FileTable], blocks: int) -> None:
         self._left, self._blocks = run, blocks
         self._advance()
 
@@ -446,7 +447,7 @@ class _Cursor:
         """The last name in memory."""
         return bytes(self._rows.column[-1])
 
-    def take(self, limit: bytes) -> Rows:
+    def take(self, limit: bytes) -> FileTable:
         """-> the rows in memory with names up to the limit."""
         start = self._at
         self._at = stop = bisect_right(self._rows.column, limit, start)
@@ -455,21 +456,21 @@ class _Cursor:
             self._advance()
         return out
 
-    def rest(self) -> Rows:
+    def rest(self) -> FileTable:
         """-> all rows in memory."""
         return self._rows.part(self._at)
 
 
-def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
+def _at(blocks: Iterator[FileTable], live: Int64) -> Iterator[FileTable]:
     """What stands at these positions."""
     for rows in blocks if len(live) else ():
         at = np.searchsorted(live, rows.pos)
         yield rows.take(live[np.minimum(at, len(live) - 1)] == rows.pos)
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def _joined(parts: list[FileTable]) -> FileTable:
     """Runs as one."""
     parts = [part for part in parts if len(part)]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    return in_order(Rows.concat(parts))
+    return in_order(FileTable.concat(parts))

@@ -27,13 +27,13 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import UNSEEN, Opened
 from winkfs.container.frames import entries_of as entries_with
-from winkfs.container.inodescan import InodeRows, fileids, good_inodes, inode_rows, rows_of
 from winkfs.container.ondisk.chain import entries_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS, KEY
+from winkfs.container.survey import InodeRows, Inodes, fileids, inode_rows, rows_of
 from winkfs.names import name_of
 
 if TYPE_CHECKING:
@@ -655,8 +655,9 @@ def _sort_out(
     read = data.kv.storage.read
     raw = b"".join(read(pos, HEAD_READ).ljust(HEAD_READ, b"\0") for pos in superseded)
     at, positions = np.arange(0, len(raw), HEAD_READ), np.array(superseded, np.int64)
-    found = good_inodes(raw, at, positions, data.kv.layout, data.settings.form)
-    plain = found.take(found.plain(data.settings.form) & ~np.isin(found.fileid, list(heirs)))
-    pairs = np.stack([positions[plain.which], plain.pointer], axis=1)
+    found, which = Inodes(data.kv, data.settings, None).gathered(positions, raw, at)
+    table = found.table
+    plain = (table.pointer > 0) & ~table.special & ~np.isin(table.fileid, list(heirs))
+    pairs = np.stack([table.pos[plain], table.pointer[plain]], axis=1)
     todo += pairs.ravel().tolist()
-    others += np.delete(positions, plain.which).tolist()
+    others += np.delete(positions, which[plain]).tolist()

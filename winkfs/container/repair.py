@@ -31,7 +31,6 @@ from winkfs.container.container import Container, create
 from winkfs.container.datafile import end_of
 from winkfs.container.frames import entries_of
 from winkfs.container.gone import gone_of
-from winkfs.container.inodescan import InodeRows, chained, inode_rows
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
@@ -42,6 +41,7 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
+from winkfs.container.survey import InodeRows, chained, inode_rows
 from winkfs.container.verify import verify
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str

@@ -12,19 +12,17 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import compress, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.arrays import Int64, texts_at
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.catalogquery import Query, positions_of
-from winkfs.container.columns import InodeScan, Piece
 from winkfs.container.entry import Entry, SpecialEntry, attributed, entries
-from winkfs.container.inodescan import PlainInodes, plain_inodes
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
@@ -43,6 +41,8 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
+from winkfs.container.survey import Decoded, Inodes
+from winkfs.container.table import FileTable
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 
@@ -70,10 +70,10 @@ class Window:
         kv = store.kv
         self._storage = kv.storage.duplicate()
         self._layout, self._form = kv.layout, store.settings.form
-        self._contid = kv.layout.contid
+        self._contid, self._quick = kv.layout.contid, kv.layout.standard
         self._frames = store.frames
         self._frames.load()
-        self._inodes = InodeScan(store, None)
+        self._inodes = Inodes(kv, store.settings, None)
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False
@@ -108,12 +108,8 @@ class Window:
         name = self._storage.name
         return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
 
-    def plain(self, positions: Int64) -> PlainInodes:
-        """The plain and good ones among the inodes of the batch, as columns."""
-        return plain_inodes(self._data, self._base, positions, self._layout, self._form)
-
-    def ordinary(self, positions: Int64) -> tuple[Piece, Int64]:
-        """Files of the batch that have one value and, maybe, attributes: see `InodeScan`."""
+    def ordinary(self, positions: Int64) -> tuple[Decoded, Int64]:
+        """The ordinary and good ones among the inodes of the batch: see `Inodes`."""
         return self._inodes.ordinary(positions, self._data, self._base)
 
     def read_plain(self, pointer: int, size: int, pos: int) -> bytes:
@@ -125,7 +121,7 @@ class Window:
         """
         self._contents = True
         data, at = self._data, pointer - self._base
-        if size <= SMALL and 0 <= at < len(data) - 7:
+        if size <= SMALL and 0 <= at < len(data) - 7 and self._quick:
             start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
             end = at + 1 + start + size
             if end <= len(data) - 4 and not data[at]:
@@ -288,76 +284,64 @@ class _Chosen:
             return False
         return name.startswith(self.prefix)
 
-    @property
-    def all(self) -> bool:
-        return self.low is None and self.high is None and not self.prefix
+    def among(self, table: FileTable) -> Bools:
+        """Which of these files, bool[n]."""
+        found = table.within((self.low, self.high))
+        if self.prefix:
+            begins = (name.startswith(self.prefix) for name in table.names)
+            found &= np.fromiter(begins, bool, len(table))
+        return found
 
 
 def _batch(
     window: Window, owner: tuple[int, int], chosen: _Chosen, positions: Int64
 ) -> Iterable[Entry | int]:
-    """The files of a batch in order; of those that are not plain, the position."""
-    plain = window.plain(positions)
-    if not len(plain):
-        return _attributed(window, chosen, positions)
-    odd = np.ones(len(positions), bool)
-    odd[plain.which] = False
-    settings = chosen.settings
-    mtimes = plain.mtime.tolist()
-    times = mtimes if settings.nanoseconds else list(map(settings.ns_of, mtimes))
-    if not chosen.all:
-        kept = list(map(chosen.has, plain.names, times))
-        plain = plain.take(np.array(kept, bool))
-        times = list(compress(times, kept))
-    made = _plain_entries(window, owner, plain, times, positions[plain.which].tolist())
-    if not odd.any():
-        return made
-    plains, at = list(made), 0
-    found: list[Entry | int] = []
-    places = np.searchsorted(plain.which, np.flatnonzero(odd)).tolist()
-    for place, other in zip(places, _attributed(window, chosen, positions[odd]), strict=True):
-        found += plains[at:place]
-        found.append(other)
-        at = place
-    return found + plains[at:]
+    """The chosen files of a batch in order; of one that has to be decoded by itself the position,
+    whether it is chosen or not."""
+    found, which = window.ordinary(positions)
+    table = found.table
+    whole = (table.pointer >= 0) & ~table.asked
+    kept = whole & chosen.among(table)
+    plain = kept & ~table.special
+    if len(which) == len(positions) and plain.all():
+        return _plain_entries(window, owner, table)
+    made: list[Entry | int | None] = positions.tolist()
+    for i in which[whole & ~kept].tolist():
+        made[i] = None
+    simple = _plain_entries(window, owner, table.take(plain))
+    for i, entry in zip(which[plain].tolist(), simple, strict=True):
+        made[i] = entry
+    if found.words is not None:
+        special = np.flatnonzero(kept & table.special)
+        rows = table.take(special)
+        columns = which[special], rows.fileid, rows.size, rows.mtime, rows.ftype, rows.pointer
+        for name, word, pos, i, fileid, size, ns, ftype, pointer in zip(
+            rows.names, found.words[special].tolist(), rows.pos.tolist(),
+            *(column.tolist() for column in columns), strict=True,
+        ):  # fmt: skip
+            if word is None or CTIME in word or not is_whole(word, ATTRS.size):
+                continue
+            mode, uid, gid = ATTRS.unpack_from(word)
+            if 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID:
+                read = partial(window.read_plain, pointer, size, pos) if size else bytes
+                made[i] = attributed(
+                    to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word,
+                    chosen.shown,
+                )  # fmt: skip
+    return [entry for entry in made if entry is not None]
 
 
-def _attributed(window: Window, chosen: _Chosen, positions: Int64) -> list[Entry | int]:
-    """Files of a batch in order; those that have more than one value and attributes as positions,
-    and so those that are not chosen."""
-    found: list[Entry | int] = positions.tolist()
-    piece, which = window.ordinary(positions)
-    ends = np.cumsum(piece.lengths)
-    names = texts_at(piece.name_bytes, ends - piece.lengths, piece.lengths)
-    good = (piece.special > 0) & (piece.pointer >= 0) & ~piece.nearest
-    columns = (which, good, piece.fileid, piece.size, piece.mtime, piece.ftype, piece.pointer)
-    rows = zip(names, piece.words.tolist(), *(column.tolist() for column in columns), strict=True)
-    for name, word, i, ok, fileid, size, ns, ftype, pointer in rows:
-        if not ok or word is None or CTIME in word or not is_whole(word, ATTRS.size):
-            continue
-        mode, uid, gid = ATTRS.unpack_from(word)
-        right = 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID
-        if right and chosen.has(name, ns):
-            at = int(positions[i])
-            read = partial(window.read_plain, pointer, size, at) if size else bytes
-            found[i] = attributed(
-                to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word, chosen.shown
-            )
-    return found
-
-
-def _plain_entries(
-    window: Window,
-    owner: tuple[int, int],
-    plain: PlainInodes,
-    times: list[int],
-    positions: list[int],
-) -> Iterator[Entry]:
-    sizes, ftypes = plain.lsize.tolist(), plain.ftype.tolist()
+def _plain_entries(window: Window, owner: tuple[int, int], table: FileTable) -> Iterator[Entry]:
+    """Files of one value or none, without attributes."""
+    sizes, ftypes, times = table.size.tolist(), table.ftype.tolist(), table.mtime.tolist()
     modes = {ftype: default_mode(ftype) for ftype in set(ftypes)}
-    reads = map(partial, repeat(window.read_plain), plain.pointer.tolist(), sizes, positions)
+    reads: Iterable[Callable[[], bytes]] = map(
+        partial, repeat(window.read_plain), table.pointer.tolist(), sizes, table.pos.tolist()
+    )
+    if 0 in sizes:
+        reads = [read if size else bytes for read, size in zip(reads, sizes, strict=True)]
     return entries(
-        to_strs(plain.names), plain.fileid.tolist(), sizes, times, ftypes,
+        to_strs(table.names), table.fileid.tolist(), sizes, times, ftypes,
         map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), times, reads,
     )  # fmt: skip
 

@@ -15,16 +15,16 @@ from winkfs.container.catalog import open_catalog
 from winkfs.container.catalogquery import (
     Query,
     nearby,
-    plain_rows,
     positions_met,
     rows_now,
     settled,
+    tables,
 )
-from winkfs.container.columns import Columns, columns_of
-from winkfs.container.rows import Plain, Rows
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
+from winkfs.container.survey import files_at
+from winkfs.container.table import FileTable
 from winkfs.container.where import Both, Compare
 from winkfs.names import INODE, base_of, name_of
 from winkfs.units import LAST
@@ -34,7 +34,9 @@ FILES: Final = 1 << 16  # read from the data file at a time
 SPARSE: Final = 64  # rows of the catalog that are decoded rather than read one inode
 
 
-def select(container: Store | str, selection: Selection, problem: Problem | None = None) -> Columns:
+def select(
+    container: Store | str, selection: Selection, problem: Problem | None = None
+) -> FileTable:
     """The chosen files of a container, an open store or BASE, in order of their inodes.
 
     By paths through the index, all else through the catalog; where there is no good one, by time in
@@ -60,7 +62,7 @@ def _opened(base: str) -> Iterator[Store]:
         store.abandon()
 
 
-def _select(store: Store, selection: Selection, problem: Problem | None) -> Columns:
+def _select(store: Store, selection: Selection, problem: Problem | None) -> FileTable:
     if selection.paths is not None:
         rows = by_paths(store, selection.paths, problem)
         if selection.where is not None:
@@ -77,12 +79,12 @@ def _select(store: Store, selection: Selection, problem: Problem | None) -> Colu
         positions = store.index.positions()
     if store.times is not None:
         positions = narrow(positions, store, selection.since, selection.until)
-    parts = [Columns.of(store, positions[at : at + FILES], problem)
+    parts = [files_at(store, positions[at : at + FILES], problem)
              for at in range(0, len(positions), FILES)]  # fmt: skip
-    return Columns.concat([rows.take(selection.chosen(rows)) for rows in parts])
+    return FileTable.concat([rows.take(selection.chosen(rows)) for rows in parts])
 
 
-def from_catalog(store: Store, selection: Selection, problem: Problem | None) -> Columns | None:
+def from_catalog(store: Store, selection: Selection, problem: Problem | None) -> FileTable | None:
     """The chosen files, in order of their inodes; None: there is no good catalog."""
     catalog = nearby(store)
     if catalog is None:
@@ -90,32 +92,29 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
     query = query_of(selection)
     with catalog:
         try:
-            plain = plain_rows(catalog, query) if catalog.covered == store.kv.end else None
+            quick = tables(catalog, query) if catalog.covered == store.kv.end else None
             parts = [listed(store, rows, query, selection, problem)
-                     for rows in plain or rows_now(store, catalog, query)]  # fmt: skip
+                     for rows in quick or rows_now(store, catalog, query)]  # fmt: skip
         except DerivedDamage as error:
             store.remark(error)
             return None
-    found = Columns.concat(parts)
-    return found.take(np.argsort(found.pos))
+    found = FileTable.concat(parts)
+    return found.by_position()
 
 
 def listed(
-    store: Store, rows: Plain | Rows, query: Query, selection: Selection, problem: Problem | None
-) -> Columns:
+    store: Store, rows: FileTable, query: Query, selection: Selection, problem: Problem | None
+) -> FileTable:
     """The chosen ones of rows of the catalog.
 
     query   of which they are, that of the selection or a part of it
     raises  CorruptError
     """
-    asked = np.empty(0, np.int64)
-    if isinstance(rows, Rows):
-        rows = settled(store, rows, query, problem)
-        asked = np.sort(rows.pos[rows.asked])
-    found = columns_of(rows)
-    if len(asked):
-        known = found.take(~np.isin(found.pos, asked))
-        found = Columns.concat([known, Columns.of(store, asked, problem)])
+    found = settled(store, rows, query, problem)
+    asked = found.asked
+    if asked.any():
+        again = files_at(store, np.sort(found.pos[asked]), problem)
+        found = FileTable.concat([found.take(~asked), again])
     chosen = selection.chosen(found)
     return found if chosen.all() else found.take(chosen)
 
@@ -133,7 +132,7 @@ def query_of(selection: Selection) -> Query:
     return found._replace(asked=selection.where is not None)
 
 
-def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> Columns:
+def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> FileTable:
     """The files with these names, in order of their inodes; names that are not there are left out.
 
     cost    one look-up a name, and reads the inodes
@@ -142,8 +141,8 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = N
     positions = store.index.candidates(keys)
     order = np.argsort(positions, kind="stable")
     order = order[np.searchsorted(positions[order], 1) :]
-    rows = Columns.of(store, np.unique(positions[order]), problem)
-    names = dict(zip(rows.pos.tolist(), rows.names(), strict=True))
+    rows = files_at(store, np.unique(positions[order]), problem)
+    names = dict(zip(rows.pos.tolist(), rows.names, strict=True))
     asked = [name_of(keys[i]) for i in order.tolist()]
     same = list(map(eq, map(names.get, positions[order].tolist()), asked))
     if all(same):
@@ -153,11 +152,11 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = N
     good = positions[order][np.array(same, bool)]
     known = rows.take(np.isin(rows.pos, good))
     more = np.setdiff1d(np.array([pos for pos in others if pos], np.int64), good)
-    rows = Columns.concat([known, Columns.of(store, more, problem)])
-    return rows.take(np.argsort(rows.pos))
+    rows = FileTable.concat([known, files_at(store, more, problem)])
+    return rows.by_position()
 
 
-def columns_between(base: str, low: int, high: int, problem: Problem | None = None) -> Columns:
+def columns_between(base: str, low: int, high: int, problem: Problem | None = None) -> FileTable:
     """The files of a container whose inodes stand in [low, high), in order of these.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
@@ -181,7 +180,7 @@ def _between(store: Store, low: int, high: int) -> Int64:
     return positions[start:stop]
 
 
-def columns_at(store: Store, positions: Int64, problem: Problem | None = None) -> Columns:
+def columns_at(store: Store, positions: Int64, problem: Problem | None = None) -> FileTable:
     """The files whose inodes stand at these ascending positions.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
@@ -189,20 +188,19 @@ def columns_at(store: Store, positions: Int64, problem: Problem | None = None) -
     cost     one pass over the blocks of the catalog that may have them; where these have many
              others, too, the inodes are read
     """
-    known = Columns.concat(list(catalogued(store, positions)))
+    known = FileTable.concat(list(catalogued(store, positions)))
     rest = positions if not len(known) else np.setdiff1d(positions, known.pos, assume_unique=True)
-    found = Columns.concat([known, Columns.of(store, rest, problem)]) if len(rest) else known
-    return found if (found.pos[1:] > found.pos[:-1]).all() else found.take(np.argsort(found.pos))
+    found = FileTable.concat([known, files_at(store, rest, problem)]) if len(rest) else known
+    return found.by_position()
 
 
-def catalogued(store: Store, positions: Int64) -> Iterator[Columns]:
+def catalogued(store: Store, positions: Int64) -> Iterator[FileTable]:
     """Those of the files with these inodes that the catalog has, a block at a time; none where it
     would decode more than SPARSE rows for each of them."""
     catalog = open_catalog(store) if len(positions) else None
     if catalog is not None:
         with catalog:
             try:
-                for rows in catalog.at(positions, SPARSE):
-                    yield columns_of(rows)
+                yield from catalog.at(positions, SPARSE)
             except DerivedDamage as error:
                 store.remark(error)

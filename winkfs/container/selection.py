@@ -19,13 +19,13 @@ from winkfs.names import is_glob, literal_prefix, matcher, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
-    from winkfs.container.columns import Columns
+    from winkfs.container.table import FileTable
     from winkfs.container.where import Condition
 
 _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a pattern
 
 
-def matches(rows: Columns, pattern: str) -> Bools:
+def matches(rows: FileTable, pattern: str) -> Bools:
     """Which names match, bool[n], as `names.matcher` has it.
 
     cost    array operations on all names; beyond one `*` a regular expression for each name whose
@@ -39,26 +39,26 @@ def matches(rows: Columns, pattern: str) -> Bools:
         return found & (rows.name_lengths >= len(to_bytes(head)) + len(to_bytes(tail)))
     left = np.flatnonzero(found)
     if len(left):
-        names = to_str(b"\0".join(rows.take(left).names())).split("\0")
+        names = to_str(b"\0".join(rows.take(left).names)).split("\0")
         found[left] = np.fromiter(map(bool, map(matcher(pattern), names)), np.bool_, len(left))
     return found
 
 
-def equal(rows: Columns, name: bytes) -> Bools:
+def equal(rows: FileTable, name: bytes) -> Bools:
     found: Bools = starting(rows, name) & (rows.name_lengths == len(name))
     return found
 
 
-def starting(rows: Columns, start: bytes) -> Bools:
+def starting(rows: FileTable, start: bytes) -> Bools:
     """Which names begin with `start`, bool[n]. Cost: one array comparison."""
     return _having(rows, rows.name_ends[:-1], start)
 
 
-def ending(rows: Columns, end: bytes) -> Bools:
+def ending(rows: FileTable, end: bytes) -> Bools:
     return _having(rows, rows.name_ends[1:] - len(end), end)
 
 
-def _having(rows: Columns, at: npt.NDArray[Any], part: bytes) -> Bools:
+def _having(rows: FileTable, at: npt.NDArray[Any], part: bytes) -> Bools:
     """Which names have `part` at the offsets `at` of all their bytes."""
     found: Bools = rows.name_lengths >= len(part)
     if not part or b"\0" in part:
@@ -102,7 +102,7 @@ class Selection:
     def everything(self) -> bool:
         return self == Selection()
 
-    def chosen(self, rows: Columns) -> Bools:
+    def chosen(self, rows: FileTable) -> Bools:
         """Which of these files, bool[n]. Cost: array operations; a glob: see `matches`."""
         found = self.numbers(rows.mtime, rows.size, rows.ftype)
         if self.prefix:
@@ -112,11 +112,11 @@ class Selection:
             found[left] = self._by_name(rows if len(left) == len(rows) else rows.take(left))
         return found
 
-    def _by_name(self, rows: Columns) -> Bools:
+    def _by_name(self, rows: FileTable) -> Bools:
         found = np.ones(len(rows), bool)
         if self.paths is not None:
             wanted = frozenset(self.paths)
-            found &= np.fromiter(map(wanted.__contains__, rows.names()), np.bool_, len(rows))
+            found &= np.fromiter(map(wanted.__contains__, rows.names), np.bool_, len(rows))
         if self.globs:
             found &= np.logical_or.reduce([matches(rows, pattern) for pattern in self.globs])
         return found

@@ -34,7 +34,6 @@ from winkfs.container.checks import (
 )
 from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
-from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.namesorter import NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.compressed import COMPRESSED
@@ -44,6 +43,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver
 from winkfs.container.store import MERGE_TAIL, Store
+from winkfs.container.survey import InodeRows, inode_rows
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text

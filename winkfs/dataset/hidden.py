@@ -380,9 +380,7 @@ def _from_catalog(store: Store, positions: Int64) -> Iterator[tuple[TextColumn, 
     with catalog:
         try:
             for rows in catalog.at(wanted, SPARSE):
-                starts = np.cumsum(rows.lengths) - rows.lengths
-                names = column_at(rows.name_bytes, starts, rows.lengths)
-                yield names, order[np.searchsorted(wanted, rows.pos)]
+                yield rows.column, order[np.searchsorted(wanted, rows.pos)]
         except DerivedDamage as error:
             store.remark(error)
 

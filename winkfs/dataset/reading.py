@@ -26,8 +26,8 @@ from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
-from winkfs.container.rows import ALWAYS, Rows, Times, joined
 from winkfs.container.scan import scan
+from winkfs.container.table import ALWAYS, FileTable, Times, joined
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest, union
@@ -485,7 +485,7 @@ class DatasetReading(Reader):
         times: Times = ALWAYS,
         where: str | None = None,
         columns: Sequence[str] = (),
-    ) -> Iterator[Rows] | None:
+    ) -> Iterator[FileTable] | None:
         """The rows of the files that are to be seen, merged in byte order of their names: see
         `Engine.rows`. Mode and owner of each are in its row.
 
@@ -513,7 +513,7 @@ class DatasetReading(Reader):
 
     def _rows_of(
         self, handles: Handles, number: int, query: Query, problem: Problem
-    ) -> Iterator[Rows]:
+    ) -> Iterator[FileTable]:
         """The rows of a shard that are to be seen, with mode and owner of each."""
         try:
             with self._lock:

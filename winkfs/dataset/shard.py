@@ -148,7 +148,7 @@ def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
 
     tombs_at  where they begin; 0: it has none
     """
-    from winkfs.container.inodescan import inode_rows
+    from winkfs.container.survey import inode_rows
 
     names: list[bytes] = []
     positions = [NOTHING]

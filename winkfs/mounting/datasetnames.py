@@ -25,7 +25,7 @@ from winkformats.kv.entry import MASK64
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import COLUMNS, KIND, Rows
+from winkfs.container.table import COLUMNS, KIND, FileTable
 from winkfs.mounting.shards import Row, Seen
 
 SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:
@@ -146,7 +146,8 @@ class MergedOrder:
         self.count = sum(shard.count for shard in shards)
         self.clashes = 0
         self._step = max(SHEET, SHEETS * len(shards))
-        self._sheets: dict[int, Rows] = {}  # by index // step, the last one read behind the others
+        # by index // step, the last one read behind the others
+        self._sheets: dict[int, FileTable] = {}
         self._sheet: tuple[int, list[bytes]] = 0, []  # the last one that was used: first, names
         self._blocks: dict[tuple[int, int], Block] = {}
         self._single_names: dict[int, bytes] = {}
@@ -392,7 +393,7 @@ class MergedOrder:
         self.block(start)
         return True
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> FileTable:
         """The rows with these indices, [start, stop): at least one. Raises DerivedDamage."""
         if not self.near(start, stop, len(self.shards) // 2):
             return self._read(start, stop)
@@ -401,9 +402,9 @@ class MergedOrder:
             first, rows = self.block(start)
             parts.append(rows.part(start - first, stop - first))
             start = first + len(rows.names)
-        return Rows.concat(parts)
+        return FileTable.concat(parts)
 
-    def block(self, index: int) -> tuple[int, Rows]:
+    def block(self, index: int) -> tuple[int, FileTable]:
         """Rows that are read together, with that of this index: index of the first of them, and the
         rows, not to be changed. Raises DerivedDamage."""
         number = index // self._step
@@ -417,7 +418,7 @@ class MergedOrder:
         self._sheet = start, rows.names
         return start, rows
 
-    def _read(self, start: int, stop: int) -> Rows:
+    def _read(self, start: int, stop: int) -> FileTable:
         """Rows with ids, see `shards.Row`. Memory: 150 bytes a name, and the name."""
         texts: npt.NDArray[np.object_] = np.empty(stop - start, object)
         numbers = np.empty((stop - start, len(COLUMNS)), np.int64)
@@ -428,11 +429,11 @@ class MergedOrder:
                 shard.rows(self._block(which, i), i, low_, high_)
                 for i, low_, high_ in _within(shard, low, high)
             ]
-            rows = Rows.concat(parts)
+            rows = FileTable.concat(parts)
             if shard.owner != self._owner:
                 rows = rows.owned(shard.owner)
             texts[at], numbers[at] = rows.names, rows.numbers
-        return Rows(texts.tolist(), numbers)
+        return FileTable(texts.tolist(), numbers)
 
 
 def _within(shard: Seen, low: int, high: int) -> Iterator[tuple[int, int, int]]:

@@ -23,7 +23,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
-from winkfs.container.rows import ASK, FILEID, KIND, MODE_AT, SPECIAL, Rows
+from winkfs.container.table import ASK, FILEID, KIND, MODE_AT, SPECIAL, FileTable
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
@@ -110,7 +110,11 @@ class RowBatch(Batch):
     """What rows of the catalog say."""
 
     def __init__(
-        self, rows: Rows, owner: tuple[int, int], cut: int, directory_id: Callable[[bytes], int]
+        self,
+        rows: FileTable,
+        owner: tuple[int, int],
+        cut: int,
+        directory_id: Callable[[bytes], int],
     ) -> None:
         """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
         directory; `directory_id`: of the directory with a path."""
@@ -122,7 +126,7 @@ class RowBatch(Batch):
         self._cut(cut)
 
     def _each(
-        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+        self, rows: FileTable, owner: tuple[int, int], directory_id: Callable[[bytes], int]
     ) -> None:
         self.attrs, self.ids, self.known = [], [], []
         for i, row in enumerate(rows.numbers.tolist()):
@@ -141,7 +145,7 @@ class RowBatch(Batch):
             self.known.append(self.paths[i])
 
     def _all(
-        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+        self, rows: FileTable, owner: tuple[int, int], directory_id: Callable[[bytes], int]
     ) -> None:
         other = rows.asked | (rows.numbers[:, FILEID] >= OWN_IDS) | (rows.numbers[:, FILEID] < 1)
         columns = attributes(rows, owner)
@@ -156,7 +160,7 @@ class RowBatch(Batch):
         self.known = list(compress(self.paths, (~other).tolist())) if self.odd else self.paths
 
 
-def attributes(rows: Rows, owner: tuple[int, int]) -> Int64:
+def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
     """The fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
 
     owner  of files without attributes

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkfs.container.rows import COLUMNS, FILEID, POINTER, POS, Rows
+from winkfs.container.table import COLUMNS, FILEID, POINTER, POS, FileTable
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import BATCH, FEW, Listing, View, attributes, has_entry
@@ -41,7 +41,7 @@ INDICES: Final = 1 << EPOCH_AT - INDEX_AT
 DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
-NO_ROWS: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
+NO_ROWS: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
 SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
@@ -50,7 +50,7 @@ PAGES: Final = 16  # parts of directories that are
 class Blocks(Order, Protocol):
     """An order that has its names in blocks."""
 
-    def block(self, index: int) -> tuple[int, Rows]:
+    def block(self, index: int) -> tuple[int, FileTable]:
         """The block that has the name with this index: index of its first one, and its rows."""
 
 
@@ -105,7 +105,7 @@ class Sheet:
     strange      there are names that cannot be shown, or that the order does not tell all of
     """
 
-    def __init__(self, numbers: Numbers, start: int, rows: Rows) -> None:
+    def __init__(self, numbers: Numbers, start: int, rows: FileTable) -> None:
         names, n = rows.names, len(rows.names)
         self.start, self.stop, self.names = start, start + n, names
         self.ends, self.until = [0] * n, list[int]()
@@ -190,7 +190,7 @@ class Numbers:
         self._parts: dict[int, Part] = {}
         self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
         self._sheet: Sheet | None = None
-        self._last: tuple[int, Rows] = 0, NO_ROWS  # the last block, and its first index
+        self._last: tuple[int, FileTable] = 0, NO_ROWS  # the last block, and its first index
         self._above: tuple[bytes, int] = b"", self.places.root
 
     # numbers
@@ -457,7 +457,7 @@ class Numbers:
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
         return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
 
-    def _block(self, index: int) -> tuple[int, Rows]:
+    def _block(self, index: int) -> tuple[int, FileTable]:
         """The block that has this name: index of its first one, and its rows."""
         if not 0 <= index - self._last[0] < len(self._last[1].names):
             self._last = self._order.block(index)

@@ -27,7 +27,8 @@ from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent, FileType
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import Content
-from winkfs.container.rows import (
+from winkfs.container.store import Store
+from winkfs.container.table import (
     KIND,
     MODE_AT,
     MTIME,
@@ -35,13 +36,12 @@ from winkfs.container.rows import (
     POS,
     SIZE,
     SPECIAL,
-    Rows,
+    FileTable,
     Times,
     joined,
     live,
     owner_word,
 )
-from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
@@ -122,7 +122,7 @@ class Seen:
         row[:2] = [self.number << POSITION | row[POS]] * 2
         return row
 
-    def rows(self, block: Block, number: int, low: int, high: int) -> Rows:
+    def rows(self, block: Block, number: int, low: int, high: int) -> FileTable:
         """Those of the rows [low, high) of the catalog, all of one block, that are seen: with ids,
         see `Row`. `number`: of the block. Raises DerivedDamage."""
         first = self.run.starts[number]
@@ -166,7 +166,7 @@ class Seen:
             found.update(np.unique(times // unit).tolist())
         return found
 
-    def within(self, times: Times, least: int) -> Iterator[tuple[list[int], Rows]]:
+    def within(self, times: Times, least: int) -> Iterator[tuple[list[int], FileTable]]:
         """The rows from `least` on whose mtime is in some times, and which they are: a block at a
         time. Raises DerivedDamage."""
         for number, _ in self.run.within(b"", None, times):
@@ -350,7 +350,7 @@ class ShardFiles:
         self._touch(0)
         return name_of(self._store.entry_at(pos).key)
 
-    def _listed(self, pos: int) -> Rows:
+    def _listed(self, pos: int) -> FileTable:
         """The file as the catalog has it. Cost: reads the blocks that may have it."""
         catalog = self._catalog
         rows = [] if catalog is None else hidden_rows(catalog, np.array([pos]))[0].tolist()

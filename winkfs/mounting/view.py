@@ -27,7 +27,7 @@ from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open
 from winkfs.container.ondisk.compressed import zstd
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
-from winkfs.container.rows import FILEID, POINTER, POS, SIZE
+from winkfs.container.table import FILEID, POINTER, POS, SIZE
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat

@@ -42,10 +42,10 @@ from pyspark_winkfs import one_line
 from winkformats import hashing
 from winkformats.arrays import Int64, superseded
 from winkformats.errors import raise_it
-from winkfs.container.columns import Columns
-from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.select import columns_between
 from winkfs.container.store import Store
+from winkfs.container.survey import InodeRows, files_at, inode_rows
+from winkfs.container.table import FileTable
 from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import ShardRecord, by_rank
@@ -247,7 +247,7 @@ class ContainerFeed:
 
     def _selected(self, pos: Int64) -> tuple[Int64, Int64]:
         """-> those that the options choose, and the sizes of their contents."""
-        rows = _selected(self._options, Columns.of(self._store, pos), NOTHING)
+        rows = _selected(self._options, files_at(self._store, pos), NOTHING)
         return rows.pos, rows.size
 
 
@@ -380,7 +380,7 @@ def _key(offset: Offset) -> tuple[int, int, int]:
     return int(offset["generation"]), int(offset["shard"]), int(offset["position"])
 
 
-def _selected(options: Options, rows: Columns, gone: Int64) -> Columns:
+def _selected(options: Options, rows: FileTable, gone: Int64) -> FileTable:
     """The files that the options choose, without those whose inodes are `gone`."""
     rows = rows.take(options.selection.chosen(rows))
     return rows.visible(gone, include_dirs=options.include_dirs)

@@ -38,7 +38,7 @@ from winkformats.arrays import (
     rows_at,
     rows_joined,
 )
-from winkfs.container.rows import (
+from winkfs.container.table import (
     ASK,
     COLUMNS,
     CTIME,
@@ -48,8 +48,8 @@ from winkfs.container.rows import (
     POINTER,
     POS,
     SIZE,
-    Plain,
-    Rows,
+    FileTable,
+    joined_of,
 )
 
 TOPS: Final = np.array([0, *((1 << 8 * width) - 1 for width in range(1, 8))], np.uint64)
@@ -68,7 +68,7 @@ TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
 FEW: Final = 1 << 14  # bytes that names share, up to which they are filled in byte by byte
 
 
-def encode_blocks(rows: Rows, each: int) -> Iterator[tuple[bytes, list[int]]]:
+def encode_blocks(rows: FileTable, each: int) -> Iterator[tuple[bytes, list[int]]]:
     """The value of each block of `each` rows, the last one of what is left, and the numbers of its
     `Part` from `rows` on.
 
@@ -225,9 +225,9 @@ class Block:
         """The same, not kept. Raises ValueError."""
         return self._texts_of(0, self.count)
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> FileTable:
         """The rows [start, stop), at least one: no others are decoded. Raises ValueError."""
-        return Rows(self._texts_of(start, stop).tolist(), self._numbers_of(start, stop))
+        return FileTable(self._texts_of(start, stop).tolist(), self._numbers_of(start, stop))
 
     def row(self, index: int) -> list[int]:
         """The COLUMNS of one row."""
@@ -337,28 +337,35 @@ class Blocks:
         uneven = np.flatnonzero(counts != counts[0])
         self._even = int(uneven[0]) if len(uneven) else len(counts)  # blocks with as many rows
 
-    def column(self, number: int) -> Int64:
-        """One of the COLUMNS of all rows, as `Block.column`."""
+    def column(self, number: int, into: Int64 | None = None) -> Int64:
+        """One of the COLUMNS of all rows, as `Block.column`, in `into` or an array of its own."""
         at, width, base = self._at[number], self._width[number], self._base[number]
-        found, n, even = np.empty(self.starts[-1], np.int64), self.starts[1], self._even
+        found = np.empty(self.starts[-1], np.int64) if into is None else into
+        n, even = self.starts[1], self._even
         alike = found[: even * n].reshape(even, n)
         for each in set(width[:even].tolist()):
             blocks = np.flatnonzero(width[:even] == each)
-            rows = rows_at(self._raw, at[blocks], n * each + WORD)
-            alike[blocks] = _numbers(rows, each, n) + base[blocks, None]
+            alike[blocks] = base[blocks, None]
+            if each:
+                rows = rows_at(self._raw, at[blocks], n * each + WORD)
+                alike[blocks] += _numbers(rows, each, n)
         for i in range(even, len(self.counts)):
             start, stop = self.starts[i : i + 2]
             found[start:stop] = _numbers(self._raw[at[i] :], int(width[i]), stop - start) + base[i]
         return found
 
-    def plain(self) -> Plain:
-        """What columns say of all rows, without an object a name. A tenth of the time of `numbers`
-        and `names`. Raises ValueError."""
-        pos, size, mtime, stored, kind = map(self.column, (POS, SIZE, MTIME, POINTER, KIND))
+    def table(self) -> FileTable:
+        """All rows, without an object a name. A tenth of the time of `Block.numbers` and `names`.
+        Raises ValueError."""
+        columns = np.empty((len(COLUMNS), self.starts[-1]), np.int64)
+        for number, column in enumerate(columns):
+            self.column(number, column)
+        columns[CTIME] += columns[MTIME]
+        columns[POINTER] = _pointers(columns[POINTER], columns[POS], columns[SIZE])
         at, shared, lengths = self._fronts()
         parts = list(self._names(0, len(self.counts), at, shared, lengths))
         names = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return Plain(pos, _pointers(stored, pos, size), size, mtime, kind, lengths, names)
+        return FileTable(joined_of(lengths, names), columns.T)
 
     def _fronts(self) -> tuple[Int64, Int64, Int64]:
         """`at` and `shared` as `_whole` takes them, and the lengths of the names.

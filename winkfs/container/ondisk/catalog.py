@@ -60,15 +60,14 @@ from winkfs.container.ondisk.typed import (
     schema_text,
     split,
 )
-from winkfs.container.rows import (
+from winkfs.container.table import (
     ALWAYS,
     ASK,
     GONE,
     KIND,
     POS,
     Blobs,
-    Plain,
-    Rows,
+    FileTable,
     Times,
     builtin,
 )
@@ -234,7 +233,7 @@ class Run:
         high: bytes | None = None,
         times: Times = ALWAYS,
         wanted_columns: Sequence[str] = (),
-    ) -> Iterator[Rows]:
+    ) -> Iterator[FileTable]:
         """The rows with names in [low, high), a block at a time. Raises DerivedDamage.
 
         times           blocks that have no mtime in it are left out
@@ -242,7 +241,7 @@ class Run:
         """
         for i, part in self.within(low, high, times):
             values = self.blobs(i, wanted_columns)
-            yield Rows(
+            yield FileTable(
                 self.names(i)[part], self.block(i).numbers[part],
                 None if values is None else values[part],
             )  # fmt: skip
@@ -334,21 +333,20 @@ class Run:
         """How many rows these blocks have."""
         return int(self._field("rows")[blocks].sum())
 
-    def at(self, positions: Int64, blocks: Int64) -> Iterator[Plain]:
+    def at(self, positions: Int64, blocks: Int64) -> Iterator[FileTable]:
         """The rows of these blocks that have one of these ascending positions, and say all.
 
         raises  DerivedDamage
         """
         for _, rows in self._decoded(blocks):
-            chosen = among(rows.pos, positions) & (rows.kind & (GONE | ASK) == 0)
+            chosen = among(rows.pos, positions) & ~(rows.gone | rows.asked)
             if chosen.any():
                 yield rows.take(chosen)
 
-    def plain(
+    def tables(
         self, low: bytes, high: bytes | None, times: Times, where: Condition | None = None
-    ) -> Iterator[Plain | Rows]:
-        """As `rows`, many blocks at a time; of a block whose rows do not all say all, in the time
-        of that. Raises DerivedDamage.
+    ) -> Iterator[FileTable]:
+        """As `rows`, many blocks at a time, without values. Raises DerivedDamage.
 
         where  blocks where that cannot be true are left out
         """
@@ -356,23 +354,12 @@ class Run:
         if where is not None:
             wanted = wanted[self.possible(where)[wanted]]
         for numbers, rows in self._decoded(wanted):
-            starts = [0, *np.cumsum(self._field("rows")[numbers]).tolist()]
-            odd = rows.kind & (GONE | ASK) != 0
-            if not odd.any():
-                first, last = (self._part_of(int(i), low, high) for i in numbers[[0, -1]])
-                if first.start < starts[-2] + last.stop:
-                    yield rows.part(first.start, starts[-2] + last.stop)
-                continue
-            for i, start, stop in zip(numbers.tolist(), starts, starts[1:], strict=False):
-                part = self._part_of(i, low, high)
-                if part.start == part.stop:
-                    continue
-                if odd[start:stop].any():
-                    yield Rows(self.names(i)[part], self.block(i).numbers[part])
-                else:
-                    yield rows.part(start + part.start, start + part.stop)
+            first, last = (self._part_of(int(i), low, high) for i in numbers[[0, -1]])
+            stop = len(rows) - int(self._field("rows")[numbers[-1]]) + last.stop
+            if first.start < stop:
+                yield rows.part(first.start, stop)
 
-    def _decoded(self, wanted: Int64) -> Iterator[tuple[Int64, Plain]]:
+    def _decoded(self, wanted: Int64) -> Iterator[tuple[Int64, FileTable]]:
         """These blocks, AT_ONCE at a time, and all their rows. Raises DerivedDamage."""
         with self._within_budget(wanted) as passed:
             for at in range(0, len(wanted), AT_ONCE):
@@ -414,7 +401,7 @@ class Run:
 
     def chosen(
         self, where: Condition, low: bytes, high: bytes | None, times: Times, columns: Sequence[str]
-    ) -> Iterator[Rows]:
+    ) -> Iterator[FileTable]:
         """As `rows`, but only those of which a condition is true, and rows that have to be asked.
 
         cost  blocks of which it cannot be true are not read
@@ -428,7 +415,7 @@ class Run:
             found &= ~outside
             if found.any():
                 values = self.blobs(i, columns)
-                yield Rows(self.names(i), rows, values).take(found)
+                yield FileTable(self.names(i), rows, values).take(found)
 
     def _asked(self, number: int, name: str) -> Column:
         if name in self.schema:
@@ -479,7 +466,7 @@ class Run:
             raise self.damage(number, ValueError("a block with other rows than the index says"))
         return found
 
-    def _read_together(self, numbers: Int64) -> Plain:
+    def _read_together(self, numbers: Int64) -> FileTable:
         """All rows of some blocks. Raises DerivedDamage. Cost: one read where they lie together."""
         storage, name = self._storage, self._storage.name
         pos, length, hashes = self.parts[numbers, :3].T
@@ -501,7 +488,7 @@ class Run:
             found = Blocks(raw, at, length)
             if (found.counts != self._field("rows")[numbers]).any():
                 raise ValueError("blocks with other rows than the index says")
-            return found.plain()
+            return found.table()
         except ValueError as error:
             raise self.damage(int(numbers[0]), error) from None
 
@@ -660,27 +647,27 @@ class CatalogWriter:
         self._kv.release()
         self._kv.storage.close()
 
-    def write_run(self, rows: Iterable[Rows]) -> int:
+    def write_run(self, rows: Iterable[FileTable]) -> int:
         """A run of rows in byte order of their names, given in parts of any size -> rows.
 
         raises  OSError
         cost    one write; memory: a few blocks
         """
-        waiting: list[Rows] = []
+        waiting: list[FileTable] = []
         count = 0
         for part in rows:
             waiting.append(part)
             count += len(part)
             if count >= TOGETHER * BLOCK or (count >= BLOCK and part.column.dtype == object):
-                joined = Rows.concat(waiting)
+                joined = FileTable.concat(waiting)
                 whole = count - count % BLOCK
                 self._write_blocks(joined.part(0, whole))
                 waiting, count = [joined.part(whole)], count - whole
         if count:
-            self._write_blocks(Rows.concat(waiting))
+            self._write_blocks(FileTable.concat(waiting))
         return self._end_run()
 
-    def _write_blocks(self, rows: Rows) -> None:
+    def _write_blocks(self, rows: FileTable) -> None:
         if rows.column.dtype != object:
             self._write_each(rows, BLOCK)
             return
@@ -690,7 +677,7 @@ class CatalogWriter:
             for low in range(at, stop, step):
                 self._write_each(rows.part(low, min(low + step, stop)), step)
 
-    def _write_each(self, rows: Rows, each: int) -> None:
+    def _write_each(self, rows: FileTable, each: int) -> None:
         for at, (value, figures) in zip(
             range(0, len(rows), each), encode_blocks(rows, each), strict=True
         ):
@@ -700,7 +687,7 @@ class CatalogWriter:
             if self._schema:
                 self._values.append(self._write_values(rows.part(at, at + each)))
 
-    def _write_values(self, rows: Rows) -> list[Values]:
+    def _write_values(self, rows: FileTable) -> list[Values]:
         if rows.values is None:
             return [Values(0, 0, 0, len(rows), 0, 0)] * len(self._schema)
         found = []

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
-from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import DEFAULT_MODES
 from winkfs.container.ondisk.typed import to_arrow
+from winkfs.container.table import FileTable
 from winkfs.dataset.shard import tombstones
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
@@ -109,9 +109,9 @@ def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa
     return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
 
 
-def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
+def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
     """Rows in parts of batch bytes; what is larger is alone."""
-    return itertools.starmap(rows.slice, batch_ranges(reading.weights(rows.size), reading.batch))
+    return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
 # --- an order of its own ---
@@ -150,7 +150,7 @@ class _Found:
     """Files of one container among those of an order, and their places in it, ascending."""
 
     opened: _Open
-    rows: Columns
+    rows: FileTable
     place: Int64
 
 
@@ -221,7 +221,7 @@ class _Open:
         there = rows.pos[np.minimum(index, len(rows) - 1)] == wanted if len(rows) else index < 0
         return _Found(self, rows.take(index[there]), places[there])
 
-    def batch(self, rows: Columns) -> tuple[pa.RecordBatch, Bools]:
+    def batch(self, rows: FileTable) -> tuple[pa.RecordBatch, Bools]:
         """Rows, at least one, as a batch; which of them are good."""
         made = _Batch(self, rows)
         made.read()
@@ -255,7 +255,7 @@ class _Batch:
     """Files of one container that become a record batch."""
 
     opened: _Open
-    rows: Columns
+    rows: FileTable
     content: pa.Array | None = None
     modes: pa.Array | None = None
     errors: dict[int, str] = field(default_factory=dict)
@@ -343,7 +343,7 @@ class _Batch:
         return arrow.same(value, len(self.rows))
 
 
-def _is_utf8(text: bytes, rows: Columns) -> bool:
+def _is_utf8(text: bytes, rows: FileTable) -> bool:
     """Whether each of the names is: all of it, and none begins inside a character."""
     try:
         text.decode()
@@ -352,7 +352,7 @@ def _is_utf8(text: bytes, rows: Columns) -> bool:
     return not bool(((rows.name_bytes[rows.name_ends[:-1]] & 0xC0) == 0x80).any())
 
 
-def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
+def _escaped(names: pa.Array, rows: FileTable) -> pa.Array:
     """Names that are no UTF-8, or have an escape in them, as `names.to_path` says."""
     import pyarrow.compute as pc
 

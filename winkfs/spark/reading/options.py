@@ -48,7 +48,7 @@ _error      string     null, or why there is no content
 _container  string     path of the container, without .data; these four and `size` are what
 _contid     bigint     its CONTID                              `fetch_content` needs
 _pos        bigint     kv_pointer of the inode
-_pointer    bigint     kv_pointer of the data entry, see `winkfs.container.columns`
+_pointer    bigint     kv_pointer of the data entry, see `winkfs.container.table`
 _generation bigint     of the data set, as of the plan, or of the commit; 0 for a container
 _change     string     put or, with no more than the name, delete
 

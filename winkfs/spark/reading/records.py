@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import Column
+from winkfs.container.table import FileTable
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.partition import OPEN, ROW, Part, Recorded, unpack
 from winkfs.stores.records import MODE, Arrivals, Records, Row, batches, values_of
@@ -82,7 +82,7 @@ class RecordsSource:
     def __exit__(self, *exc: object) -> None:
         self._store.close()
 
-    def chunks(self) -> Iterator[Columns]:
+    def chunks(self) -> Iterator[FileTable]:
         """The records of the piece, so many at a time as a batch may hold, with their bodies."""
         selection = self._piece.selection
         for some in batches(self._found(), ANY):
@@ -125,17 +125,13 @@ class RecordsSource:
         if len(self._rows) < len(rows):
             self._lost("messages were removed while they were read")
 
-    def _columns(self, rows: list[Row]) -> Columns:
+    def _columns(self, rows: list[Row]) -> FileTable:
         """Their positions are their numbers."""
         names = [row.id.encode() for row in rows]
         count = len(rows)
-        return Columns.joined(
-            np.arange(count), np.zeros(count, np.int64),
-            np.array([row.size for row in rows], np.int64),
-            np.array([self._store.mtime_of(row) for row in rows], np.int64),
-            np.full(count, FileType.FILE, np.uint8), np.zeros(count, np.uint8),
-            np.array(list(map(len, names)), np.int64), np.frombuffer(b"".join(names), np.uint8),
-        )  # fmt: skip
+        mtimes = np.array([self._store.mtime_of(row) for row in rows], np.int64)
+        sizes = np.array([row.size for row in rows], np.int64)
+        return FileTable.of(names, np.arange(count), 0, sizes, mtimes, kind=FileType.FILE)
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
         """See `rows.Contents.read`."""
@@ -151,7 +147,7 @@ class RecordsSource:
             values.append(body)
         return arrow.binaries(values), errors
 
-    def values(self, rows: Columns) -> dict[str, Column]:
+    def values(self, rows: FileTable) -> dict[str, Column]:
         """See `rows.Source.values`: id, file, offset and what else the store knows."""
         chosen = [values_of(self._rows[at]) for at in rows.pos.tolist()]
         known = self._store.columns

@@ -22,8 +22,7 @@ from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkfs.container.catalog import build, open_catalog, open_older
-from winkfs.container.catalogquery import Query, plain_rows, rows_now, values_between
-from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
+from winkfs.container.catalogquery import Query, rows_now, tables, values_between
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -35,7 +34,6 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.recovery import rebuild
-from winkfs.container.rows import Plain, Rows
 from winkfs.container.select import (
     catalogued,
     columns_at,
@@ -44,6 +42,8 @@ from winkfs.container.select import (
     query_of,
 )
 from winkfs.container.store import Store
+from winkfs.container.survey import LONGEST, Inodes, files_at
+from winkfs.container.table import BY_INODE, EMPTY, FileTable
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import DerivedDamage, StalePlan
@@ -88,7 +88,7 @@ class Contents:
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
         """Contents of n files, in any order: positions of their inodes, `pointer`, `size` as in
-        `Columns`.
+        `FileTable`.
 
         ->      binary[n], less than 2 GiB in all; null where there is none, and why: index -> line
         """
@@ -304,9 +304,9 @@ def _single(value: Any) -> pa.Array:
     )
 
 
-def _together(found: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
+def _together(found: Iterator[FileTable]) -> Iterator[list[FileTable]]:
     """Parts of at least ROWS rows each, but for the last one."""
-    some, count = list[Plain | Rows](), 0
+    some, count = list[FileTable](), 0
     for part in found:
         some.append(part)
         count += len(part.pos)
@@ -351,7 +351,7 @@ class Source:
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
-        self._prepared: Columns | None = None
+        self._prepared: FileTable | None = None
         self._values: tuple[Int64, dict[str, Column]] | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
@@ -362,7 +362,7 @@ class Source:
         self.contents.close()
         self.store.abandon()
 
-    def chunks(self) -> Iterator[Columns]:
+    def chunks(self) -> Iterator[FileTable]:
         """The files of the piece, some at a time: with contents in the order of the inodes.
 
         raises  CorruptError; OSError
@@ -379,7 +379,7 @@ class Source:
             positions = np.setdiff1d(positions, self._hidden, assume_unique=True)
         yield from map(self._seen, self._at(positions))
 
-    def _listed(self, piece: Listed) -> Iterator[Columns]:
+    def _listed(self, piece: Listed) -> Iterator[FileTable]:
         """The chosen files with names of the piece."""
         assert piece.selection is not None
         keep_heap()  # of the same arrays again and again
@@ -391,7 +391,7 @@ class Source:
         )
         yield from self._columns(self._as_planned(piece, query), chosen)
 
-    def _as_planned(self, piece: Listed, query: Query) -> Iterator[Plain | Rows]:
+    def _as_planned(self, piece: Listed, query: Query) -> Iterator[FileTable]:
         """Rows as of the plan, from the catalog of that time; where it is gone, one is made."""
         store, size = self.store, piece.size
         if piece.grows:
@@ -401,8 +401,8 @@ class Source:
         if catalog is not None:
             with catalog:
                 try:
-                    plain = plain_rows(catalog, query)
-                    for rows in plain or rows_now(store, catalog, query, end=size):
+                    quick = tables(catalog, query)
+                    for rows in quick or rows_now(store, catalog, query, end=size):
                         yield rows
                         query = query._replace(low=rows.last + b"\0")
                     return
@@ -426,16 +426,15 @@ class Source:
             store.abandon()
 
     def _columns(
-        self, found: Iterator[Plain | Rows], chosen: Callable[[Plain | Rows], Columns]
-    ) -> Iterator[Columns]:
+        self, found: Iterator[FileTable], chosen: Callable[[FileTable], FileTable]
+    ) -> Iterator[FileTable]:
         """What is chosen of rows, ROWS or so at a time, whose values are known meanwhile."""
         for some in _together(found):
-            rows = [part for part in some if isinstance(part, Rows)]
-            if self._typed and rows:
-                self._values = self._values_of(Rows.concat(rows))
-            yield Columns.concat(list(map(chosen, some)))
+            if self._typed:
+                self._values = self._values_of(FileTable.concat(some))
+            yield FileTable.concat(list(map(chosen, some)))
 
-    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]]:
+    def _values_of(self, rows: FileTable) -> tuple[Int64, dict[str, Column]]:
         """Positions, ascending, and the values there; without those that have to be asked."""
         rows = rows.take(~rows.asked)
         order = np.argsort(rows.pos)
@@ -452,7 +451,7 @@ class Source:
         """Before `at`: all positions, ascending, that will be asked for. Memory: 100 bytes each."""
         self._prepared = columns_at(self.store, positions, self.problem)
 
-    def at(self, positions: Int64) -> Columns:
+    def at(self, positions: Int64) -> FileTable:
         """The files with these inodes, ascending, that are to be seen."""
         assert self._prepared is not None
         known = self._prepared.pos
@@ -462,7 +461,7 @@ class Source:
 
     # --- columns of the user ---
 
-    def values(self, rows: Columns) -> dict[str, Column]:
+    def values(self, rows: FileTable) -> dict[str, Column]:
         """The values of files in the columns of the user: name -> n values.
 
         cost  of few files their attributes are read, else the columns of the catalog, once
@@ -474,11 +473,11 @@ class Source:
         pos, known = self._values or (np.empty(0, np.int64), {})
         at = np.minimum(np.searchsorted(pos, rows.pos), max(len(pos) - 1, 0))
         there = pos[at] == rows.pos if len(pos) else np.zeros(len(rows), bool)
-        there |= rows.special == 0  # they have none
+        there |= ~rows.special  # they have none
         if there.all() and len(pos):
             found = {name: known[name].take(at) for name in typed}
             if not rows.special.all():
-                found = {name: replace(c, valid=c.valid & (rows.special != 0))
+                found = {name: replace(c, valid=c.valid & rows.special)
                          for name, c in found.items()}  # fmt: skip
             return found
         texts: dict[str, Texts] = {name: [None] * len(rows) for name in typed}
@@ -494,7 +493,7 @@ class Source:
         rows = self.piece.rows
         return rows is not None and len(unpack(rows)) < FEW_VALUES
 
-    def _at(self, positions: Int64) -> Iterator[Columns]:
+    def _at(self, positions: Int64) -> Iterator[FileTable]:
         """The files with these inodes, ascending; with contents in that order."""
         if not self._with_contents:
             known = [NOTHING]
@@ -506,12 +505,12 @@ class Source:
             yield from self._windows(positions)
             return
         for at in range(0, len(positions), ROWS):
-            yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
+            yield files_at(self.store, positions[at : at + ROWS], self.problem)
 
-    def _windows(self, positions: Int64) -> Iterator[Columns]:
+    def _windows(self, positions: Int64) -> Iterator[FileTable]:
         """Inodes with the contents before them, which are read together, and once."""
         kv = self.store.kv
-        scan = InodeScan(self.store, self.problem)
+        inodes = Inodes(kv, self.store.settings, self.problem)
         at, begin = 0, max(self.piece.low, kv.start)
         while at < len(positions):
             first = int(positions[at])
@@ -520,9 +519,9 @@ class Source:
             stop = int(np.searchsorted(positions, max(begin + SPAN, first + 1)))
             last = int(positions[stop - 1])
             data = self.contents.window(begin, min(last + LONGEST, kv.end) - begin)
-            yield Columns.joined(*scan.piece(positions[at:stop], data, begin))
+            yield inodes.near(positions[at:stop], data, begin).table
             at, begin = stop, last
 
-    def _seen(self, rows: Columns) -> Columns:
+    def _seen(self, rows: FileTable) -> FileTable:
         hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
         return rows.visible(hidden, include_dirs=self._include_dirs)

@@ -16,9 +16,9 @@ from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
 from winkfs.container.catalog import Catalog, open_catalog
-from winkfs.container.columns import Columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
+from winkfs.container.table import FileTable
 from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest
@@ -129,13 +129,13 @@ def _opened(shard: Shard, *, load: bool = True) -> Iterator[Store]:
                 drop(0, data.size())
 
 
-def _selected(options: Options, shard: Shard) -> Columns:
+def _selected(options: Options, shard: Shard) -> FileTable:
     """The selected files of a shard that can be seen."""
     with _opened(shard) as store:
         return _visible(options, shard, store)
 
 
-def _visible(options: Options, shard: Shard, store: Store) -> Columns:
+def _visible(options: Options, shard: Shard, store: Store) -> FileTable:
     rows = select(store, options.selection, _problem(options))
     return rows.visible(shard.hidden, include_dirs=options.include_dirs)
 
@@ -159,7 +159,7 @@ def in_order(
     pieces = [piece_of(shard, number) for shard, number, _ in found]
     columns = [rows for _, _, rows in found]
     if options.order == "path":
-        names = [name for rows in columns for name in rows.names()]
+        names = [name for rows in columns for name in rows.names]
         order = np.array(sorted(range(len(names)), key=names.__getitem__))
     else:
         order = np.argsort(np.concatenate([rows.mtime for rows in columns]), kind="stable")

@@ -10,7 +10,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from winkformats.arrays import Int64
-    from winkfs.container.columns import Columns
     from winkfs.container.entry import Stat
+    from winkfs.container.table import FileTable
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
     from winkfs.reader import Reader
@@ -126,20 +126,19 @@ def _as_records(reader: Reader) -> Records | None:
     return reader if isinstance(reader, Records) else None
 
 
-def _columns(stats: Sequence[Stat]) -> Columns:
+def _columns(stats: Sequence[Stat]) -> FileTable:
     """Their positions are their numbers."""
-    from winkfs.container.columns import Columns
+    from winkfs.container.table import SPECIAL, FileTable
 
     names = [to_bytes(stat.name) for stat in stats]
 
-    def column(value: Callable[[Stat], int], kind: type[Any] = np.int64) -> Any:
-        return np.array([value(stat) for stat in stats], kind)
+    def column(value: Callable[[Stat], int]) -> Int64:
+        return np.array([value(stat) for stat in stats], np.int64)
 
-    return Columns.joined(
-        np.arange(len(stats)), np.zeros(len(stats), np.int64), column(lambda s: s.size),
-        column(lambda s: s.mtime_ns), column(lambda s: s.ftype, np.uint8),
-        column(lambda s: s.mode != default_mode(s.ftype), np.uint8),
-        np.array(list(map(len, names)), np.int64), np.frombuffer(b"".join(names), np.uint8),
+    special = np.array([stat.mode != default_mode(stat.ftype) for stat in stats], bool)
+    return FileTable.of(
+        names, np.arange(len(stats)), 0, column(lambda s: s.size), column(lambda s: s.mtime_ns),
+        kind=column(lambda s: s.ftype) + special * SPECIAL,
     )  # fmt: skip
 
 
@@ -156,7 +155,7 @@ class NamedSource:
     def __exit__(self, *exc: object) -> None:
         self._store.close()
 
-    def chunks(self) -> Iterator[Columns]:
+    def chunks(self) -> Iterator[FileTable]:
         """The files of the piece."""
         yield _columns(self._stats).visible(None, include_dirs=self._include_dirs)
 
@@ -174,7 +173,7 @@ class NamedSource:
                 errors[number] = str(error)
         return pa.array(values, pa.binary()), errors
 
-    def values(self, rows: Columns) -> dict[str, Column]:
+    def values(self, rows: FileTable) -> dict[str, Column]:
         """See `rows.Source.values`: such stores have no columns of the user."""
         return {name: Column.nulls(kind, len(rows)) for name, kind in self._typed.items()}
 

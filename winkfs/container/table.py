@@ -1,0 +1,499 @@
+"""FileTable: n files of a container as columns, and several runs of them as one.
+
+A table has the COLUMNS of the catalog, the names, and the values of the columns of the user where
+these were asked for. It is made from inodes (`survey`), from blocks of the catalog
+(`ondisk/block.py`), and from what is put in bulk (`namesorter`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import (
+    Bools,
+    Int64,
+    TextColumn,
+    UInt8,
+    among,
+    column_at,
+    gather,
+    rows_joined,
+    text_column,
+    texts_at,
+)
+from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.typed import Column, Schema, Texts, split
+from winkfs.container.where import BUILTIN, Condition
+from winkfs.units import MICRO
+
+COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
+POS, FILEID, SIZE, MTIME, POINTER, CTIME, KIND, OWNER = range(len(COLUMNS))
+GONE: Final = 1 << 8  # in KIND
+SPECIAL: Final = 1 << 9
+ASK: Final = 1 << 10
+MODE_AT: Final = 16
+MODES: Final = np.array(DEFAULT_MODES, np.int64)
+"""A row, int64[8].
+
+pos      kv_pointer of the inode
+fileid   FILEID
+size     bytes
+mtime    nanoseconds since the epoch
+pointer  kv_pointer of the one data entry whose value is the whole content; EMPTY: there is no
+         content; BY_INODE: the inode has to be asked
+ctime    nanoseconds since the epoch
+kind     bits 0..7: FTYPE; GONE; SPECIAL: the file has attributes; ASK: int64 does not hold what
+         the inode says; from MODE_AT on: permission bits, of a file that has attributes
+owner    uid + (gid << 32), of a file that has attributes
+
+Reading the value at `pointer` includes to check its checksum, and that it is `size` bytes.
+"""
+EMPTY: Final = 0
+BY_INODE: Final = -1
+
+Blobs = npt.NDArray[np.object_]
+Times = tuple[int | None, int | None]
+"""[since, until), nanoseconds since the epoch; None: no bound."""
+ALWAYS: Final[Times] = (None, None)
+Joined = tuple[Int64, UInt8]
+"""Texts one behind the other: int64[n + 1], where the first begins and where each ends; bytes."""
+
+
+class FileTable:
+    """n files and their COLUMNS, int64[n, 8] in any memory order. Not to be changed.
+
+    names   in one of three forms; another one is made when it is first asked for
+    values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
+            none has any, or they were not asked for
+    """
+
+    __slots__ = ("_column", "_joined", "_names", "numbers", "values")
+
+    def __init__(
+        self, names: list[bytes] | TextColumn | Joined, numbers: Int64, values: Blobs | None = None
+    ) -> None:
+        self._names: list[bytes] | None = None
+        self._column: TextColumn | None = None
+        self._joined: Joined | None = None
+        if isinstance(names, list):
+            self._names = names
+        elif isinstance(names, tuple):
+            self._joined = names
+        else:
+            self._column = names
+        self.numbers, self.values = numbers, values
+
+    @classmethod
+    def of(
+        cls,
+        names: list[bytes] | TextColumn | Joined,
+        pos: Int64,
+        fileid: Int64 | int = 0,
+        size: Int64 | int = 0,
+        mtime: Int64 | int = 0,
+        pointer: Int64 | int = 0,
+        kind: npt.NDArray[np.integer] | int = 0,
+    ) -> FileTable:
+        """Files without attributes, last changed at their mtime."""
+        numbers = np.zeros((len(COLUMNS), len(pos)), np.int64)
+        for column, values in (
+            (POS, pos), (FILEID, fileid), (SIZE, size), (MTIME, mtime), (POINTER, pointer),
+            (CTIME, mtime), (KIND, kind),
+        ):  # fmt: skip
+            numbers[column] = values
+        return cls(names, numbers.T)
+
+    @classmethod
+    def concat(cls, parts: Sequence[FileTable]) -> FileTable:
+        """Parts one behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return NOTHING
+        values = None
+        if any(part.values is not None for part in parts):
+            values = np.concatenate([
+                np.full(len(part), b"", object) if part.values is None else part.values
+                for part in parts
+            ])  # fmt: skip
+        names: TextColumn | Joined
+        if all(part._joined is not None for part in parts):
+            names = joined_of(
+                np.concatenate([part.name_lengths for part in parts]),
+                np.concatenate([part.names_joined for part in parts]),
+            )
+        else:
+            names = np.concatenate([part.column for part in parts])
+        columns = np.concatenate([part.numbers.T for part in parts], axis=1)
+        return cls(names, columns.T, values)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    # --- names ---
+
+    @property
+    def names(self) -> list[bytes]:
+        """The names. Cost: an object for each when they are first asked for."""
+        if self._names is None:
+            if self._column is not None:
+                self._names = self._column.tolist()
+            else:
+                self._names = texts_at(self.name_bytes, self.name_ends[:-1], self.name_lengths)
+        return self._names
+
+    @property
+    def column(self) -> TextColumn:
+        """The names as an array."""
+        if self._column is None:
+            if self._joined is not None:
+                lengths = self.name_lengths
+                self._column = column_at(self.name_bytes, self.name_ends[:-1], lengths)
+            else:
+                self._column = text_column(self.names)
+        return self._column
+
+    @property
+    def joined(self) -> Joined:
+        """The names one behind the other."""
+        if self._joined is None:
+            column = self._column
+            if column is not None and column.dtype != object and len(column):
+                matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
+                lengths = np.strings.str_len(column)
+                self._joined = joined_of(lengths, rows_joined(matrix, lengths))
+            else:
+                lengths = np.fromiter(map(len, self.names), np.int64, len(self))
+                self._joined = joined_of(lengths, np.frombuffer(b"".join(self.names), np.uint8))
+        return self._joined
+
+    @property
+    def name_ends(self) -> Int64:
+        """int64[n + 1]: name i is name_bytes[name_ends[i] : name_ends[i + 1]]."""
+        return self.joined[0]
+
+    @property
+    def name_bytes(self) -> UInt8:
+        return self.joined[1]
+
+    @property
+    def name_lengths(self) -> Int64:
+        """Bytes of each name, int64[n]."""
+        return np.diff(self.name_ends)
+
+    @property
+    def names_joined(self) -> UInt8:
+        """The names of just these files, one behind the other."""
+        ends, raw = self.joined
+        return raw[ends[0] : ends[-1]]
+
+    def name(self, index: int) -> bytes:
+        """One name."""
+        if self._names is not None:
+            return self._names[index]
+        if self._column is not None:
+            return bytes(self._column[index])
+        ends = self.name_ends
+        index %= len(self)
+        return self.name_bytes[ends[index] : ends[index + 1]].tobytes()
+
+    @property
+    def last(self) -> bytes:
+        """The last name; there is one."""
+        return self.name(-1)
+
+    # --- columns ---
+
+    @property
+    def pos(self) -> Int64:
+        """Positions of the inodes, int64[n]."""
+        return self.numbers[:, POS]
+
+    @property
+    def fileid(self) -> Int64:
+        return self.numbers[:, FILEID]
+
+    @property
+    def size(self) -> Int64:
+        """Bytes of the files, int64[n]."""
+        return self.numbers[:, SIZE]
+
+    @property
+    def mtime(self) -> Int64:
+        """Nanoseconds since the epoch, int64[n]; what int64 cannot hold: its nearest."""
+        return self.numbers[:, MTIME]
+
+    @property
+    def pointer(self) -> Int64:
+        """See COLUMNS, int64[n]."""
+        return self.numbers[:, POINTER]
+
+    @property
+    def kind(self) -> Int64:
+        return self.numbers[:, KIND]
+
+    @property
+    def ftype(self) -> UInt8:
+        """FileType, uint8[n]."""
+        return self.kind.astype(np.uint8)
+
+    @property
+    def special(self) -> Bools:
+        """Which have attributes, bool[n]."""
+        special: Bools = self.kind & SPECIAL != 0
+        return special
+
+    @property
+    def asked(self) -> Bools:
+        """Which rows do not say all: their inodes have to be asked, bool[n]."""
+        asked: Bools = self.kind & ASK != 0
+        return asked
+
+    @property
+    def gone(self) -> Bools:
+        """Which rows say that there is no such name any more, bool[n]."""
+        gone: Bools = self.kind & GONE != 0
+        return gone
+
+    @property
+    def directories(self) -> Bools:
+        """Which are directories, bool[n]."""
+        directories: Bools = self.kind & 255 == FileType.DIR
+        return directories
+
+    @property
+    def links(self) -> Bools:
+        """Which are symbolic links, bool[n]."""
+        links: Bools = self.kind & 255 == FileType.LINK
+        return links
+
+    def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
+        """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
+        `owner`: of files without attributes."""
+        kind, special = self.kind, self.special
+        ftype = kind & 255
+        mode = np.where(special, kind >> MODE_AT, MODES[ftype])
+        words = np.where(special, self.numbers[:, OWNER], owner_word(*owner))
+        fileid, size, mtime, ctime = self.numbers[:, [FILEID, SIZE, MTIME, CTIME]].T
+        return fileid, size, mtime, ftype, mode, words & UINT32, words >> 32 & UINT32, ctime
+
+    def typed(self, schema: Schema) -> list[Texts]:
+        """The texts of each column of the user; null is what is none of its type."""
+        if self.values is None:
+            return [[None] * len(self)] * len(schema)
+        pairs = zip(schema.values(), split(self.values, schema), strict=True)
+        return [Column.of(kind, texts).texts() for kind, texts in pairs]
+
+    def owned(self, owner: tuple[int, int]) -> FileTable:
+        """The same rows, with mode and owner in those of files without attributes, too."""
+        plain = np.flatnonzero(~self.special)
+        if not len(plain):
+            return self
+        numbers = self.numbers.copy()
+        kind = numbers[plain, KIND]
+        numbers[plain, KIND] = kind | SPECIAL | MODES[kind & 255] << MODE_AT
+        numbers[plain, OWNER] = owner_word(*owner)
+        return self.with_numbers(numbers)
+
+    # --- some of them ---
+
+    def within(self, times: Times) -> Bools:
+        """Which have an mtime in these times, bool[n]."""
+        found, (since, until) = np.ones(len(self), bool), times
+        if since is not None:
+            found &= self.mtime >= since
+        if until is not None:
+            found &= self.mtime < until
+        return found
+
+    def meeting(self, where: Condition, schema: Schema) -> Bools:
+        """Of which a condition is true, bool[n]. They have all values that it asks for."""
+        blobs = [b""] * len(self) if self.values is None else self.values
+        asked = {name: kind for name, kind in schema.items() if name in where.columns()}
+        texts = dict(zip(asked, split(blobs, asked), strict=True))
+
+        def get(name: str) -> Column:
+            if name in texts:
+                return Column.of(asked[name], texts[name])
+            return builtin(name, self.names if name == "path" else [], self.numbers)
+
+        return where.truth(get).true
+
+    def with_numbers(self, numbers: Int64) -> FileTable:
+        """The same names and values with other numbers."""
+        return FileTable(self._any(), numbers, self.values)
+
+    def _any(self) -> list[bytes] | TextColumn | Joined:
+        """The names in a form that there is."""
+        if self._column is not None:
+            return self._column
+        return self.joined if self._names is None else self._names
+
+    def part(self, start: int, stop: int | None = None) -> FileTable:
+        """The rows [start, stop), without a copy of the numbers."""
+        names = self._any()
+        if isinstance(names, tuple):
+            stop = len(self) if stop is None else min(stop, len(self))
+            some: list[bytes] | TextColumn | Joined = (names[0][start : stop + 1], names[1])
+        else:
+            some = names[start:stop]
+        values = None if self.values is None else self.values[start:stop]
+        return FileTable(some, self.numbers[start:stop], values)
+
+    def take(self, index: Int64 | Bools) -> FileTable:
+        """The rows with these indices, int64[m] in any order, or those marked, bool[n]."""
+        index = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        names = self._any()
+        some: list[bytes] | TextColumn | Joined
+        if isinstance(names, list):
+            some = [names[i] for i in index.tolist()]
+        elif isinstance(names, tuple):
+            starts, lengths = names[0][:-1][index], self.name_lengths[index]
+            some = joined_of(lengths, gather(names[1], starts, lengths))
+        else:
+            some = names.take(index)
+        numbers = self.numbers
+        if numbers.flags.c_contiguous:
+            numbers = numbers.take(index, 0)
+        else:
+            numbers = numbers.T.take(index, 1).T
+        return FileTable(some, numbers, None if self.values is None else self.values[index])
+
+    def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> FileTable:
+        """Without files whose inodes are in `hidden`, ascending, and without directories and
+        links."""
+        seen = np.ones(len(self), np.bool_)
+        if hidden is not None and len(hidden):
+            seen = ~among(self.pos, hidden)
+        if not include_dirs:
+            seen &= ~(self.directories | self.links)
+        return self if seen.all() else self.take(seen)
+
+    def by_position(self) -> FileTable:
+        """The same in the order of their inodes."""
+        pos = self.pos
+        return self if (pos[1:] > pos[:-1]).all() else self.take(np.argsort(pos))
+
+
+def joined_of(lengths: Int64, raw: UInt8) -> Joined:
+    """Texts of these lengths, int64[n], one behind the other."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends, raw
+
+
+def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
+    """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""
+    if name not in BUILTIN:
+        return Column.nulls("string", len(numbers))
+    valid = np.ones(len(numbers), bool)
+    if name == "path":
+        return Column("string", valid, np.arange(len(names)), names)
+    if name == "mtime":
+        return Column("timestamp", valid, numbers[:, MTIME] // MICRO, [])
+    return Column(
+        "int64", valid, numbers[:, SIZE] if name == "size" else numbers[:, KIND] & 255, []
+    )
+
+
+def owner_word(uid: int, gid: int) -> int:
+    """The `owner` of a row."""
+    return uid | (gid - (gid >> 31 << 32)) << 32
+
+
+def owner_words(uid: Int64, gid: Int64) -> Int64:
+    """The same of many, int64[n]."""
+    return uid | gid << 32
+
+
+class Put(Protocol):
+    """n files of one extent each or of none, as `writemany` puts them."""
+
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def key_lengths(self) -> Int64: ...
+    @property
+    def lengths(self) -> Int64: ...
+    @property
+    def ftypes(self) -> Sequence[int]: ...
+
+
+class Placed(NamedTuple):
+    """Files put in bulk, and where they are.
+
+    keys       joined
+    positions  of their inodes, int64[n]; pointers: of their contents, -1: see POINTER
+    mtimes     as stored, int64[n]
+    """
+
+    files: Put
+    keys: bytes
+    positions: Int64
+    pointers: Int64
+    fileids: Int64
+    mtimes: Int64
+
+
+NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
+
+
+# --- several runs as one ---
+
+
+def in_order(found: FileTable) -> FileTable:
+    """Timsort joins rows that are in order in parts in a fifth of the time of `text_order`."""
+    return found.take(np.argsort(found.column, kind="stable"))
+
+
+def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
+    """Several runs, each in byte order of the names, as one, the oldest first: of rows with one
+    name that of the last run."""
+    runs = [filter(some, run) for run in runs]
+    while len(runs) > 1:  # neighbours, so that each row is joined few times
+        alone = runs[-1:] if len(runs) % 2 else []
+        runs = [*map(_pair, runs[::2], runs[1::2]), *alone]
+    return runs[0] if runs else iter(())
+
+
+def some(rows: FileTable) -> bool:
+    """Whether there are any."""
+    return len(rows) > 0
+
+
+def _pair(older: Iterator[FileTable], newer: Iterator[FileTable]) -> Iterator[FileTable]:
+    """Two runs as one, in pieces of the older."""
+    waiting = next(newer, None)
+    for rows in older:
+        last, parts = rows.last, list[FileTable]()
+        while waiting is not None and waiting.name(0) <= last:
+            stop = bisect_right(waiting.names, last)
+            parts.append(waiting.part(0, stop))
+            waiting = waiting.part(stop) if stop < len(waiting) else next(newer, None)
+        yield _over(rows, FileTable.concat(parts)) if parts else rows
+    if waiting is not None:
+        yield waiting
+    yield from newer
+
+
+def _over(old: FileTable, new: FileTable) -> FileTable:
+    """Rows in byte order of their names; of two with one name the new one."""
+    found = in_order(FileTable.concat([old, new]))  # stable: the new one comes second
+    kept = np.ones(len(found), bool)
+    kept[:-1] = found.column[1:] != found.column[:-1]
+    return found.take(kept)
+
+
+def live(parts: Iterator[FileTable]) -> Iterator[FileTable]:
+    """Without rows that say that a name is gone."""
+    for rows in parts:
+        kept = ~rows.gone
+        if kept.all():
+            yield rows
+        elif kept.any():
+            yield rows.take(kept)
