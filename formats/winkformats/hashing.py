@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
@@ -21,6 +21,9 @@ import xxhash
 from winkformats import native
 from winkformats.arrays import Int64, UInt64
 from winkformats.errors import FormatError
+
+if TYPE_CHECKING:
+    from winkformats.disk.storage import Buffer
 
 MD5: Final = 1
 XXH3: Final = 2
@@ -72,7 +75,7 @@ def _murmur3(keys: Iterable[Key]) -> bytes:
     return b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
 
 
-def xxh3_many(buffers: Iterable[Any], seeds: UInt64 | None = None) -> UInt64:
+def xxh3_many(buffers: Iterable[Buffer], seeds: UInt64 | None = None) -> UInt64:
     """XXH3-64 of each buffer with its seed -> uint64[n]. Cost: one call in C a buffer.
 
     seeds  uint64[n]; None: all 0
@@ -84,7 +87,7 @@ def xxh3_many(buffers: Iterable[Any], seeds: UInt64 | None = None) -> UInt64:
     return np.frombuffer(found, ">u8").astype(np.uint64)
 
 
-def xxh3_at(data: Any, starts: Int64, stops: Int64, seeds: UInt64 | None = None) -> UInt64:
+def xxh3_at(data: Buffer, starts: Int64, stops: Int64, seeds: UInt64 | None = None) -> UInt64:
     """The same of data[starts[i]:stops[i]]. Cost: a slice each, where nothing is compiled."""
     if native.code is not None:
         into = np.empty(len(starts), np.uint64)

@@ -9,22 +9,49 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
 VERSION: Final = 9  # of the C sources: one that was built of older ones is not used
 
 
-def built() -> Any:
+class Read(Protocol):
+    """Reads a whole file of at most `most` bytes by its name, str, or its key, bytes; None: the
+    ordinary way decides."""
+
+    def __call__(self, key: str | bytes, most: int = ..., /) -> bytes | None: ...
+
+
+if TYPE_CHECKING:
+    from winkformats import _native
+
+    class Native:
+        """The compiled module: a module that may be missing has no type of its own."""
+
+        hash_each = staticmethod(_native.hash_each)
+        hash_at = staticmethod(_native.hash_at)
+        walk = staticmethod(_native.walk)
+        find_many = staticmethod(_native.find_many)
+        inodes = staticmethod(_native.inodes)
+        contents = staticmethod(_native.contents)
+        reader = staticmethod(_native.reader)
+        read_files = staticmethod(_native.read_files)
+        names_in = staticmethod(_native.names_in)
+        size_of = staticmethod(_native.size_of)
+        pairs = staticmethod(_native.pairs)
+        encode = staticmethod(_native.encode)
+
+
+def built() -> type[Native] | None:
     """The compiled module; None: there is none for this Python, or one of other sources."""
     try:
-        found: Any = importlib.import_module("winkformats._native")
+        found = importlib.import_module("winkformats._native")
     except ImportError:
         return None
-    return found if getattr(found, "VERSION", 0) == VERSION else None
+    return cast("type[Native]", found) if getattr(found, "VERSION", 0) == VERSION else None
 
 
-code: Any = None if os.environ.get(VARIABLE) == "0" else built()
+code: type[Native] | None = None if os.environ.get(VARIABLE) == "0" else built()
 
 
 def name() -> str:

@@ -1,8 +1,11 @@
 """The compiled path: the same as the one in Python, on good bytes and on any others."""
 
+import inspect
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +33,15 @@ def both(monkeypatch, call):
             said.append((type(error), str(error)))
     assert said[0] == said[1]
     return said[0]
+
+
+def test_its_types_name_what_it_has():
+    """Both the stub and the class through which the product has it."""
+    functions = {name for name in dir(code) if callable(getattr(code, name)) and name[0] != "_"}
+    stub = Path(native.__file__).with_name("_native.pyi").read_text()
+    assert set(re.findall(r"^def (\w+)\(", stub, re.MULTILINE)) == functions
+    given = re.findall(r"(\w+) = staticmethod\(_native\.(\w+)\)", inspect.getsource(native))
+    assert {own for own, _ in given} == {theirs for _, theirs in given} == functions
 
 
 # --- hashes ---

@@ -93,6 +93,7 @@ class Ahead:
         return threads.submit(self._plain, some, self._buffers.take())
 
     def _plain(self, some: list[Found], buffer: memoryview) -> Plain:
+        assert native.code is not None  # else nothing is read ahead
         directories = np.array([found.fd for found in some], np.int64)
         kinds = b"".join([found.kind for found in some])
         used, rows = native.code.read_files(

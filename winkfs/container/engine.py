@@ -20,6 +20,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
+from winkformats.native import Read
 from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
@@ -32,7 +33,7 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.typed import Schema, check_schema
-from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
+from winkfs.container.read import LOOK, BulkGet, Content, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
 from winkfs.container.where import parse

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import getitem
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import xxhash
@@ -60,6 +60,7 @@ from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Lookups, Storage
+    from winkformats.native import Native, Read
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
@@ -300,13 +301,6 @@ class Files:
         return self._content.read(extents, start, min(stop, body), holder=holder) + rest
 
 
-class Read(Protocol):
-    """Reads a whole file of at most `most` bytes by its name, str, or its key, bytes; None: the
-    ordinary way decides."""
-
-    def __call__(self, key: str | bytes, most: int = ...) -> bytes | None: ...
-
-
 class _Shapes(dict[int, tuple[Any, int, Any]]):
     """Length of a key -> how to unpack its inode entry, the bytes of that, and, where attributes
     stand before its extent, how to unpack that extent; None: there is no room for it."""
@@ -359,8 +353,8 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     cells = base.looks.view if copy is None else copy
     files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
     try:
-        if _is_compiled(store):
-            return native.code.reader(  # type: ignore[no-any-return]
+        if code := _compiled(store):
+            return code.reader(
                 view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel,
                 overlay, (stale, drafts, bulk), *files, -1 if writable else at, size_then,
                 int(due * 1e9),
@@ -528,10 +522,10 @@ def _close_all(files: Iterable[int]) -> None:
             os.close(fd)
 
 
-def _is_compiled(store: Store) -> bool:
-    """Whether plain files of a standard layout are read by the compiled path."""
+def _compiled(store: Store) -> type[Native] | None:
+    """What reads plain files of a standard layout; None: the path in Python."""
     usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
-    return native.code is not None and usual_size
+    return native.code if usual_size else None
 
 
 def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int:
@@ -570,8 +564,8 @@ class BulkGet:
             rows = np.flatnonzero(pos)
             if len(rows):
                 store.kv.view(int(pos.max()), few=True)
-                if _is_compiled(store):
-                    self._compiled(keys, pos, found)
+                if code := _compiled(store):
+                    self._compiled(code, keys, pos, found)
                 else:
                     self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
@@ -581,7 +575,9 @@ class BulkGet:
                 return found[:i], to_str(names[i])  # type: ignore[return-value]
         return found, None  # type: ignore[return-value]
 
-    def _compiled(self, keys: list[bytes], pos: Int64, found: list[bytes | None]) -> None:
+    def _compiled(
+        self, code: type[Native], keys: list[bytes], pos: Int64, found: list[bytes | None]
+    ) -> None:
         """As `_gather`, in two steps. Before each the pages that it looks at are asked for."""
         store, kv = self._store, self._store.kv
         view = kv.view(0, few=True)
@@ -590,13 +586,13 @@ class BulkGet:
         places = pos[(pos > 0) & (pos < end)]
         kv.fetch(places, np.minimum(places + store.inode_size + SPARE, end))
         pointers, sizes = np.empty(len(pos), np.int64), np.zeros(len(pos), np.int64)
-        native.code.inodes(*form, keys, pos, pointers, sizes)
+        code.inodes(*form, keys, pos, pointers, sizes)
         plain = (pointers > 0) & (pointers < end - sizes)
         if not plain.any():
             return
         kv.view(0, few=True)
         kv.fetch(pointers[plain], np.minimum((pointers + sizes)[plain] + SPARE, end))
-        native.code.contents(*form, pointers, sizes, found)
+        code.contents(*form, pointers, sizes, found)
 
     def _gather(
         self, keys: list[bytes], pos: Int64, rows: Int64, found: list[bytes | None]

@@ -33,6 +33,7 @@ from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 from winkfs.units import Clamped, as_content, is_time, shown, to_ns
 
 if TYPE_CHECKING:
+    from winkformats.native import Native
     from winkfs.container.engine import Engine
     from winkfs.container.store import Store
 
@@ -241,7 +242,7 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
-        if native.code is not None and (pairs := self._pairs(batch)) is not None:
+        if native.code is not None and (pairs := self._pairs(native.code, batch)) is not None:
             return pairs
         try:
             lengths = set(map(len, batch))
@@ -265,11 +266,11 @@ class BulkPut:
         plain = (FileType.FILE,) * len(batch)
         return self._columns(names, _contents(data), ns, plain, attrs)
 
-    def _pairs(self, batch: list[tuple[Any, ...]]) -> Columns | None:
+    def _pairs(self, code: type[Native], batch: list[tuple[Any, ...]]) -> Columns | None:
         """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
         n = len(batch)
         sizes = np.empty((2, n), np.int64)
-        found = native.code.pairs(batch, sizes[0], sizes[1])
+        found = code.pairs(batch, sizes[0], sizes[1])
         least, most = int(sizes[0].min()), int(sizes[0].max())
         if found is None or least < 4 or most > self._longest + 3:
             return None

@@ -20,12 +20,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats.disk.storage import Buffer
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hashing import xxh3_at, xxh3_many
 
@@ -183,7 +184,7 @@ class Layout:
         """The four checksum bytes for the part between delflag and checksum."""
         return xxhash.xxh3_64_digest(body, (self.contid + pos) & MASK64)[4:]
 
-    def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Any]) -> npt.NDArray[np.uint32]:
+    def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Buffer]) -> npt.NDArray[np.uint32]:
         """The same for many entries, as numbers: uint32[n]."""
         return xxh3_many(bodies, self._seeds(pos)).astype(np.uint32)
 

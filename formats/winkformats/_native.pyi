@@ -1,0 +1,115 @@
+"""The compiled module. The C sources say what each function does; arrays are contiguous."""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import Int64, UInt64
+from winkformats.disk.storage import Buffer
+from winkformats.native import Read
+
+_Row = TypeVar("_Row")
+_Name = TypeVar("_Name")
+
+VERSION: int
+
+# _native.c
+def hash_each(buffers: Iterable[Buffer], seeds: UInt64 | None, /) -> bytearray: ...
+def hash_at(
+    data: Buffer, starts: Int64, stops: Int64, seeds: UInt64 | None, into: UInt64, /
+) -> None: ...
+def walk(data: Buffer, /) -> tuple[bytearray, int]: ...
+def find_many(
+    cells: npt.NDArray[np.void],
+    htsize: int,
+    htfree: int,
+    htdel: int,
+    s: UInt64,
+    bits: UInt64,
+    pointers: Int64,
+    slots: Int64,
+    /,
+) -> int: ...
+
+# _get.c
+def inodes(
+    data: Buffer,
+    limit: int,
+    isz: int,
+    pairoff: bool,
+    contid: int,
+    keys: list[bytes],
+    pos: Int64,
+    pointers: Int64,
+    sizes: Int64,
+    /,
+) -> None: ...
+def contents(
+    data: Buffer,
+    limit: int,
+    isz: int,
+    pairoff: bool,
+    contid: int,
+    pointers: Int64,
+    sizes: Int64,
+    found: list[bytes | None],
+    /,
+) -> None: ...
+def reader(
+    data: Buffer,
+    limit: int,
+    isz: int,
+    pairoff: bool,
+    contid: int,
+    table: Buffer,
+    first: int,
+    htsize: int,
+    htfree: int,
+    htdel: int,
+    overlay: dict[bytes, int],
+    doubts: tuple[Collection[object], ...],
+    data_fd: int,
+    table_fd: int,
+    filesize_at: int,
+    filesize: int,
+    due: int,
+    /,
+) -> Read: ...
+
+# _files.c
+def read_files(
+    directories: Int64,
+    names: list[bytes],
+    kinds: bytes,
+    everything: bool,
+    device: int,
+    inode: int,
+    large: int,
+    sparse: int,
+    buffer: bytearray | memoryview,
+    /,
+) -> tuple[int, bytearray]: ...
+def names_in(directory: int, /) -> list[bytes] | None: ...
+
+# _put.c
+def size_of(files: list[_Row], start: int, /) -> int: ...
+def pairs(
+    files: list[tuple[_Name, bytes]], key_lengths: Int64, lengths: Int64, /
+) -> tuple[list[bytes], list[bytes]] | None: ...
+def encode(
+    base: int,
+    isz: int,
+    pairoff: bool,
+    contid: int,
+    ends: Int64,
+    fileids: Int64,
+    mtimes: Int64,
+    ftypes: Int64,
+    keys: Sequence[Buffer],
+    data: Sequence[Buffer],
+    attrs: Sequence[Buffer] | None,
+    apart: bool,
+    /,
+) -> list[Buffer]: ...
