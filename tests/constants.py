@@ -55,8 +55,6 @@ PLACES: Final = {
     "rows kept for a close": "winkfs.container.catalog.MOST",
     "runs of a catalog": "winkfs.container.catalog.RUNS",
     "files for each row that is looked up": "winkfs.container.catalog.LOOKED_UP",
-    "files put in bulk that are sorted together": "winkfs.container.namesorter.BULK_FILES",
-    "bytes of their names": "winkfs.container.namesorter.BULK_NAMES",
     "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
     "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
     "names read back at a time": "winkfs.container.namesorter.BLOCK",

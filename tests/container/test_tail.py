@@ -26,6 +26,7 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import open_catalog
+from winkfs.container.table import Placed
 from winkfs.container.verify import info
 
 base = container_checks.base  # fixture
@@ -411,7 +412,7 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read for the catalog but what was put in bulk is written, in many parts."""
     shrink(monkeypatch, "rows that a close reads for the catalog", 0)
     shrink(monkeypatch, "rows behind the first run of a catalog", 10)
-    shrink(monkeypatch, "files put in bulk that are sorted together", 50)
+    shrink(monkeypatch, "bytes of names sorted in memory", 1500)
     shrink(monkeypatch, "names read back at a time", 7)
 
 
@@ -565,7 +566,10 @@ def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
 def test_files_are_put_where_there_is_no_memory_for_their_catalog(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "bytes of their names", 1 << 60)
+    def table(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Placed, "table", table)
     model = made(base)
     assert not path_of(base, ".cat").exists()
     assert_sound(base, model)

@@ -28,7 +28,7 @@ from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.derived import Opened
-from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter, special_rows
+from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
 from winkfs.container.survey import Inodes, read_rows
@@ -242,7 +242,7 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
 
 def new_sorter(store: Opened) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(store.directory.scratch, CHUNK, store.settings.mtime_unit)
+    return NameSorter(store.directory.scratch, CHUNK)
 
 
 def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[FileTable]:
@@ -336,11 +336,8 @@ class CatalogTrail:
 
     def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
         """Files put in bulk, as `writemany.append_plain` has them."""
-        if attrs is None and put.pointers[0]:
-            self.sorter.add_bulk(put)
-            return
         unit, typed = self._store.settings.mtime_unit, bool(self._store.schema)
-        self.sorter.add(special_rows(put, attrs, unit, typed=typed))
+        self.sorter.add(put.table(attrs, unit, typed=typed))
 
     @property
     def count(self) -> int:

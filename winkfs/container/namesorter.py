@@ -2,198 +2,43 @@
 
 A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
 the way out. Chunks that follow each other in order make one run: names that come in order are not
-sorted. `BulkRows` keeps files put in bulk as columns. `ClashFinder` finds the names that are also a
+sorted. `ClashFinder` finds the names that are also a
 directory of other names, as they go by in order.
 """
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from winkformats.arrays import (
-    WORD,
     Bools,
     Int64,
     TextColumn,
-    UInt8,
-    column_at,
-    order_at,
     text_column,
     text_order,
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import ATTRS, JUST_CTIME, UINT32, FileType, nanoseconds
 from winkfs.container.table import (
     COLUMNS,
-    CTIME,
-    FILEID,
-    KIND,
-    MODE_AT,
-    MTIME,
     NOTHING,
-    OWNER,
-    POINTER,
-    POS,
-    SIZE,
-    SPECIAL,
     Blobs,
     FileTable,
-    Placed,
     in_order,
-    owner_words,
 )
-from winkfs.names import INODE, name_of
 
-CHUNK: Final = 4 << 20  # bytes of rows that are sorted at a time: they fit into a cache
-HELD: Final = 8  # chunks that stay in memory: a scratch file costs as much as the sort
+CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
+HELD: Final = 1  # chunks that stay in memory: a scratch file costs as much as the sort
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
 PART: Final = 1 << 14  # rows that are put in order at a time
-BULK_NAMES: Final = 64 << 20  # bytes of names of files put in bulk that are sorted at a time, and
-BULK_FILES: Final = 1 << 20  # of these files: 35 bytes of numbers each, and 50 more to sort them
-BULK_TYPES: Final = (np.int64, np.int64, np.int64, np.uint32, np.uint32, np.uint16, np.uint8)
-APART: Final = UINT32  # bytes between content and inode, in the place of those of a compressed file
-BULK_NAME: Final = 512  # bytes of their names, in the mean: of longer ones parts have fewer rows
-EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
-
-
-def special_rows(
-    put: Placed, attrs: Sequence[bytes] | None, unit: int, *, typed: bool
-) -> FileTable:
-    """Rows of files put in bulk with these attributes: extended ones, or the time of a change.
-
-    attrs   None: they have none
-    unit    nanoseconds of their mtimes
-    typed   there are columns of the user
-    """
-    files, times = put.files, nanoseconds(put.mtimes, unit)
-    table = FileTable.of(
-        [name_of(key) for key in files.keys],
-        put.positions, put.fileids, files.lengths, times, put.pointers, _kinds(files.ftypes),
-    )  # fmt: skip
-    if attrs is None:
-        return table
-    numbers = table.numbers
-    heads = b"".join(word[: ATTRS.size] for word in attrs)
-    mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-    numbers[:, KIND] |= SPECIAL | mode << MODE_AT
-    numbers[:, OWNER] = owner_words(uid, gid)
-    changed = np.fromiter((word[ATTRS.size : -8] == JUST_CTIME for word in attrs), bool, len(attrs))
-    if changed.any():
-        ctimes = np.frombuffer(b"".join(word[-8:] for word in attrs), ">i8")
-        numbers[changed, CTIME] = ctimes[changed]
-    if typed:
-        table.values = np.empty(len(attrs), object)
-        table.values[:] = [word[ATTRS.size :] for word in attrs]
-    return table
-
-
-def _kinds(ftypes: Sequence[int]) -> UInt8:
-    """Their FTYPEs, uint8[n]; uint8[1], where all are the same."""
-    same = ftypes.count(ftypes[0]) == len(ftypes)  # a twelfth of the time of an array
-    kinds = np.array(ftypes[:1] if same else ftypes, np.uint8)
-    kinds[kinds == 0] = FileType.FILE
-    return kinds
-
-
-class BulkRows:
-    """Files put in bulk, without attributes, as columns in the order in which they come.
-
-    unit    nanoseconds of their mtimes
-    count   files
-    """
-
-    def __init__(self, unit: int) -> None:
-        self._unit, self.count = unit, 0
-        self._room = 0  # files
-        self._raw = np.empty(0, np.uint8)  # the keys, one behind the other
-        self._end = 0  # of these
-        self._columns: list[npt.NDArray[Any]] = []
-        self._at = self._order = np.empty(0, np.int64)
-
-    def has_room(self, put: Placed) -> bool:
-        """Whether there is room for more files."""
-        return not self.count or (
-            self._end + len(put.keys) + WORD <= len(self._raw)
-            and self.count + len(put.positions) <= self._room
-        )
-
-    def add(self, put: Placed) -> None:
-        """More files."""
-        files, keys, positions, pointers, fileids, mtimes = put
-        start, n = self.count, len(positions)
-        if not start:
-            self._make_room(len(keys), n)
-        self.count = stop = start + n
-        beside, kinds = positions - pointers - files.lengths, files.ftypes
-        if (pointers < 0).any():
-            beside = np.where(pointers < 0, APART, beside)
-        for column, values in zip(
-            self._columns,
-            (positions, fileids, mtimes, files.lengths, beside, files.key_lengths, _kinds(kinds)),
-            strict=True,
-        ):
-            column[start:stop] = values
-        self._raw[self._end : self._end + len(keys)] = np.frombuffer(keys, np.uint8)
-        self._end += len(keys)
-
-    def _make_room(self, size: int, files: int) -> None:
-        """In one piece, which takes memory only where it is written: small ones that stay would
-        keep those of the chunks that are put from being used again."""
-        size, self._room = max(BULK_NAMES, size) + WORD, max(BULK_FILES, files)
-        widths = [np.dtype(kind).itemsize * self._room for kind in BULK_TYPES]
-        whole = np.empty(sum(widths) + size, np.uint8)
-        for kind, width in zip(BULK_TYPES, widths, strict=True):
-            self._columns.append(whole[:width].view(kind))
-            whole = whole[width:]
-        self._raw = whole
-
-    def sort(self, each: int) -> list[tuple[int, int]]:
-        """No more files come: have them in byte order of their names.
-
-        each    rows of a part, at most; fewer where the names are long
-        ->      the parts
-        cost    n log n; memory: 50 bytes a file
-        """
-        n = self.count
-        self._raw = self._raw[: self._end + WORD]
-        pos, fileid, mtime, size, beside, lengths, kind = (column[:n] for column in self._columns)
-        fileid -= np.arange(n)  # mostly one number is left
-        lengths -= len(INODE)
-        self._columns = [
-            column[:1] if (column == column[0]).all() else column
-            for column in (pos, fileid, mtime, size, beside, lengths, kind)
-        ]
-        wide = lengths.astype(np.int64)
-        self._at = np.cumsum(wide + len(INODE)) - wide - len(INODE)
-        self._order = order_at(self._raw, self._at, wide)
-        each = max(min(each, each * BULK_NAME * n // self._end), 1)
-        return [(at, min(at + each, n)) for at in range(0, n, each)]
-
-    def part(self, start: int, stop: int) -> FileTable:
-        """The rows [start, stop), after `sort`."""
-        chosen = self._order[start:stop]
-        pos, fileid, mtime, size, beside, lengths, kind = (
-            column if len(column) == 1 else column[chosen] for column in self._columns
-        )
-        numbers = np.zeros((len(COLUMNS), len(chosen)), np.int64)  # as the catalog has them
-        numbers[POS], numbers[SIZE], numbers[KIND] = pos, size, kind
-        np.add(fileid, chosen, out=numbers[FILEID])
-        numbers[MTIME] = numbers[CTIME] = nanoseconds(mtime, self._unit)
-        np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
-        np.copyto(numbers[POINTER], -1, where=beside == APART)
-        wide = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
-        return FileTable(column_at(self._raw, self._at[chosen], wide), numbers.T)
 
 
 class ClashFinder:
@@ -268,9 +113,8 @@ class NameSorter:
              in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
-    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK, unit: int = 1) -> None:
-        """`unit`: see `BulkRows`."""
-        self._scratch, self._limit, self._unit = scratch, chunk, unit
+    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
+        self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._waiting: list[FileTable] = []
         self._size = 0  # bytes of these
@@ -279,15 +123,7 @@ class NameSorter:
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
-        self._bulk = BulkRows(unit)
         self.count = 0
-
-    def add_bulk(self, put: Placed) -> None:
-        """See `BulkRows.add`."""
-        if not self._bulk.has_room(put):
-            self._put_by(self._flush_bulk)
-        self._bulk.add(put)
-        self.count += len(put.positions)
 
     def add(self, rows: FileTable) -> None:
         """Rows in any order."""
@@ -322,14 +158,10 @@ class NameSorter:
         """
         if self._error is not None:
             raise self._error
-        found: Iterator[FileTable]
-        if self._bulk.count and not (self._runs or self._waiting):
-            found = itertools.starmap(self._bulk.part, self._bulk.sort(EACH))
-        elif self._bulk.count or self._runs:
+        if self._runs:
             self._flush()
-            found = self._merged()
-        else:  # only rows that fit into one chunk stay in memory
-            found = self._chunk(PART)
+        # rows that fit into one chunk stay in memory
+        found = self._merged() if self._runs else self._chunk(PART)
         return found if live is None else _at(found, live)
 
     def close(self) -> None:
@@ -340,9 +172,6 @@ class NameSorter:
 
     def _merged(self) -> Iterator[FileTable]:
         cursors = [_Cursor(map(self._read, run), len(run)) for run in self._runs]
-        if self._bulk.count:
-            parts = self._bulk.sort(BLOCK)
-            cursors.append(_Cursor(itertools.starmap(self._bulk.part, parts), len(parts)))
         while any(cursor.more for cursor in cursors):
             limit = min(c.last for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
@@ -366,11 +195,6 @@ class NameSorter:
         self._add_run(self._chunk(each), held=self._room > 0)
         self._room -= self._size
         self._waiting, self._size = [], 0
-
-    def _flush_bulk(self) -> None:
-        bulk, self._bulk = self._bulk, BulkRows(self._unit)
-        if self._error is None:
-            self._add_run(itertools.starmap(bulk.part, bulk.sort(BLOCK)), held=False)
 
     def _add_run(self, parts: Iterator[FileTable], *, held: bool) -> None:
         """Rows in order. `held`: they stay in memory."""

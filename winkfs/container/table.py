@@ -26,9 +26,17 @@ from winkformats.arrays import (
     text_column,
     texts_at,
 )
-from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    DEFAULT_MODES,
+    JUST_CTIME,
+    UINT32,
+    FileType,
+    nanoseconds,
+)
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
+from winkfs.names import INODE
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -438,6 +446,40 @@ class Placed(NamedTuple):
     pointers: Int64
     fileids: Int64
     mtimes: Int64
+
+    def table(self, attrs: Sequence[bytes] | None, unit: int, *, typed: bool) -> FileTable:
+        """The files with these attributes: extended ones, or the time of a change.
+
+        attrs   None: they have none
+        unit    nanoseconds of their mtimes
+        typed   there are columns of the user
+        """
+        files, key_lengths = self.files, self.files.key_lengths
+        starts = np.cumsum(key_lengths) - key_lengths
+        raw = np.frombuffer(self.keys, np.uint8)
+        names = column_at(raw, starts, key_lengths - len(INODE))
+        same = files.ftypes.count(files.ftypes[0]) == len(names)  # much faster than an array
+        kinds = np.array(files.ftypes[:1] if same else files.ftypes, np.int64)
+        kinds[kinds == 0] = FileType.FILE
+        times = nanoseconds(self.mtimes, unit)
+        table = FileTable.of(
+            names, self.positions, self.fileids, files.lengths, times, self.pointers, kinds
+        )
+        if attrs is None:
+            return table
+        numbers = table.numbers
+        heads = b"".join(word[: ATTRS.size] for word in attrs)
+        mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+        numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+        numbers[:, OWNER] = owner_words(uid, gid)
+        changed = [word[ATTRS.size : -8] == JUST_CTIME for word in attrs]
+        if any(changed):
+            ctimes = np.frombuffer(b"".join(word[-8:] for word in attrs), ">i8")
+            numbers[changed, CTIME] = ctimes[changed]
+        if typed:
+            table.values = np.empty(len(attrs), object)
+            table.values[:] = [word[ATTRS.size :] for word in attrs]
+        return table
 
 
 NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
