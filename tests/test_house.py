@@ -19,7 +19,7 @@ BOUNDS = {
     "modules": 260,
     "flat in winkfs/": 10,
     "import cycles": 0,
-    "longest chain of imports": 16,
+    "longest chain of imports": 20,
     "modules imported by one other": 40,
     "files of the machine made outside disk/": 0,
 }

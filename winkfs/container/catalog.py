@@ -27,16 +27,17 @@ from winkformats.disk.paths import open_file
 from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.derived import Opened
+from winkfs.container.datafile import DataFile
+from winkfs.container.index import Trail
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
-from winkfs.container.survey import Inodes, read_rows
+from winkfs.container.survey import read_rows
 from winkfs.container.table import COLUMNS, GONE, FileTable, Placed, joined, live
 from winkfs.names import INODE, OLD
 
 if TYPE_CHECKING:
-    from winkformats.kv.scan import Batch
+    pass
 
 Problem = Callable[[CorruptError], None]
 SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
@@ -58,7 +59,6 @@ RUNS: Final = 16  # runs: of more, those behind one that together are as large a
 LOOKED_UP: Final = 64  # files for each row, from which on rows are looked up one by one
 SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it writes them or not
 MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
-MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
 
 
@@ -164,7 +164,7 @@ def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Fi
     return [run.rows(wanted_columns=tuple(columns)) for run in runs]
 
 
-def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
+def open_catalog(store: DataFile, *, exactly: bool = False) -> Catalog | None:
     """BASE.cat, if it can be believed.
 
     exactly  only one of just what the data file holds
@@ -188,7 +188,7 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     return None
 
 
-def open_older(store: Opened, covered: int, place: Place) -> Catalog | None:
+def open_older(store: DataFile, covered: int, place: Place) -> Catalog | None:
     """BASE.cat as it was when it covered so much, if that can still be read.
 
     place   of the list of its runs at that time, see `CatalogFile`
@@ -207,7 +207,7 @@ def open_older(store: Opened, covered: int, place: Place) -> Catalog | None:
 
 
 def build(
-    store: Opened,
+    store: DataFile,
     *,
     save: bool = True,
     lost: Problem | None = None,
@@ -229,7 +229,7 @@ def build(
         return _written(store, sorter.rows(), len(positions), save=save)
 
 
-def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> Catalog:
+def merge(store: DataFile, runs: Sequence[Run], changes: Mapping[bytes, int]) -> Catalog:
     """A catalog of one run: some of another, and all that happened since. A writer has synced.
 
     changes  name -> position of its inode, 0 where it is gone
@@ -240,12 +240,12 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     return _written(store, joined(parts), store.index.count)
 
 
-def new_sorter(store: Opened) -> NameSorter:
+def new_sorter(store: DataFile) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
     return NameSorter(store.directory.scratch, CHUNK)
 
 
-def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[FileTable]:
+def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> Iterator[FileTable]:
     """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
     gone = [name for name, pos in changes.items() if not pos]
@@ -260,14 +260,16 @@ def gone_rows(names: list[bytes]) -> FileTable:
     return FileTable.of(names, np.zeros(len(names), np.int64), kind=GONE)
 
 
-def write_whole(store: Opened, rows: Iterator[FileTable]) -> Storage:
+def write_whole(store: DataFile, rows: Iterator[FileTable]) -> Storage:
     """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
     with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
         _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return storage
 
 
-def _written(store: Opened, rows: Iterator[FileTable], count: int, *, save: bool = True) -> Catalog:
+def _written(
+    store: DataFile, rows: Iterator[FileTable], count: int, *, save: bool = True
+) -> Catalog:
     """The same, open; a scratch file where none is to be saved, or can be. `count`: of the rows."""
     if save and store.writable and not store.settings.classic:
         try:
@@ -281,7 +283,7 @@ def _written(store: Opened, rows: Iterator[FileTable], count: int, *, save: bool
     return Catalog(CatalogFile(storage))
 
 
-def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[FileTable]) -> None:
+def _fill(store: DataFile, writer: CatalogWriter, rows: Iterator[FileTable]) -> None:
     finder, folders = ClashFinder(), set[bytes]()
     writer.write_run(finder.seen(_noted(live(rows), folders)))
     found = (name for name in finder.found if name not in folders)
@@ -299,40 +301,21 @@ def _noted(source: Iterable[FileTable], folders: set[bytes]) -> Iterator[FileTab
         yield rows
 
 
-def _scratch(store: Opened) -> Storage:
+def _scratch(store: DataFile) -> Storage:
     storage = store.directory.scratch()
     storage.uncached = True
     return storage
 
 
-class RowCollector:
-    """Hands the inodes of a data file that is read as a whole to a sorter."""
-
-    def __init__(self, store: Opened, sorter: NameSorter) -> None:
-        self._store, self.sorter = store, sorter
-        self._inodes = Inodes(store.kv, store.settings, store.note, checked=True)
-
-    def take(self, batch: Batch, positions: Int64) -> None:
-        """Inodes that may be live. Raises CorruptError."""
-        found = self._inodes.near(positions, batch.data, batch.base)
-        self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
-
-    def rest(self) -> None:
-        """No more inodes come."""
-        self.sorter.rest()
-
-
-class CatalogTrail:
+class CatalogTrail(Trail):
     """The files that a writer put since the data file ended at `since`.
 
     What is put in bulk is kept as rows, of all else only the positions of the inodes.
     """
 
-    def __init__(self, store: Opened) -> None:
-        self._store, self.since = store, store.kv.end
-        self.sorter = new_sorter(store)
-        self._positions = array("q")
-        self._gone: set[bytes] = set()
+    def __init__(self, store: DataFile) -> None:
+        super().__init__(store.kv.end)
+        self._store, self.sorter = store, new_sorter(store)
 
     def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
         """Files put in bulk, as `writemany.append_plain` has them."""
@@ -342,11 +325,7 @@ class CatalogTrail:
     @property
     def count(self) -> int:
         """About how many rows there will be."""
-        return self.sorter.count + len(self._positions) + len(self._gone)
-
-    def put(self, pos: int) -> None:
-        """There is a new inode at this position."""
-        self._positions.append(pos)
+        return self.sorter.count + len(self.positions) + len(self.gone)
 
     @property
     def is_cheap(self) -> bool:
@@ -370,13 +349,6 @@ class CatalogTrail:
                 self.remove(name)
         return self.since >= 0
 
-    def remove(self, name: bytes) -> None:
-        """There is no such name any more."""
-        self._gone.add(name)
-        if len(self._gone) > MANY:  # too many to be kept: the tail has them
-            self._gone.clear()
-            self.since = -1
-
     def rows(self, *, whole: bool) -> Iterator[FileTable]:
         """The live files that were put and, but for `whole`, names that are gone, in byte order.
         Once; nothing is put after that.
@@ -385,11 +357,11 @@ class CatalogTrail:
         raises  OSError
         """
         store, sorter = self._store, self.sorter
-        positions, self._positions = np.array(sorted(set(self._positions)), np.int64), array("q")
+        positions, self.positions = np.array(sorted(set(self.positions)), np.int64), array("q")
         for rows in read_rows(store, positions):
             sorter.add(rows)
         if not whole:
-            gone = [name for name in self._gone if not store.index.lookup(name + INODE)]
+            gone = [name for name in self.gone if not store.index.lookup(name + INODE)]
             sorter.add(gone_rows(gone))
         if whole and sorter.count == store.index.count:
             return sorter.rows()
@@ -403,7 +375,7 @@ class CatalogTrail:
         self.sorter.close()
 
 
-def _current(store: Opened, rows: FileTable) -> Bools:
+def _current(store: DataFile, rows: FileTable) -> Bools:
     """Which rows say where the inode of their name is now."""
     keys = [name + INODE for name in rows.names]
     right: Bools = store.index.candidates(keys) == rows.pos
@@ -415,16 +387,14 @@ def _current(store: Opened, rows: FileTable) -> Bools:
 class DerivedCatalog:
     """BASE.cat of an open container.
 
-    since   DATAEND that a file must have at least to be believed
     trail   gets all files that are put; None: not wanted
     """
 
     suffix = ".cat"
 
-    def __init__(self, store: Opened) -> None:
+    def __init__(self, store: DataFile) -> None:
         self._store = store
         self._opened = store.kv.end
-        self.since = 0
         self.trail: CatalogTrail | None = None
         self._tried = False  # to follow what is put in bulk
         self._wanted = False  # the trail, whether a close writes it or not
@@ -485,7 +455,7 @@ class DerivedCatalog:
 
     def drop(self) -> None:
         store = self._store
-        self.since = store.kv.end
+        store.catalog_from = store.kv.end
         self._end_trail()
         if store.writable:
             store.directory.unlink(store.name + self.suffix)

@@ -12,7 +12,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.container.catalog import SHORT, Catalog, build, changed_rows, open_catalog
-from winkfs.container.derived import Opened
+from winkfs.container.datafile import DataFile
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
@@ -92,7 +92,7 @@ def tables(catalog: Catalog, query: Query) -> Iterator[FileTable] | None:
 
 
 def rows_now(
-    store: Opened, catalog: Catalog, query: Query, *, end: int | None = None
+    store: DataFile, catalog: Catalog, query: Query, *, end: int | None = None
 ) -> Iterator[FileTable]:
     """The live rows that are meant, also of what came after the catalog, in order.
 
@@ -120,7 +120,7 @@ def rows_now(
     return filter(some, (rest.kept(rows, schema) for rows in found))
 
 
-def nearby(store: Opened) -> Catalog | None:
+def nearby(store: DataFile) -> Catalog | None:
     """As `open_catalog`; None where it is far behind, too."""
     catalog = open_catalog(store)
     if catalog is None or store.kv.end - catalog.covered <= SHORT:
@@ -130,7 +130,7 @@ def nearby(store: Opened) -> Catalog | None:
 
 
 def all_rows(
-    store: Opened, lock: AbstractContextManager[object], lost: Problem, query: Query
+    store: DataFile, lock: AbstractContextManager[object], lost: Problem, query: Query
 ) -> Iterator[FileTable]:
     """The live rows that are meant, in byte order of the names, as of the call.
 
@@ -151,7 +151,7 @@ def all_rows(
 
 
 def _healed(
-    store: Opened,
+    store: DataFile,
     lock: AbstractContextManager[object],
     catalog: Catalog,
     found: Iterator[FileTable],
@@ -173,7 +173,7 @@ def _healed(
         catalog.close()
 
 
-def positions_of(store: Opened, query: Query) -> Int64 | None:
+def positions_of(store: DataFile, query: Query) -> Int64 | None:
     """Ascending positions of the files that are meant, and of those that have to be asked.
 
     ->      None where there is no good catalog, or it is far behind
@@ -192,7 +192,7 @@ def positions_of(store: Opened, query: Query) -> Int64 | None:
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
 
-def positions_met(store: Opened, query: Query, problem: Problem) -> Int64:
+def positions_met(store: DataFile, query: Query, problem: Problem) -> Int64:
     """Ascending positions of the files that are meant, whether there is a good catalog or not.
 
     problem  called with each file that has to be asked and is damaged; it is left out
@@ -204,7 +204,7 @@ def positions_met(store: Opened, query: Query, problem: Problem) -> Int64:
     return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
 
 
-def settled(store: Opened, rows: FileTable, query: Query, problem: Problem | None) -> FileTable:
+def settled(store: DataFile, rows: FileTable, query: Query, problem: Problem | None) -> FileTable:
     """The same rows without those that have to be asked and then are not meant.
 
     problem  called with each of those whose inode or attributes are damaged; it is left out. None:
@@ -226,7 +226,7 @@ def settled(store: Opened, rows: FileTable, query: Query, problem: Problem | Non
     return rows.take(kept)
 
 
-def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
+def _is_meant(store: DataFile, name: bytes, pos: int, query: Query) -> bool:
     """Whether a file is, by its inode. Raises CorruptError."""
     inode = store.inode_at(pos)[1]
     ns, (since, until) = store.settings.ns_of(inode.mtime), query.times  # int64 may not hold it
@@ -246,7 +246,7 @@ def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
 
 
 def values_between(
-    store: Opened, low: int, high: int, typed: Mapping[str, str]
+    store: DataFile, low: int, high: int, typed: Mapping[str, str]
 ) -> tuple[Int64, dict[str, Column]] | None:
     """The values of the files whose inodes stand in [low, high), as far as the catalog goes.
 

@@ -6,23 +6,26 @@ What is derived from it, to find inodes by their keys, is handled by `store`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import TEMPORARY, Directory, Storage
+from winkformats.disk.storage import TEMPORARY, Directory, Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
 from winkfs.container.frames import Frames, find_all
+from winkfs.container.index import Index
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, Compression
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
-from winkfs.container.ondisk.inode import ExtentArray, Inode
+from winkfs.container.ondisk.inode import ExtentArray, FileType, Inode
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import (
     COLUMNS,
@@ -35,6 +38,7 @@ from winkfs.container.ondisk.typed import (
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 NOTES: Final = 100
 KEEP: Final = 4  # inodes of many extents kept
 HEAD: Final = 512  # bytes read first for a key of unknown length
@@ -45,10 +49,15 @@ class DataFile:
 
     doomed   positions whose delflags are to be set after the next sync
     notes    sentences for the user about damage that was found and skipped
+    index    the live files by their keys; `Store` has made it
+    catalog_from  DATAEND that a BASE.cat must have at least to be believed
     chains   whether inodes may be written that build on others: the superblock on the disk says so
     remarks  the same about derived files that were damaged, and about superblocks, to which a power
              cut may do that: nothing is missing for that
     """
+
+    index: Index
+    catalog_from = 0
 
     def __init__(
         self, base: str, *, writable: bool, mapped: bool = True, lock: WriterLock | None = None
@@ -281,6 +290,14 @@ class DataFile:
             self.keep_inode(pos, entry.key, inode)
         return entry.key, inode, entry.deleted
 
+    def is_directory(self, key: bytes) -> bool:
+        """Whether there is a directory with this inode key."""
+        pos = self.index.lookup(key)
+        try:
+            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
+        except CorruptError:
+            return False
+
     def inode_left(self, pos: int) -> Inode:
         """An inode with the extents that are known: see `whole`. CorruptError if it is damaged."""
         form, file = self.settings.form, self.kv.storage.name
@@ -335,6 +352,28 @@ class DataFile:
         now = self.directory.info(self.name + ".data", follow=True)
         # Where it is gone, what we have open stays readable.
         return now is not None and now.identity != self.kv.storage.info().identity
+
+    # --- derived files ---
+
+    def deriving(
+        self,
+        suffix: str,
+        *,
+        uncached: bool = False,
+        unsure: Callable[[], object] | None = None,
+    ) -> AbstractContextManager[Storage]:
+        """A new derived file, see `replacing`; it has mode and owner of the data file."""
+        name, like = self.name + suffix, self.kv.storage
+        return replacing(self.directory, name, like=like, uncached=uncached, unsure=unsure)
+
+    def excuse(self, error: OSError) -> None:
+        """A derived file could not be written: the data is as durable as before, and nothing lost.
+
+        That is noted, save where the disk is full.
+        """
+        if error.errno not in NO_ROOM:
+            self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
+                      "written, reindex makes it anew")  # fmt: skip
 
     # --- durability ---
 

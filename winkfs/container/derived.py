@@ -1,112 +1,171 @@
-"""What a container that is open, and the files derived from its data file, ask of each other.
+"""BASE.idx and BASE.time of an open container: how they are loaded, and brought up to date.
 
-BASE.idx, BASE.time and BASE.cat say nothing that BASE.data does not: each is an object
-of its module in `ondisk`, and `Store` has a list of them.
+BASE.cat has its class in `catalog`. None of the three says anything that BASE.data does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol
+import time
 
-if TYPE_CHECKING:
-    from winkformats.arrays import Int64
-    from winkformats.disk.storage import Directory, Storage
-    from winkformats.errors import CorruptError, DerivedDamage
-    from winkformats.kv.sequence import KVSeq
-    from winkfs.container.ondisk.data import Settings
-    from winkfs.container.ondisk.inode import Inode
-    from winkfs.container.ondisk.typed import Schema
-
-
-UNSEEN: Final = -1  # for the position of an inode that nobody has looked up
+from winkformats import hashing
+from winkformats.arrays import Int64
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.storage import TEMPORARY
+from winkformats.hindex import table
+from winkformats.hindex.table import Rows
+from winkformats.kv.superblock import SBSIZE
+from winkfs.container.datafile import DataFile
+from winkfs.container.index import Index
+from winkfs.container.ondisk.idx import DAMAGED, Base, open_base, write_base
+from winkfs.container.ondisk.time import ENTRY, TimeIndex
 
 
-class DerivedFile(Protocol):
-    """A file that is made from BASE.data; `suffix` is what it has behind BASE."""
+class DerivedIndex:
+    """BASE.idx of an open container: `Index.base`, on disk or, for a reader, made in memory.
 
-    suffix: str
+    packed   what `pack --update` goes by: the variables of PACKED
+    damaged  damaged places of the data file whose files the index does not have
+    healing  whether the file is damaged, and a writer has to replace it
+    """
+
+    suffix = ".idx"
+
+    def __init__(self, store: DataFile, index: Index) -> None:
+        self._store, self._index = store, index
+        self.packed: dict[str, int] = {}
+        self.damaged = 0
+        self.healing = False
+
+    def load(self) -> Base | None:
+        """Take the file for the index; None: it is missing, or no good, and the index empty."""
+        store = self._store
+        block, end = store.kv.superblock, store.kv.end
+        path = store.base + self.suffix
+        base = open_base(path, store.settings, block, end, store.remark, mapped=store.mapped)
+        self._index.replace(base)
+        self.packed = base.packed if base is not None else {}
+        self.damaged = base.damaged if base is not None else 0
+        if self.damaged:
+            store.note(
+                f"{store.kv.storage.name}: files in {self.damaged} damaged places are not in its "
+                "index: winkfs verify shows them, winkfs repair mends it"
+            )
+        return base
 
     def sweep(self) -> None:
-        """Remove the file where it must not stand beside a data file that grows. For a writer."""
+        """One that is ahead of the data file is not loaded, and replaced before it can fit; here
+        goes what a writer that was killed was writing."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
     def rewritten(self, pos: int) -> None:
-        """Another inode stands in the place of the one at `pos`."""
+        """`Index.assign` is told of a key that changes."""
 
     def drop(self) -> None:
-        """Entries up to here do not say all that happened: believe no older file, forget changes
-        that were kept for the next one."""
+        """A rebuild comes next, and what was packed last may be lost."""
+
+    def is_kept(self, base: Base) -> bool:
+        """Whether the file on the disk is the base, and says all but what a replay finds."""
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)
+        on_disk = not isinstance(base.storage, MemoryStorage)
+        return on_disk and same and not (self.healing or self._store.settings.classic)
 
     def save(self) -> None:
-        """Write it for all that is durable. Raises OSError, but not where the disk is full."""
+        self.healing = False
+        try:
+            rows, extra = self._merged()
+            self._index.replace(self.write(rows, extra))
+        except OSError as error:
+            self._store.excuse(error)
+            self._index.fold()  # the tail will be replayed
+
+    def _merged(self) -> tuple[Rows, Int64 | None]:
+        """All rows. Where a slot does not follow from a cell the keys of all files are read; what
+        that brings into the page cache does not stay there."""
+        settings, storage = self._store.settings, self._store.kv.storage
+        if settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1:
+            return self._index.merged()
+        drop = storage.dropper(0, storage.size())
+        try:
+            return self._index.merged()
+        finally:
+            if drop is not None:
+                drop(0, storage.size())
+
+    def write(self, rows: Rows, extra: Int64 | None = None) -> Base:
+        """Write a new file. Raises OSError."""
+        store = self._store
+        with store.deriving(self.suffix) as storage:
+            storage.mapped = store.mapped
+            return write_base(storage, store.settings, rows, extra, self.variables())
+
+    def in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
+        """The same table in memory."""
+        settings = self._store.settings
+        memory = MemoryStorage(name=self._store.base + ".idx (in memory)")
+        room = 8 * settings.cellsz * (table.size_for(len(rows.pos)) + 1)
+        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        return write_base(memory, settings, rows, None, variables, sums=False)
+
+    def variables(self) -> dict[str, int]:
+        """Variables of a file written now."""
+        store = self._store
+        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+        known = {"DATAEND": store.kv.end, "NEXTFID": store.nextfid, "SYNCTIME": now} | self.packed
+        return known | ({DAMAGED: self.damaged} if self.damaged else {})
 
 
-class Trail(Protocol):
-    """What is told of the names that come and go: `catalog.CatalogTrail`."""
+class DerivedTimes:
+    """BASE.time of an open container.
 
-    def put(self, pos: int) -> None: ...
+    marks    what the container holds; None: it is not append-only
+    covered  FILESIZE of the data file whose files are all in the file on the disk; -1: in none
+    """
 
-    def remove(self, name: bytes) -> None: ...
+    suffix = ".time"
 
+    def __init__(self, store: DataFile) -> None:
+        self._store = store
+        self.marks: TimeIndex | None = None
+        self.covered = -1
 
-class Known(Protocol):
-    """The live files of a container: `index.Index`."""
+    def load(self) -> int | None:
+        """Take the marks from the file -> where they end in the data file; None: it is no good."""
+        store, settings = self._store, self._store.settings
+        block, end = store.kv.superblock, store.kv.end
+        loaded = TimeIndex.load(store.base + self.suffix, settings, block, end, store.remark)
+        self.covered = -1
+        if loaded is None or (settings.classic and not self._plausible(loaded[0])):
+            return None
+        self.marks, self.covered = loaded
+        return self.covered
 
-    trail: Trail | None
+    def _plausible(self, times: TimeIndex) -> bool:
+        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
+        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
+        return all(ENTRY.fullmatch(self._store.key_at(pos)) for pos in marks)
 
-    @property
-    def count(self) -> int: ...
+    def begin(self) -> None:
+        """Go on without a mark, all of the data file still to be read."""
+        self.marks, self.covered = TimeIndex(self._store.settings), -1
 
-    def has_since(self, since: int) -> bool: ...
+    def sweep(self) -> None:
+        """See `DerivedIndex.sweep`."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
-    def positions(self, since: int = 0) -> Int64: ...
+    def rewritten(self, pos: int) -> None:
+        """The last file, which keeps its mtime and its first entry."""
 
-    def lookup(self, key: bytes) -> int: ...
+    def drop(self) -> None:
+        """Marks are made anew with the index, not dropped."""
 
-    def candidates(self, keys: Sequence[bytes]) -> Int64: ...
-
-    def changes(self, covered: int) -> dict[bytes, int] | None: ...
-
-
-class Opened(Protocol):
-    """A container that is open, as derived files see it: `Store`, which says what each means."""
-
-    base: str
-    name: str
-    writable: bool
-    mapped: bool
-    directory: Directory
-    kv: KVSeq
-    settings: Settings
-    synced: int
-    nextfid: int
-
-    @property
-    def index(self) -> Known: ...
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def catalog_from(self) -> int: ...
-
-    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]: ...
-
-    def key_at(self, pos: int) -> bytes: ...
-
-    def is_directory(self, key: bytes) -> bool: ...
-
-    def note(self, problem: CorruptError | str) -> None: ...
-
-    def remark(self, error: DerivedDamage) -> None: ...
-
-    def excuse(self, error: OSError) -> None: ...
-
-    def deriving(
-        self,
-        suffix: str,
-        *,
-        uncached: bool = False,
-        unsure: Callable[[], object] | None = None,
-    ) -> AbstractContextManager[Storage]: ...
+    def save(self) -> None:
+        if self.marks is None:
+            return
+        store = self._store
+        try:
+            with store.deriving(self.suffix) as storage:
+                self.marks.write(storage, store.settings, store.kv.superblock)
+            storage.close()
+            self.covered = store.kv.end
+        except OSError as error:
+            store.excuse(error)

@@ -18,6 +18,7 @@ position leaves the overlay only behind `stale`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,6 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
 from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
-from winkfs.container.derived import UNSEEN, Trail
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
@@ -38,10 +38,32 @@ from winkfs.names import name_of
 if TYPE_CHECKING:
     from winkfs.container.gone import Gone
 
+UNSEEN: Final = -1  # for the position of an inode that was not looked up
+MANY: Final = 1 << 20  # names that went and are remembered
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 JOINED: Final = 512  # bulk rows that are joined with those that come next
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
+
+
+class Trail:
+    """What came and went since the data file ended at `since`; -1: not all of that is known."""
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.positions = array("q")
+        self.gone: set[bytes] = set()
+
+    def put(self, pos: int) -> None:
+        """There is a new inode at this position."""
+        self.positions.append(pos)
+
+    def remove(self, name: bytes) -> None:
+        """There is no such name any more."""
+        self.gone.add(name)
+        if len(self.gone) > MANY:  # too many to be kept: the tail has them
+            self.gone.clear()
+            self.since = -1
 
 
 class Index:

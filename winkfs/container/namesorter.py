@@ -24,6 +24,9 @@ from winkformats.arrays import (
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
+from winkformats.kv.scan import Batch
+from winkfs.container.datafile import DataFile
+from winkfs.container.survey import Inodes
 from winkfs.container.table import (
     COLUMNS,
     NOTHING,
@@ -39,6 +42,23 @@ BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
 PART: Final = 1 << 14  # rows that are put in order at a time
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
+
+
+class RowCollector:
+    """Hands the inodes of a data file that is read as a whole to a sorter."""
+
+    def __init__(self, store: DataFile, sorter: NameSorter) -> None:
+        self._store, self.sorter = store, sorter
+        self._inodes = Inodes(store.kv, store.settings, store.note, checked=True)
+
+    def take(self, batch: Batch, positions: Int64) -> None:
+        """Inodes that may be live. Raises CorruptError."""
+        found = self._inodes.near(positions, batch.data, batch.base)
+        self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
+
+    def rest(self) -> None:
+        """No more inodes come."""
+        self.sorter.rest()
 
 
 class ClashFinder:
@@ -127,15 +147,16 @@ class NameSorter:
 
     def add(self, rows: FileTable) -> None:
         """Rows in any order."""
-        if not len(rows):
+        count = len(rows)
+        if not count:
             return
         names = rows.column
         self._waiting.append(rows)
-        self.count += len(rows)
-        self._size += WIDTH * len(rows) + names.nbytes
+        self.count += count
+        self._size += WIDTH * count + names.nbytes
         for texts in (names if names.dtype == object else None, rows.values):
             if texts is not None:
-                self._size += sum(map(len, texts)) + OBJECT * len(rows)
+                self._size += sum(map(len, texts)) + OBJECT * count
         if self._size >= self._limit:
             self._put_by(self._flush)
 

@@ -25,8 +25,9 @@ from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.derived import UNSEEN, Opened
 from winkfs.container.frames import entries_of as entries_with
+from winkfs.container.index import UNSEEN
+from winkfs.container.namesorter import RowCollector
 from winkfs.container.ondisk.chain import entries_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
@@ -110,14 +111,6 @@ class Rebuilt(Counts):
         return [pos for pos in self.columns if pos < kv.superblock.get(COLUMNS, 0)]
 
 
-class Collector(Protocol):
-    """What is given inodes as they are read: `catalog.RowCollector`."""
-
-    def take(self, batch: Batch, positions: Int64) -> None: ...
-
-    def rest(self) -> None: ...
-
-
 class Resolver:
     """Takes the batches of a whole data file, then decides who is live.
 
@@ -131,7 +124,7 @@ class Resolver:
         self,
         kv: KVSeq,
         settings: Settings,
-        names: Collector | None = None,
+        names: RowCollector | None = None,
         *,
         marked: bool | None = None,
     ) -> None:
@@ -205,7 +198,7 @@ def rebuild(
     *,
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
-    names: Collector | None = None,
+    names: RowCollector | None = None,
     stop: int | None = None,
     marked: bool | None = None,
 ) -> Rebuilt:
@@ -284,7 +277,7 @@ def _rebuild_quickly(
     kv: KVSeq,
     settings: Settings,
     progress: Callable[[int], None] | None,
-    names: Collector | None,
+    names: RowCollector | None,
     known: dict[str, int],
 ) -> Rebuilt | None:
     """The same without a look at the checksums of contents; None where anything is damaged.
@@ -491,7 +484,7 @@ class Replay:
         return Inode.decode(entry.value, form, file=file, offset=pos).fileid if entry.value else 0
 
 
-def tail(store: Opened, covered: int, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tuple[bytes, int]]:
     """What happened to names between `covered` and `end`, by default that of the data file as the
     store knows it.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from winkfs.container.catalog import RowCollector, new_sorter
+from winkfs.container.catalog import new_sorter
+from winkfs.container.namesorter import RowCollector
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.recovery import rebuild
 from winkfs.container.store import Store

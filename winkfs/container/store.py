@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
 
-from winkformats.disk.storage import TEMPORARY, Storage, replacing
+from winkformats.disk.storage import TEMPORARY
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import NOTES, DataFile
-from winkfs.container.derived import DerivedFile
+from winkfs.container.derived import DerivedIndex, DerivedTimes
 from winkfs.container.gone import Gone, gone_of
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import CUTID, SANE
-from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
-from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.idx import Base, covered_by, named_positions
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
+from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import (
     COUNTERS,
@@ -53,7 +50,6 @@ SHARE: Final = 128  # files of the index
 LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
 REPLAYED: Final = 10_000  # bytes that a rebuild reads while a change is replayed, or one file
 SAMPLE: Final = 512  # cells looked at when an index is opened
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store(DataFile):
@@ -80,7 +76,7 @@ class Store(DataFile):
             self.index = Index(self.settings, None, self.key_at, self.is_bad, self.distrust_index)
             self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
             self.catalog = DerivedCatalog(self)
-            self.derived: tuple[DerivedFile, ...] = (self.catalog, self.idx, self.time)
+            self.derived = self.catalog, self.idx, self.time
             if load:
                 self._load()
                 if not writable:
@@ -97,19 +93,6 @@ class Store(DataFile):
     def times(self) -> TimeIndex | None:
         """The time marks; None: the container is not append-only."""
         return self.time.marks
-
-    @property
-    def catalog_from(self) -> int:
-        """What a BASE.cat must cover at least to be believed."""
-        return self.catalog.since
-
-    def is_directory(self, key: bytes) -> bool:
-        """Whether there is a directory with this inode key."""
-        pos = self.index.lookup(key)
-        try:
-            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
-        except CorruptError:
-            return False
 
     def new_fileid(self) -> int:
         """A FILEID never used before in this container."""
@@ -357,17 +340,6 @@ class Store(DataFile):
         self.index.replace(base)
         self.time.save()
 
-    def deriving(
-        self,
-        suffix: str,
-        *,
-        uncached: bool = False,
-        unsure: Callable[[], object] | None = None,
-    ) -> AbstractContextManager[Storage]:
-        """A new derived file, see `replacing`; it has mode and owner of the data file."""
-        name, like = self.name + suffix, self.kv.storage
-        return replacing(self.directory, name, like=like, uncached=uncached, unsure=unsure)
-
     def rewritten(self, pos: int) -> None:
         """Another inode stands in the place of the one at `pos`."""
         for file in self.derived:
@@ -426,15 +398,6 @@ class Store(DataFile):
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         self.idx.save()
         self.time.save()
-
-    def excuse(self, error: OSError) -> None:
-        """A derived file could not be written: the data is as durable as before, and nothing lost.
-
-        That is noted, save where the disk is full.
-        """
-        if error.errno not in NO_ROOM:
-            self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
-                      "written, reindex makes it anew")  # fmt: skip
 
     @property
     def should_merge(self) -> bool:

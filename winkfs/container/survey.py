@@ -58,7 +58,7 @@ from winkfs.container.table import (
 from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
-    from winkfs.container.derived import Opened
+    from winkfs.container.datafile import DataFile
 
 Problem = Callable[[CorruptError], None]
 HEX: Final = np.full(256, -1, np.int64)
@@ -547,7 +547,7 @@ class Inodes:
 
 
 def _surveyed(
-    store: Opened, positions: Int64, problem: Problem | None
+    store: DataFile, positions: Int64, problem: Problem | None
 ) -> Iterator[tuple[Inodes, Decoded]]:
     """The files whose inodes stand at `positions`, ascending, int64[n], some at a time."""
     if not len(positions):
@@ -578,7 +578,7 @@ def _surveyed(
 
 
 def files_at(
-    store: Opened, positions: Int64 | None = None, problem: Problem | None = None
+    store: DataFile, positions: Int64 | None = None, problem: Problem | None = None
 ) -> FileTable:
     """The files whose inodes stand at `positions`, ascending; None: all that are live. The table
     does not have what attributes say, but which files have some.
@@ -593,7 +593,9 @@ def files_at(
     return FileTable.concat([found.table for _, found in _surveyed(store, positions, problem)])
 
 
-def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[FileTable]:
+def read_rows(
+    store: DataFile, positions: Int64, lost: Problem | None = None
+) -> Iterator[FileTable]:
     """Rows of the files whose inodes stand at these ascending positions.
 
     lost  is called with each damaged inode that is left out, because not even its name is sure;

@@ -24,7 +24,7 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import dead_bytes, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.catalog import Catalog, RowCollector, new_sorter, open_catalog
+from winkfs.container.catalog import Catalog, new_sorter, open_catalog
 from winkfs.container.checks import (
     Extents,
     count_used,
@@ -34,7 +34,7 @@ from winkfs.container.checks import (
 )
 from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
-from winkfs.container.namesorter import NameSorter
+from winkfs.container.namesorter import NameSorter, RowCollector
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from winkformats.arrays import keep_heap, trim_heap
 from winkformats.disk.room import has_ample_memory
 from winkformats.kv.superblock import MAGIC
+from winkfs.container.datafile import NO_ROOM
 from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, FileType, check_attrs
-from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings

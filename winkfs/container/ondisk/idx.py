@@ -1,6 +1,6 @@
 """BASE.idx: when the index on disk is believed, how it is searched, and how a new one is written.
 
-`Base` is a table, on disk or in memory; `DerivedIndex` is the file of a container that is open.
+`Base` is a table, on disk or in memory.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
-from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import TEMPORARY, Lookups, Storage
+from winkformats.disk.storage import Lookups, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -27,7 +26,6 @@ from winkformats.kv import pagesums
 from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
-from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
@@ -38,110 +36,6 @@ DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left ou
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
 PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
 SHORT: Final = 8 << 20  # bytes of an index that is copied, at most
-
-
-class Table(Protocol):
-    """The index in memory, which has a table on disk for its base: `index.Index`."""
-
-    def merged(self) -> tuple[Rows, Int64 | None]: ...
-
-    def replace(self, base: Base | None) -> None: ...
-
-    def fold(self) -> None: ...
-
-
-class DerivedIndex:
-    """BASE.idx of an open container: `Index.base`, on disk or, for a reader, made in memory.
-
-    packed   what `pack --update` goes by: the variables of PACKED
-    damaged  damaged places of the data file whose files the index does not have
-    healing  whether the file is damaged, and a writer has to replace it
-    """
-
-    suffix = ".idx"
-
-    def __init__(self, store: Opened, index: Table) -> None:
-        self._store, self._index = store, index
-        self.packed: dict[str, int] = {}
-        self.damaged = 0
-        self.healing = False
-
-    def load(self) -> Base | None:
-        """Take the file for the index; None: it is missing, or no good, and the index empty."""
-        store = self._store
-        block, end = store.kv.superblock, store.kv.end
-        path = store.base + self.suffix
-        base = open_base(path, store.settings, block, end, store.remark, mapped=store.mapped)
-        self._index.replace(base)
-        self.packed = base.packed if base is not None else {}
-        self.damaged = base.damaged if base is not None else 0
-        if self.damaged:
-            store.note(
-                f"{store.kv.storage.name}: files in {self.damaged} damaged places are not in its "
-                "index: winkfs verify shows them, winkfs repair mends it"
-            )
-        return base
-
-    def sweep(self) -> None:
-        """One that is ahead of the data file is not loaded, and replaced before it can fit; here
-        goes what a writer that was killed was writing."""
-        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
-
-    def rewritten(self, pos: int) -> None:
-        """`Index.assign` is told of a key that changes."""
-
-    def drop(self) -> None:
-        """A rebuild comes next, and what was packed last may be lost."""
-
-    def is_kept(self, base: Base) -> bool:
-        """Whether the file on the disk is the base, and says all but what a replay finds."""
-        same = (self.packed, self.damaged) == (base.packed, base.damaged)
-        on_disk = not isinstance(base.storage, MemoryStorage)
-        return on_disk and same and not (self.healing or self._store.settings.classic)
-
-    def save(self) -> None:
-        self.healing = False
-        try:
-            rows, extra = self._merged()
-            self._index.replace(self.write(rows, extra))
-        except OSError as error:
-            self._store.excuse(error)
-            self._index.fold()  # the tail will be replayed
-
-    def _merged(self) -> tuple[Rows, Int64 | None]:
-        """All rows. Where a slot does not follow from a cell the keys of all files are read; what
-        that brings into the page cache does not stay there."""
-        settings, storage = self._store.settings, self._store.kv.storage
-        if settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1:
-            return self._index.merged()
-        drop = storage.dropper(0, storage.size())
-        try:
-            return self._index.merged()
-        finally:
-            if drop is not None:
-                drop(0, storage.size())
-
-    def write(self, rows: Rows, extra: Int64 | None = None) -> Base:
-        """Write a new file. Raises OSError."""
-        store = self._store
-        with store.deriving(self.suffix) as storage:
-            storage.mapped = store.mapped
-            return write_base(storage, store.settings, rows, extra, self.variables())
-
-    def in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
-        """The same table in memory."""
-        settings = self._store.settings
-        memory = MemoryStorage(name=self._store.base + ".idx (in memory)")
-        room = 8 * settings.cellsz * (table.size_for(len(rows.pos)) + 1)
-        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
-        return write_base(memory, settings, rows, None, variables, sums=False)
-
-    def variables(self) -> dict[str, int]:
-        """Variables of a file written now."""
-        store = self._store
-        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
-        known = {"DATAEND": store.kv.end, "NEXTFID": store.nextfid, "SYNCTIME": now} | self.packed
-        return known | ({DAMAGED: self.damaged} if self.damaged else {})
 
 
 @dataclass

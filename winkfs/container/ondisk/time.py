@@ -18,14 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import TEMPORARY, Storage
+from winkformats.disk.storage import Storage
 from winkformats.errors import DerivedDamage, FormatError
 from winkformats.kv import pagesums
 from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan
 from winkformats.kv.superblock import KVSEQ, Superblock, read_superblock
-from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_TIME, Settings
 from winkfs.units import NANO
 
@@ -33,63 +32,6 @@ MARK: Final = struct.Struct(">qq")
 assert MARK.size == 16
 ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
 LASTNS: Final = "LASTNS"  # extension: the mtime of the last file, nanoseconds
-
-
-class DerivedTimes:
-    """BASE.time of an open container.
-
-    marks    what the container holds; None: it is not append-only
-    covered  FILESIZE of the data file whose files are all in the file on the disk; -1: in none
-    """
-
-    suffix = ".time"
-
-    def __init__(self, store: Opened) -> None:
-        self._store = store
-        self.marks: TimeIndex | None = None
-        self.covered = -1
-
-    def load(self) -> int | None:
-        """Take the marks from the file -> where they end in the data file; None: it is no good."""
-        store, settings = self._store, self._store.settings
-        block, end = store.kv.superblock, store.kv.end
-        loaded = TimeIndex.load(store.base + self.suffix, settings, block, end, store.remark)
-        self.covered = -1
-        if loaded is None or (settings.classic and not self._plausible(loaded[0])):
-            return None
-        self.marks, self.covered = loaded
-        return self.covered
-
-    def _plausible(self, times: TimeIndex) -> bool:
-        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
-        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
-        return all(ENTRY.fullmatch(self._store.key_at(pos)) for pos in marks)
-
-    def begin(self) -> None:
-        """Go on without a mark, all of the data file still to be read."""
-        self.marks, self.covered = TimeIndex(self._store.settings), -1
-
-    def sweep(self) -> None:
-        """See `DerivedIndex.sweep`."""
-        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
-
-    def rewritten(self, pos: int) -> None:
-        """The last file, which keeps its mtime and its first entry."""
-
-    def drop(self) -> None:
-        """Marks are made anew with the index, not dropped."""
-
-    def save(self) -> None:
-        if self.marks is None:
-            return
-        store = self._store
-        try:
-            with store.deriving(self.suffix) as storage:
-                self.marks.write(storage, store.settings, store.kv.superblock)
-            storage.close()
-            self.covered = store.kv.end
-        except OSError as error:
-            store.excuse(error)
 
 
 class TimeIndex:
