@@ -495,7 +495,7 @@ def test_names_are_split_among_shards_in_bounded_memory(
         for i in range(40_000):
             yield Seen(b"%06d" % (i * 7919 % 40_000) + b"x" * 150, FileType.FILE, i, 0, 0)
 
-    shrink(monkeypatch, "sorter of names to pack", partial(SortedRecords, run=2 << 20))
+    shrink(monkeypatch, "pack", sorter=partial(SortedRecords, run=2 << 20))
     tracemalloc.start()
     try:
         lists = split(files(), 4, str(tmp_path), ao=False)

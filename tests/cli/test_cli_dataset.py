@@ -192,12 +192,20 @@ def same_trees(one: Path, other: Path) -> None:
     assert done.stdout + done.stderr == b""
 
 
-@pytest.mark.parametrize(("shards", "processes"), [(1, True), (3, True), (3, False), (200, False)])
+@pytest.fixture
+def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether each shard of little is packed by a process of its own."""
+    shrink(monkeypatch, "pack", parallel=0 if request.param else 1 << 60)
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize(
+    ("shards", "processes"),
+    [(1, True), (3, True), (3, False), (200, False)],
+    indirect=["processes"],
+)
 @pytest.mark.parametrize("ao", [False, True])
-def test_packed_directory_comes_back(
-    run: Run, tree: Path, shards: int, processes: bool, ao: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "bytes of a process of pack", 0 if processes else 1 << 60)
+def test_packed_directory_comes_back(run: Run, tree: Path, shards: int, ao: bool) -> None:
     done = run("pack", tree, "new", "--shards", shards, "--json", *["--ao"] * ao)
     assert done.status == 0
     assert json.loads(done.out)["files"] == 42
@@ -396,10 +404,11 @@ def test_ctrl_c_at_any_line_of_a_pack_leaves_nothing(run: Run, tree: Path) -> No
     gc.collect()
 
 
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("processes", [True], indirect=True)
 def test_packing_process_that_is_killed_is_an_error(
     run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "bytes of a process of pack", 0)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "was killed" in one_line(run("pack", tree, "new", "--shards", 2))
     assert not Path("new").exists()

@@ -102,9 +102,7 @@ def test_a_catalog_has_all_names_in_byte_order(variant: str, base: Path) -> None
 def test_runs_that_do_not_fit_into_memory_are_merged(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "bytes of names sorted in memory", 4000)
-    shrink(monkeypatch, "inodes of a piece of columns", 100)
-    shrink(monkeypatch, "names read back at a time", 7)
+    shrink(monkeypatch, "the catalog", chunk=4000, piece=100, read_back=7)
     made(base, some_names(3000))
     with store_of(base) as store:
         assert_catalog(store, build(store), some_names(3000))
@@ -231,8 +229,7 @@ def changed(container: winkfs.Container, model: dict[bytes, bytes], chance: rand
 def test_runs_and_the_tail_make_the_catalog_of_today(
     seed: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 3)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 6 if seed % 3 else 10**6)
+    shrink(monkeypatch, "the catalog", block=3, behind=6 if seed % 3 else 10**6)
     chance, model = random.Random(seed), dict[bytes, bytes]()
     with winkfs.create(base) as container:
         container.put("a/a", b"")
@@ -278,8 +275,7 @@ def reads_of(calls: list[Call], suffix: str) -> int:
 def test_few_changes_are_added_and_many_are_not(
     count: int, followed: bool, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "changed names that are added", 30)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 30)
+    shrink(monkeypatch, "the catalog", changes=30, behind=30)
     old, new = some_names(2000)[: -len(ODD)], [b"new%d" % i for i in range(count)]
     made(base, old)
     winkfs.reindex(base)
@@ -543,26 +539,23 @@ def test_pack_over_an_older_catalog_brings_it_up_to_date(tmp_path: Path, base: P
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_full_disk_leaves_the_old_catalog(
-    whole: bool, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_catalog(whole: bool, base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
     before = path_of(base, ".cat").read_bytes()
     suffix = ".cat.tmp" if whole else ".cat"
-    if whole:
-        shrink(monkeypatch, "rows behind the first run of a catalog", 0)
+    new = [f"b{i}" for i in range(20_000 if whole else 1)]
     with winkfs.open(base, "a") as container:
-        container.put("b", b"1")
+        container.put_many((name, b"1") for name in new)
         container.sync()
         with disk_calls(refusing("write", suffix, errno.ENOSPC)) as calls:
             container.engine.save_catalog()
         assert any(call.path.endswith(suffix) for call in calls)
-        assert list(container.names()) == ["a", "b"]
+        assert list(container.names()) == ["a", *sorted(new)]
         assert path_of(base, ".cat").read_bytes() == before
         assert not path_of(base, ".cat.tmp").exists()
     with store_of(base) as store, open_catalog(store) as catalog:
-        assert_catalog(store, catalog, [b"a", b"b"])
+        assert_catalog(store, catalog, [b"a", *(name.encode() for name in new)])
 
 
 def test_a_symbolic_link_in_the_place_of_the_catalog_is_not_written_through(base: Path) -> None:
@@ -691,7 +684,7 @@ def test_files_of_some_time_are_those_of_today(
     variant: str, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks with other mtimes are passed over, but never one that hides an older row."""
-    shrink(monkeypatch, "rows of a block of the catalog", 4)
+    shrink(monkeypatch, "the catalog", block=4)
     times = {f"{i % 7}/{i:02}": i for i in range(60)}
     with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
         container.put_many((name, b"x", mtime) for name, mtime in times.items())
@@ -805,8 +798,7 @@ def test_a_listing_leaves_no_more_in_the_page_cache_than_its_budget(
     winkfs.reindex(base)
     path, size = Path(f"{base}.cat"), Path(f"{base}.cat").stat().st_size
     assert size > 3 << 20
-    shrink(monkeypatch, "bytes of a catalog that stay in the page cache", 64 << 10)
-    shrink(monkeypatch, "bytes of a catalog that are dropped at a time", 1 << 20)  # whole folios
+    shrink(monkeypatch, "the catalog", cached=64 << 10, dropped=1 << 20)  # whole folios
     _forget(path)
     if _resident(path) > size / 2:
         pytest.skip("files of this file system are in the page cache alone")

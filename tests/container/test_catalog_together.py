@@ -74,8 +74,7 @@ def test_together_they_say_what_each_says(
     numbers[:, POINTER] = -1
     values = [value for value, _ in encode_blocks(FileTable(names, numbers), each)]
     with pytest.MonkeyPatch.context() as patch:
-        shrink(patch, "bytes of names filled in one by one", few)
-        shrink(patch, "bytes of names decoded together", together)
+        shrink(patch, "the catalog", filled=few, decoded=together)
         blocks = Blocks(*laid_out(values, gap))
         plain, alone = blocks.table(), [Block(value) for value in values]
         assert [name for block in alone for name in block.names] == names
@@ -156,6 +155,12 @@ def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:
     return [row for rows in run.tables(low, high, (None, None)) for row in told(rows)]
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows there are many blocks, and those of other rows are not read with them."""
+    shrink(monkeypatch, "the catalog", block=6, gap=10)
+
+
 @pytest.fixture
 def chance() -> random.Random:
     return random.Random(7)
@@ -166,8 +171,7 @@ def chance() -> random.Random:
 def test_any_range_of_names(
     together: int, odd: int, chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 6)
-    shrink(monkeypatch, "blocks of a catalog decoded together", together)
+    shrink(monkeypatch, "the catalog", together=together)
     names = sorted({b"%d/%d" % (chance.randrange(9), chance.randrange(99)) for _ in range(200)})
     kinds = [1] * len(names)
     for i in chance.sample(range(len(names)), odd):
@@ -186,9 +190,7 @@ def test_any_range_of_names(
     assert found == [row for row in wanted if row[1] in positions and row[5] == 1]
 
 
-def test_blocks_that_lie_apart(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 6)
-    shrink(monkeypatch, "bytes between blocks that are read", 10)
+def test_blocks_that_lie_apart(chance: random.Random) -> None:
     names = sorted({b"%d" % chance.randrange(10**6) for _ in range(100)})
     rows = rows_of(names)
     run = written(rows).runs[0]
@@ -227,8 +229,7 @@ def test_changes_over_what_was_there(
     ]
 
 
-def test_blocks_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 6)
+def test_blocks_in_another_order() -> None:
     rows = rows_of([b"a%d/%03d" % (i % 10, i) for i in range(10, 99)])
     rows = rows_of(sorted(rows.names))
     file = written(rows)
@@ -242,8 +243,7 @@ def test_blocks_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plainly(run) == told(rows)
 
 
-def test_every_flipped_byte_is_damage_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 6)
+def test_every_flipped_byte_is_damage_that_is_named() -> None:
     rows = rows_of([b"%03d" % i for i in range(20)])
     file = written(rows)
     run, storage = file.runs[0], file.storage

@@ -200,11 +200,14 @@ def test_columns_and_chains_have_room_in_one_sector(tmp_path: Path) -> None:
     assert any(found.inode and found.inode.nexti for found in check(base).inodes)
 
 
-@pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}])
-def test_other_variants_have_no_chains(
-    tmp_path: Path, variant: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def chains(monkeypatch: pytest.MonkeyPatch) -> None:
     make_chains(monkeypatch)
+
+
+@pytest.mark.usefixtures("chains")
+@pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}])
+def test_other_variants_have_no_chains(tmp_path: Path, variant: dict[str, bool]) -> None:
     with winkfs.create(tmp_path / "c", **variant) as c:
         c.put("file", b"1234", mtime=5)
         c.append("file", b"5")
@@ -217,10 +220,10 @@ def test_other_variants_have_no_chains(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_life_beside_a_bytearray(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
     if seed % 2:
-        make_chains(monkeypatch)
+        request.getfixturevalue("chains")
     dice, base, name = random.Random(seed), tmp_path / "c", "file"
     model = bytearray(dice.randbytes(300 * BLOCK))
     c = winkfs.create(base)
@@ -356,11 +359,11 @@ def test_compact_makes_plain_inodes(tmp_path: Path, order: str) -> None:
     check(base, missing_ok=True)
 
 
+@pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_a_catalog_of_chains_is_made_anew_where_compact_leaves_one_extent(
-    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, order: str
 ) -> None:
-    make_chains(monkeypatch)
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put("file", b"0123456789")

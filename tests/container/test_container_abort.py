@@ -145,8 +145,7 @@ def test_an_update_that_is_interrupted_keeps_what_it_synced(
 ) -> None:
     from winkfs.archive.pack import PER_ROW, pack
 
-    shrink(monkeypatch, "bytes of a batch of pack", 300 * PER_ROW)
-    shrink(monkeypatch, "bytes after which an update syncs", 1_000)
+    shrink(monkeypatch, "pack", batch=300 * PER_ROW, synced=1_000)
     count = 1_500
     (tmp_path / "tree").mkdir()
     for i in range(count):

@@ -180,7 +180,7 @@ def test_lock_is_kept_where_a_mapping_does_not_keep_it(
             raise PermissionError(path)
         return opened(path, *args, **options)
 
-    shrink(monkeypatch, "filesystems where a mapping keeps a lock", ())
+    shrink(monkeypatch, "the disk", keeping=())
     with monkeypatch.context() as patch:
         patch.setattr("builtins.open", unknown)
         with winkfs.open(base, "a"), pytest.raises(Locked):

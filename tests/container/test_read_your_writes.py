@@ -63,16 +63,17 @@ class Names(FileOwner[Container]):
         assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
 
 
-@pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"])
+@pytest.fixture
+def fold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to so many rows that were put in bulk go to memory, of more a new index is made."""
+    shrink(monkeypatch, "the index", fold=request.param)
+
+
+@pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"], indirect=True)
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 def test_each_thread_reads_what_it_was_last_acknowledged(
-    which_path: None,
-    fold: int,
-    base: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    threads_change_often: None,
+    which_path: None, fold: None, base: Path, threads_change_often: None
 ) -> None:
-    shrink(monkeypatch, "rows put that go to memory", fold)
     with winkfs.create(base) as c:
         c.put_many((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN))
     with winkfs.open(base, "a") as handle:
@@ -84,11 +85,10 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
 
 
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
-@pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new index", "in memory"])
+@pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new index", "in memory"], indirect=True)
 def test_nothing_old_is_read_while_the_index_takes_what_was_put_in_bulk(
-    which_path: None, fold: int, base: Path, monkeypatch: pytest.MonkeyPatch
+    which_path: None, fold: None, base: Path
 ) -> None:
-    shrink(monkeypatch, "rows put that go to memory", fold)
     with winkfs.create(base) as c:
         c.put_many((f"k{i}", b"old") for i in range(2000))
     with winkfs.open(base, "a") as c:
@@ -163,12 +163,12 @@ def after(change: str, before: bytes) -> bytes | None:
 @pytest.mark.parametrize(
     ("before", "fold"),
     [(what, 1 << 16) for what in READY] + [(what, 1) for what in READY if "bulk" in what],
+    indirect=["fold"],
 )
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_reader_without_the_lock_sees_nothing_older_than_what_was_acknowledged(
-    before: str, change: str, fold: int, base: Path, monkeypatch: pytest.MonkeyPatch
+    before: str, change: str, fold: None, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows put that go to memory", fold)
     with winkfs.create(base) as c:
         c.put_many([("k", b"old"), ("other", b"other")] + [(f"m{i}", b"m") for i in range(40)])
     with winkfs.open(base, "a") as c:

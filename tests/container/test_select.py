@@ -37,6 +37,12 @@ GLOBS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catalogs of few files have several blocks."""
+    shrink(monkeypatch, "the catalog", block=10)
+
+
 def fill(base: Path, rng: random.Random, **options: bool | int) -> None:
     with winkfs.create(base, **options) as c:
         for i, name in enumerate(NAMES):
@@ -99,10 +105,8 @@ def wishes(rng: random.Random) -> list[Selection]:
 @pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
 @pytest.mark.parametrize("variant", ["plain", "ao", "classic", "classic ao", "plain md5"])
 def test_selected_are_those_that_a_loop_finds(
-    variant: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    every: Callable[[str], slice],
-) -> None:  # fmt: skip
-    shrink(monkeypatch, "rows of a block of the catalog", 20)
+    variant: str, state: str, tmp_path: Path, every: Callable[[str], slice]
+) -> None:
     rng, base = random.Random(variant + state), tmp_path / "c"
     fill(base, rng, **VARIANTS[variant])
     if state != "bare":
@@ -136,10 +140,7 @@ def spoil_block(base: Path, number: int) -> None:
     path.write_bytes(data)
 
 
-def test_blocks_of_other_times_and_sizes_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 10)
+def test_blocks_of_other_times_and_sizes_are_not_read(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"{i:02}", b"x" * i, T0 + i) for i in range(100))
@@ -162,8 +163,7 @@ def test_blocks_of_other_times_and_sizes_are_not_read(
 
 
 @pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
-def test_files_of_positions(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 20)
+def test_files_of_positions(state: str, tmp_path: Path) -> None:
     rng, base = random.Random(state), tmp_path / "c"
     fill(base, rng, ao=True)
     if state == "behind":

@@ -39,8 +39,7 @@ Model = dict[bytes, bytes]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 40 changes of FILES are few."""
-    shrink(monkeypatch, "files of the index for each of them", 10)
-    shrink(monkeypatch, "files of an index that is always written", 100)
+    shrink(monkeypatch, "the index", each=10, small=100)
 
 
 def made(base: Path, **variant: bool) -> Model:
@@ -331,8 +330,7 @@ def test_lives_with_tails_show_what_they_should(
 ) -> None:
     """The same names again and again, for a reader that follows and for new ones."""
     leave_tails(monkeypatch)
-    shrink(monkeypatch, "rows that a close reads for the catalog", 12)
-    shrink(monkeypatch, "bytes of a tail that a close reads", 3000)
+    shrink(monkeypatch, "the catalog", read=12, tail=3000)
     dice, model = random.Random(seed), dict[bytes, bytes]()
     winkfs.create(base).close()
     follower = winkfs.open(base)
@@ -386,7 +384,7 @@ def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) ->
 def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows that a close reads for the catalog", FILES - 1)
+    shrink(monkeypatch, "the catalog", read=FILES - 1)
     names = [b"x%d" % i for i in range(FILES)]
     with winkfs.create(base) as c:
         for name in names:
@@ -410,10 +408,7 @@ def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(
 @pytest.fixture
 def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read for the catalog but what was put in bulk is written, in many parts."""
-    shrink(monkeypatch, "rows that a close reads for the catalog", 0)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 10)
-    shrink(monkeypatch, "bytes of names sorted in memory", 1500)
-    shrink(monkeypatch, "names read back at a time", 7)
+    shrink(monkeypatch, "the catalog", read=0, behind=10, chunk=1500, read_back=7)
 
 
 @pytest.mark.usefixtures("bulk")
@@ -448,8 +443,7 @@ def mixed(c: winkfs.Container, model: Model) -> None:
 def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows put in bulk that a close writes", FILES - 1)
-    shrink(monkeypatch, "bytes put for each of more rows", 1000)
+    shrink(monkeypatch, "the catalog", bulk=FILES - 1, dense=1000)
     model = made(base)
     assert not path_of(base, ".cat").exists()
     winkfs.reindex(base)
@@ -469,7 +463,7 @@ def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
 def test_what_happens_around_puts_in_bulk_is_in_the_catalog_of_the_close(
     synced: bool, looked_up: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "files for each row that is looked up", looked_up)
+    shrink(monkeypatch, "the catalog", looked_up=looked_up)
     model = made(base)
     for turn in range(4):
         with winkfs.open(base, "a") as c:
@@ -498,7 +492,7 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(
         c.put_many((b"f%d" % i, b"1") for i in range(90))
     names = {b"kept", *(b"f%d" % i for i in range(90))}
     check_catalog(base, names)
-    shrink(monkeypatch, "bytes of a tail that a close reads", 100)
+    shrink(monkeypatch, "the catalog", tail=100)
     with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
         c.put("before", b"1" * 200)
         c.put_many([("f0", b"2"), ("g", b"2")])
@@ -510,9 +504,7 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(
 def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of runs that a close joins", 0)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
-    shrink(monkeypatch, "runs of a catalog", 5)
+    shrink(monkeypatch, "the catalog", joined=0, behind=1, runs=5)
     counts = _after_closes(base, 30, 9)
     assert counts[3:5] == [[FILES, 9, 9, 9, 9], [FILES, 45]]
     assert max(map(len, counts)) == 5
@@ -522,11 +514,7 @@ def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
 def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of runs that a close joins", 0)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
-    shrink(monkeypatch, "rows put in bulk that a close writes", 100)
-    shrink(monkeypatch, "bytes put for each of more rows", 1)
-    shrink(monkeypatch, "runs of a catalog", 5)
+    shrink(monkeypatch, "the catalog", joined=0, behind=1, bulk=100, dense=1, runs=5)
     counts = _after_closes(base, 9, 90)
     assert counts[3:5] == [[FILES, 90, 90, 90, 90], [FILES + 450]]
     assert counts[8] == [FILES + 450, 90, 90, 90, 90]
@@ -551,9 +539,7 @@ def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
 def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows kept for a close in any case", 50)
-    shrink(monkeypatch, "rows kept for a close", 100)
-    shrink(monkeypatch, "bytes of a tail that a close reads", 1000)
+    shrink(monkeypatch, "the catalog", sure=50, kept=100, tail=1000)
     with winkfs.create(base) as c:
         for turn in range(9):
             c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(30))
@@ -679,8 +665,7 @@ def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path) -> None:
 
 
 def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "rows of runs that a close joins", 12)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
+    shrink(monkeypatch, "the catalog", joined=12, behind=1)
     names, counts = set(made(base)), []
     for turn in range(18):
         with winkfs.open(base, "a") as c:
@@ -724,8 +709,7 @@ def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(
     with path_of(base, ".cat").open("r+b") as file:
         file.seek(8192 + 40)
         file.write(b"\xff" * 40)
-    shrink(monkeypatch, "rows that a close reads for the catalog", 50)
-    shrink(monkeypatch, "rows behind the first run of a catalog", 0)
+    shrink(monkeypatch, "the catalog", read=50, behind=0)
     with winkfs.open(base, "a") as c:
         c.put_many((b"x%d" % i, b"1") for i in range(49))
         c.put("y", b"1")

@@ -169,7 +169,7 @@ def test_time_ranges_and_prefixes_open_only_the_shards_they_need(root: str) -> N
 
 
 def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "shards open at once", 2)
+    shrink(monkeypatch, "a data set", open=2)
     for n in range(6):
         datasets.add(root, {"same": b"%d" % n, f"{n}": b"x"})
     with winkfs.open(root) as reader:

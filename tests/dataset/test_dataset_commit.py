@@ -343,8 +343,7 @@ def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
 def test_checkpoints_and_the_manifests_between_say_the_same(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "manifests to a checkpoint", 4)
-    shrink(monkeypatch, "bytes of a short manifest", 0)
+    shrink(monkeypatch, "a data set", each=4, short=0)
     for number in range(10):
         datasets.add(root, {f"n{number}": b"1"})
     log = Log(root)

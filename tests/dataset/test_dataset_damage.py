@@ -68,7 +68,7 @@ def first(n: int) -> set[str]:
 def test_any_damage_of_one_file_costs_nothing_and_is_told(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    shrink(monkeypatch, "bytes of a short manifest", small)
+    shrink(monkeypatch, "a data set", short=small)
     datasets.add(root, {"6": b"6"})
     datasets.add(root, {"7": b"7"})
     for number in (0, 3, 6, 7):
@@ -169,8 +169,7 @@ def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -
 def test_between_checkpoints_it_costs_the_generations_up_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "manifests to a checkpoint", 4)
-    shrink(monkeypatch, "bytes of a short manifest", 0)
+    shrink(monkeypatch, "a data set", each=4, short=0)
     root = create(tmp_path / "ds").root
     for n in range(1, 7):
         datasets.add(root, {f"{n}": b"%d" % n})

@@ -73,8 +73,7 @@ def test_large_shard_is_asked_for_a_few_names(
     """The index of the large one is probed, not read."""
     if weak:
         hash_with(monkeypatch, by_length)
-    shrink(monkeypatch, "parts of an index that are looked up", 2)
-    datasets.add(root, {f"{n:02}": b"1" for n in range(20)}, {"00": b"2"})
+    datasets.add(root, {f"{n:02}": b"1" for n in range(40)}, {"00": b"2"})
     files(root)
     datasets.add(root, {"07": b"3", "zz": b"3"})
     assert counts(root) == [2, 0, 0]
@@ -202,7 +201,7 @@ def test_step_by_step_and_in_passes_is_all_at_once(
                 snapshot(root)
         records = Log(root).latest().shards
         whole = hidden_rows(root, records, {})
-        shrink(patch, "rows compared together", rows)
+        shrink(patch, "a data set", compared=rows)
         for found in (hidden_rows(root, records, {}), *([] if not records else [
             {shard.record.path: shard.hidden for shard in snapshot(root).shards}])):  # fmt: skip
             assert {p: list(r) for p, r in found.items()} == {p: list(r) for p, r in whole.items()}

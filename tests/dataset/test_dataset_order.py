@@ -64,7 +64,7 @@ def test_names_of_several_shards_are_sorted(
     tmp_path: Path, number: int, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once, or some at a time."""
-    shrink(monkeypatch, "names merged at once", some)
+    shrink(monkeypatch, "an order", merged=some)
     chance = random.Random(number)
     chosen = names(chance, chance.choice([3, 40, 400]))
     shards = chance.randint(1, 5)
@@ -81,7 +81,7 @@ def test_order_follows_the_generations(
     tmp_path: Path, number: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sorted anew, or with what came and without what went."""
-    shrink(monkeypatch, "names put into an order one by one", few)
+    shrink(monkeypatch, "an order", added=few, small=0)
     chance, root = random.Random(number), tmp_path / "set"
     expected = dict.fromkeys(names(chance, 60), b"0")
     if number % 2:  # none is a directory of others, for a while
@@ -90,7 +90,6 @@ def test_order_follows_the_generations(
         }
     datasets.add(root, *(dict(list(expected.items())[k::2]) for k in range(2)))
     view = DatasetSource(str(root))
-    shrink(monkeypatch, "names of an order that is always made anew", 0)
     for step in range(1, 7):
         if step == 4:  # all that there was in other shards
             removed = [shard.record.path for shard in snapshot(root).shards[:-1]]
@@ -145,8 +144,8 @@ def test_rows_of_all_shards_are_one_list(
 ) -> None:
     """Names, what is known of them, and what `ls` prints, beside a dictionary; with a catalog that
     is damaged, and where the shards are too many to be open at once, too."""
-    shrink(monkeypatch, "rows of a block of the catalog", 5)
-    shrink(monkeypatch, "shards open at once", open_at_once)
+    shrink(monkeypatch, "the catalog", block=5)
+    shrink(monkeypatch, "a data set", open=open_at_once)
     chance, root = random.Random(shards), str(tmp_path / "set")
     wanted: dict[str, tuple[int, int, int | None]] = {}  # size, mtime, mode
     for turn in range(2):

@@ -274,9 +274,7 @@ def test_vacuum_removes_manifests_that_nobody_needs(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    shrink(monkeypatch, "manifests to a checkpoint", 4)
-    shrink(monkeypatch, "bytes of a short manifest", 0)
-    shrink(monkeypatch, "manifests to a checkpoint, to vacuum", 4)
+    shrink(monkeypatch, "a data set", each=4, short=0, each_vacuumed=4)
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)

@@ -89,17 +89,23 @@ def wanted(base: Path, tombs_at: int = 0) -> ShardRecord:
         )  # fmt: skip
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catalogs of few files have several blocks."""
+    shrink(monkeypatch, "the catalog", block=4)
+
+
 def runs(base: Path) -> int:
     with CatalogFile(FileStorage(f"{base}.cat")) as file:
         return len(file.runs)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("catalog", ["there", "missing", "behind", "several runs", "damaged"])
 def test_the_record_is_what_the_inodes_say(
     fill: str, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 4)
     base, (put, settings) = tmp_path / "c", FILLS[fill]
     with winkfs.create(base, **settings) as container:
         put(container)
@@ -182,14 +188,14 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
 # --- names by position ---
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("damage", [False, True])
 @pytest.mark.parametrize("sparse", [1, 10**6])
 @pytest.mark.parametrize("long", ["", "x" * 300])
 def test_names_are_those_of_the_data_file(
     long: str, sparse: int, damage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 4)
-    shrink(monkeypatch, "files of which one name is read from the data file", sparse)
+    shrink(monkeypatch, "a data set", sparse=sparse)
     base = tmp_path / "c"
     with winkfs.create(base) as container:
         container.put_many((f"{i * 7 % 100:02}{long}", b"x") for i in range(100))

@@ -42,7 +42,7 @@ def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
 def test_another_vacuum_removes_the_manifests_that_are_being_read(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "manifests to a checkpoint", 4)
+    shrink(monkeypatch, "a data set", each=4)
     for n in range(12):
         datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
     others = []

@@ -27,7 +27,7 @@ def test_the_last_row_of_a_key_counts_also_among_keys_with_one_hash(
 ) -> None:
     values = np.array([int(key) % hashes for key in keys], np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        shrink(patch, "rows of one key looked at together", together)
+        shrink(patch, "arrays", rows=together)
         found = superseded(values, keys.__getitem__)
     assert found.tolist() == plainly(keys)
 
@@ -54,8 +54,7 @@ def test_texts_are_put_in_byte_order_and_equal_ones_in_theirs(
     lengths = np.array([len(text) for text in texts], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         for least in (0, 1 << 14):
-            shrink(patch, "texts whose pairs of bytes are counted", least)
-            shrink(patch, "texts that tell whether all are in order", 3)
+            shrink(patch, "arrays", ranked=least, some=3)
             found = arrays.order_at(raw, np.cumsum(lengths) - lengths, lengths)
             assert found.tolist() == wanted
             assert arrays.text_order(arrays.text_column(texts)).tolist() == wanted

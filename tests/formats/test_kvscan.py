@@ -39,9 +39,7 @@ def alarm():
 @pytest.fixture
 def small(monkeypatch):
     """Windows of 200 bytes, 900 at most, so that small files have many borders."""
-    shrink(monkeypatch, "bytes of a scan window", 200)
-    shrink(monkeypatch, "bytes of the longest scan window", 900)
-    shrink(monkeypatch, "bytes read to check a long entry", 64)
+    shrink(monkeypatch, "a scan", window=200, longest=900, piece=64)
 
 
 def layout(keyrepr=1, valrepr=2, kvdelfl=1, align=0, kvcksum=1, contid=77) -> Layout:

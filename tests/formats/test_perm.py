@@ -171,7 +171,7 @@ def test_merge_keeps_the_order_of_runs_where_pairs_are_equal(runs, count, by_rig
 
 
 def test_merge_in_several_passes_is_still_stable(monkeypatch):
-    shrink(monkeypatch, "pairs of a sorted block", 4)
+    shrink(monkeypatch, "a perm", sorted=4)
     left, right = shuffled(5000, 50)
     storage = MemoryStorage()
     extsort.write_run([np.stack((left, right), axis=1)], storage)
@@ -272,14 +272,13 @@ def test_appended_pairs_count_only_after_sync():
     assert list(Perm.open(storage).iterate()) == [(1, 2)]
 
 
-def test_many_single_appends_cross_the_buffer(monkeypatch):
-    shrink(monkeypatch, "bytes of pairs written at once", 160)
+def test_many_single_appends_cross_the_buffer():
     storage = MemoryStorage()
     with Perm.create(storage) as perm:
-        for i in range(1000):
+        for i in range(70_000):
             perm.append(i, -i)
         perm.group()
-    assert on_disk(bytes(storage.data)) == [(i, -i) for i in range(999, -1, -1)]
+    assert on_disk(bytes(storage.data)) == [(i, -i) for i in range(69_999, -1, -1)]
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1 << 62])

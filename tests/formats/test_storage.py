@@ -471,58 +471,58 @@ def test_pages_seen_go_but_those_that_were_there_stay(cold):
         assert view[3 * PAGE + 1] == 1
 
 
+@pytest.fixture
+def looks(request, cold, monkeypatch):
+    """At 64 pages; of a look that reads one page alone, so many are worth it as are given."""
+    shrink(monkeypatch, "looks", single=request.param * PAGE)
+    with FileStorage(cold) as storage:
+        yield Lookups(storage, 64 * PAGE)
+
+
 def look(looks: Lookups, page: int) -> None:
     looks.check(64 * PAGE)
     assert looks.view[page * PAGE + 7] == 7
 
 
-def test_few_looks_read_a_page_each(cold, monkeypatch):
-    shrink(monkeypatch, "bytes read at the cost of a page", 8 * PAGE)
-    with FileStorage(cold) as storage:
-        looks = Lookups(storage, 64 * PAGE)
-        for page in (40, 3, 20):
-            look(looks, page)
-        assert looks.advise()
-        assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [3, 20, 40]
+@pytest.mark.parametrize("looks", [8], indirect=True)
+def test_few_looks_read_a_page_each(cold, looks):
+    for page in (40, 3, 20):
+        look(looks, page)
+    assert looks.advise()
+    assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [3, 20, 40]
 
 
-def test_many_looks_read_what_is_around_them(cold, monkeypatch):
-    shrink(monkeypatch, "bytes read at the cost of a page", 32 * PAGE)
-    with FileStorage(cold) as storage:
-        looks = Lookups(storage, 64 * PAGE)
-        for page in (40, 3, 20, 60):
-            look(looks, page)
-        assert not looks.advise()
-        assert resident(cold, 64 * PAGE).sum() > 10
+@pytest.mark.parametrize("looks", [32], indirect=True)
+def test_many_looks_read_what_is_around_them(cold, looks):
+    for page in (40, 3, 20, 60):
+        look(looks, page)
+    assert not looks.advise()
+    assert resident(cold, 64 * PAGE).sum() > 10
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_places_are_fetched_together_and_nothing_around_them(cold, monkeypatch, there):
-    shrink(monkeypatch, "bytes read at the cost of a page", PAGE)
-    with FileStorage(cold) as storage:
-        if there:
-            storage.read(0, 64 * PAGE)
-        looks = Lookups(storage, 64 * PAGE)
-        pages = [i for i in range(60) if i % 3] * 2
-        starts = np.array(pages[::-1]) * PAGE + PAGE - 4
-        looks.check(64 * PAGE)
-        looks.fetch(starts, starts + 4)
-        expected = set(range(64)) if there else set(pages)
-        until = time.monotonic() + 10
-        while set(np.flatnonzero(resident(cold, 64 * PAGE))) != expected:
-            assert time.monotonic() < until
-        for page in pages:
-            look(looks, page)
-        assert set(np.flatnonzero(resident(cold, 64 * PAGE))) == expected
+@pytest.mark.parametrize("looks", [1], indirect=True)
+def test_places_are_fetched_together_and_nothing_around_them(cold, looks, there):
+    if there:
+        cold.read_bytes()
+    pages = [i for i in range(60) if i % 3] * 2
+    starts = np.array(pages[::-1]) * PAGE + PAGE - 4
+    looks.check(64 * PAGE)
+    looks.fetch(starts, starts + 4)
+    expected = set(range(64)) if there else set(pages)
+    until = time.monotonic() + 10
+    while set(np.flatnonzero(resident(cold, 64 * PAGE))) != expected:
+        assert time.monotonic() < until
+    for page in pages:
+        look(looks, page)
+    assert set(np.flatnonzero(resident(cold, 64 * PAGE))) == expected
 
 
-def test_more_places_than_the_file_is_worth_are_not_fetched(cold, monkeypatch):
-    shrink(monkeypatch, "bytes read at the cost of a page", 2 * PAGE)
-    with FileStorage(cold) as storage:
-        looks = Lookups(storage, 64 * PAGE)
-        starts = np.arange(50) * PAGE
-        looks.fetch(starts, starts + 1)
-        assert not looks.advise()
+@pytest.mark.parametrize("looks", [2], indirect=True)
+def test_more_places_than_the_file_is_worth_are_not_fetched(looks):
+    starts = np.arange(50) * PAGE
+    looks.fetch(starts, starts + 1)
+    assert not looks.advise()
 
 
 @pytest.mark.parametrize("kind", ["memory", "cached"])
@@ -540,7 +540,7 @@ def test_looks_at_a_file_that_was_cut_short_are_refused(make, kind):
 
 
 def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):
-    shrink(monkeypatch, "runs of pages dropped", 1)
+    shrink(monkeypatch, "the disk", dropped=1)
     with FileStorage(cold) as storage:
         os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
         storage.read(20 * PAGE, PAGE)

@@ -95,8 +95,7 @@ def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list
 @pytest.fixture(params=[1, 4, 16, 1 << 16])
 def bucket(request, monkeypatch):
     """Cells built, and keys sorted, at a time: small ones make borders everywhere."""
-    shrink(monkeypatch, "cells of a bucket", request.param)
-    shrink(monkeypatch, "entries of a segment", 3 * request.param)
+    shrink(monkeypatch, "a table", bucket=request.param, segment=3 * request.param)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -139,8 +138,8 @@ def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
     assert [row[0] for row in rows_of(storage, shape)][8:17] == [0] * 9
 
 
-def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(monkeypatch):
-    shrink(monkeypatch, "cells of a bucket", 8)
+@pytest.mark.parametrize("bucket", [8], indirect=True)
+def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(bucket):
     bits, s = [7] * 12, list(range(12))  # 11 cells are carried out of the first bucket into one
     shape = Shape(17)
     storage = built(shape, bits, s)

@@ -206,7 +206,7 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
 def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shrink(monkeypatch, "numbers that are given freely", 100)
+    shrink(monkeypatch, "a mount", freely=100)
     giving, folder = Giving(), 5
     giving.begins()
     assert giving.gives(folder, 100) == (True, True)

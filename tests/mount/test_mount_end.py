@@ -63,7 +63,7 @@ def test_hung_server_does_not_hang_the_next_commands(
         server = os.pidfd_open(server_of(there))
         signal.pidfd_send_signal(server, signal.SIGSTOP)
         try:
-            shrink(monkeypatch, "seconds to a server's answer", 0.3)
+            shrink(monkeypatch, "a mount", answer=0.3)
             with pytest.raises(MountError, match="no answer: winkfs umount --force"):
                 service.check(Request(MemorySource, "winkfs", base, str(there), Options()))
             assert command("umount", "--force", there) == (0, "")
@@ -73,13 +73,17 @@ def test_hung_server_does_not_hang_the_next_commands(
     assert verified(base)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """umount soon says why it waits."""
+    shrink(monkeypatch, "a mount", wait=0.2)
+
+
 @pytest.mark.mount
-def test_umount_says_who_keeps_the_server_from_its_end(
-    base: str, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_umount_says_who_keeps_the_server_from_its_end(base: str, there: Path) -> None:
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root and unshare for a mount namespace")
-    shrink(monkeypatch, "seconds until umount says why it waits", 0.2)
     assert command("mount", base, there) == (0, "")
     with watched(there):
         server = server_of(there)
@@ -102,12 +106,10 @@ def test_umount_says_who_keeps_the_server_from_its_end(
 
 
 @pytest.mark.mount
-def test_umount_says_where_else_it_is_mounted(
-    base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_umount_says_where_else_it_is_mounted(base: str, there: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root for a bind mount")
-    shrink(monkeypatch, "seconds until umount says why it waits", 0.2)
     other = tmp_path / "other"
     other.mkdir()
     assert command("mount", base, there) == (0, "")

@@ -42,7 +42,7 @@ def test_a_later_sync_carries_an_unlink_out(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operations.rename("/target", HIDDEN)
-    shrink(monkeypatch, "seconds to the other half of an unlink", 0)
+    shrink(monkeypatch, "a mount", unlink=0)
     operations.sync()
     assert names(operations) == {b"new"}
     assert operations.lookup(HIDDEN)[1] == 0

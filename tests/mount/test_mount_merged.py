@@ -201,20 +201,27 @@ def made(root: Path, rng: random.Random, shards: int, runs: int) -> dict[bytes, 
     return files
 
 
+@pytest.fixture(autouse=True)
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a block and of a sheet; names of an order that is made anew, and merged at once."""
+    block, sheet, small, merged = getattr(request, "param", (5, 8, 0, 1 << 14))
+    shrink(monkeypatch, "the catalog", block=block)
+    shrink(monkeypatch, "an order", sheet=sheet, small=small, merged=merged)
+
+
 def is_text(name: bytes) -> bool:
     return name.isascii()
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("number", range(6))
-def test_view_is_that_of_the_model(
-    root: Path, number: int, runs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("number", "sizes"),
+    [*enumerate([(2, 3, 0, 2), (5, 16, 0, 2), (1024, 1024, 1 << 16, 2), (2, 16, 1 << 16, 1 << 14),
+               (5, 3, 0, 1 << 14), (1024, 3, 1 << 16, 2)])],
+    indirect=["sizes"],
+)  # fmt: skip
+def test_view_is_that_of_the_model(root: Path, number: int, runs: int) -> None:
     rng = random.Random(number)
-    shrink(monkeypatch, "rows of a block of the catalog", rng.choice([2, 5, 1024]))
-    shrink(monkeypatch, "rows of a data set read together", rng.choice([3, 16, 1024]))
-    shrink(monkeypatch, "names of an order that is always made anew", rng.choice([0, 1 << 16]))
-    shrink(monkeypatch, "names merged at once", rng.choice([2, 1 << 14]))
     files = made(root, rng, rng.choice([1, 2, 5]), runs)
     if runs > 1:
         assert max(shard_runs(root)) > 1
@@ -289,10 +296,7 @@ def test_files_belong_to_whom_the_data_file_of_their_shard_does(root: Path) -> N
     source.close()
 
 
-def test_hidden_files_that_are_to_be_seen_again_are(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "names of an order that is always made anew", 0)
+def test_hidden_files_that_are_to_be_seen_again_are(root: Path) -> None:
     datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
     source = DatasetSource(str(root))
     one, two = order_of(source).shards
@@ -382,14 +386,12 @@ def three(root: Path, count: int = 300) -> dict[bytes, File]:
 def test_catalog_damaged_under_a_mount_is_made_anew(
     root: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 5)
-    shrink(monkeypatch, "rows of a data set read together", 8)
     files = three(root)
     source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
     numbers = numbered.numbered()
     assert numbers is not None
     ids = {path: attr.id for path, attr in by_ids(source).items()}
-    shrink(monkeypatch, "rows of a block of the catalog", 7)  # of the one that is made
+    shrink(monkeypatch, "the catalog", block=7)  # of the one that is made
     for some in source, numbered:
         forget(order_of(some))
         assert [order_of(some).name(i) for i in range(20)] == sorted(files)[:20]

@@ -267,17 +267,20 @@ def test_what_to_pass_over_with_a_bad_name() -> None:
     assert bad_prefix(b"@" * 254) is None
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_implied_directories_stay_until_they_are_removed(
-    base: str, merged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if merged:
-        shrink(monkeypatch, "changes to a new catalog", 1)
+@pytest.fixture
+def changes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A sync writes a new order of the names after so many changes; four inodes are read ahead."""
+    shrink(monkeypatch, "a mount", changes=request.param, ahead=4)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("changes", [1, 1000], indirect=True)
+def test_implied_directories_stay_until_they_are_removed(base: str, changes: int) -> None:
     view = opened(made(base, "a/b/f", "a/c/f", "x/f"))
     for path in ("a/b", "a/c", "x"):
         view.unlink(at(view, path), b"f")
     view.rmdir(at(view, "a"), b"b")
-    if merged:
+    if changes == 1:
         with disk_calls() as calls:
             view.sync()
         assert order_written(calls)
@@ -294,9 +297,8 @@ def test_implied_directories_stay_until_they_are_removed(
     assert walk(again) == {b"a/"}  # x was only kept by the mount
 
 
-def test_fsync_waits_for_no_order_of_the_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "changes to a new catalog", 3)
-    shrink(monkeypatch, "inodes read ahead", 4)  # so that there are several pieces
+@pytest.mark.parametrize("changes", [3], indirect=True)
+def test_fsync_waits_for_no_order_of_the_names(base: str, changes: int) -> None:
     view = opened(made(base, "a/b"))
     for number in range(9):
         id = view.create(view.root, b"new%d" % number, 0o644, 0, 0).id
@@ -404,7 +406,7 @@ def test_a_mount_starts_over_derived_files_that_are_damaged(base: str, suffix: s
 def test_forgotten_ids_are_stale_and_the_same_when_looked_up_again(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "ids remembered", 100)
+    shrink(monkeypatch, "a mount", remembered=100)
     view = opened(made(base, "kept", "d/file", *(f"f{i}" for i in range(500))))
     ids = {name: view.lookup(view.root, name).id for name in (b"kept", b"d", b"f1")}
     view.open(ids[b"kept"], write=False, truncate=False)
@@ -487,13 +489,13 @@ def test_a_listing_goes_on_from_every_offset(base: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("changes", [1000], indirect=True)
 def test_many_names_listed_while_others_come_go_and_change(
-    base: str, monkeypatch: pytest.MonkeyPatch, seed: int, amount: Callable[[str], int]
+    base: str, changes: int, seed: int, amount: Callable[[str], int]
 ) -> None:
     """What is there all the time comes once, also over a new order in the middle: three changes at
     every 20th name must be more than 1000 before it."""
     count, chance = amount("names"), random.Random(seed)
-    shrink(monkeypatch, "changes to a new catalog", 1000)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:06}", b"x") for i in range(count))
     view = opened(base)
@@ -580,9 +582,9 @@ def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
 
 
 @pytest.mark.slow
-def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changes", [150], indirect=True)
+def test_tree_against_a_set_of_names(base: str, changes: int) -> None:
     """Random changes, syncs, new orders and remounts; a set of paths is the model."""
-    shrink(monkeypatch, "changes to a new catalog", 150)
     chance = random.Random(11)
     view = opened(made(base, *(f"{i % 3}/{i % 5}/{i}" for i in range(40)), "0/1/x/y"))
     for round in range(12):
@@ -732,7 +734,7 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = str(tmp_path_factory.mktemp("disk") / "c")
-    shrink(monkeypatch, "pages that a mount leaves in the cache", 64)
+    shrink(monkeypatch, "a mount", cached=64)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:03}", bytes(20_000)) for i in range(400))
     fd = os.open(base + ".data", os.O_RDWR)

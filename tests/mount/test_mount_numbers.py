@@ -131,10 +131,9 @@ def test_numbers_say_what_the_source_says(
         path = f"{base}{seed}"
         with winkfs.create(path) as container:
             change(container, rng, rng.choice([1, 9, 60, 200]))
-        shrink(monkeypatch, "rows of a block of the catalog", rng.choice([2, 5, 1024]))
+        shrink(monkeypatch, "the catalog", block=rng.choice([2, 5, 1024]))
         batch = rng.choice([2, 7, 1024])
-        shrink(monkeypatch, "names of a directory looked at together", batch)
-        shrink(monkeypatch, "entries of a directory made at once", batch)
+        shrink(monkeypatch, "a mount", batch=batch)
         winkfs.reindex(path)
         with winkfs.open(path, "a") as container:
             change(container, rng, later)
@@ -260,8 +259,7 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     operations = Operations(source, "winkfs", caching=caching)
     connection = Connection(os.open(os.devnull, os.O_RDWR), Pace(0, 0))  # nobody asks
     direct = Direct(operations, numbers_of(source), Shown(), connection)
-    shrink(monkeypatch, "part of the memory for numbers", 1 << 40)
-    shrink(monkeypatch, "numbers that the kernel is given", 33)
+    shrink(monkeypatch, "a mount", memory=1 << 40, given=33)
     directories = [node for node in known_of(direct, known_of(direct, TOP)[b"0"]).values() if node]
     assert len(directories) == 10
 

@@ -267,18 +267,20 @@ def test_any_source_mounts_in_the_background(there: Path) -> None:
         unmount(there, "memory")
 
 
-def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_device(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     libraries(monkeypatch, {"libfuse3.so.3": 314})
-    shrink(monkeypatch, "device of FUSE", "/dev/no-fuse")
+    shrink(monkeypatch, "a mount", device=path)
+
+
+def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_device(monkeypatch, "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
         check(request(there))
 
 
 def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ENVIRONMENT, raising=False)
-    libraries(monkeypatch, {"libfuse3.so.3": 314})
-    shrink(monkeypatch, "device of FUSE", "/dev/null")
+    with_device(monkeypatch, "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MountError, match=r"^fusermount3 is not installed: apt install fuse3$"):

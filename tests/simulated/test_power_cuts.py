@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -66,26 +67,27 @@ def test_every_image_shows_what_was_acknowledged(
 ) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
     if kind == "interrupts":  # not a rebuild, as a large container
-        shrink(monkeypatch, "bytes read while a change is replayed", 1)
+        shrink(monkeypatch, "the index", replayed=1)
     live_until(IMAGES[kind][soak], kind, seed)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["plain", "ao", "mount"])
-def test_every_image_after_closes_that_leave_tails(
-    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("small", "kind", "images"),
+    [(leave_tails, kind, (40, 5000)) for kind in ("plain", "ao", "mount")]
+    + [(make_chains, kind, (30, 20_000)) for kind in ("plain", "mount", "zstd")],
+)
+def test_every_image_of_what_else_only_large_containers_have(
+    small: Callable[[pytest.MonkeyPatch], None],
+    kind: str,
+    images: tuple[int, int],
+    seed: int,
+    soak: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leave_tails(monkeypatch)
-    live_until(5000 if soak else 40, kind, seed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["plain", "mount", "zstd"])
-def test_every_image_where_inodes_build_on_others(
-    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_chains(monkeypatch)
-    live_until(20_000 if soak else 30, kind, seed)
+    """Closes that leave tails; inodes that build on others."""
+    small(monkeypatch)
+    live_until(images[soak], kind, seed)
 
 
 def test_a_container_that_was_made_is_there() -> None:
@@ -121,7 +123,7 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
     replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is counted anew is right before the superblock says that it is."""
-    shrink(monkeypatch, "bytes read while a change is replayed", 1 if replayed else 1 << 30)
+    shrink(monkeypatch, "the index", replayed=1 if replayed else 1 << 30)
     disk = SimulatedDisk(1)
     images: list[SimulatedDisk] = []
     with winkfs.create(f"{disk.path}/c") as container:

@@ -396,9 +396,7 @@ CHANGES: dict[str, Change] = {
 def test_a_listing_has_the_files_of_its_plan(
     change: str, tasks: int, few: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a block of the catalog", 40)
-    shrink(monkeypatch, "blocks of a catalog decoded together", 2)
-    shrink(monkeypatch, "blocks of a catalog cut between any files", few)
+    shrink(monkeypatch, "the catalog", block=40, together=2, cut=few)
     base = with_columns(tmp_path / "c")
     if runs == 2:
         with winkfs.open(base, "a") as c:

@@ -38,7 +38,7 @@ class Life(store_lives.Life):
     since    consumer -> id -> the states since the last sync, the one that was synced first
     """
 
-    SMALL: ClassVar = {"bytes that a queue gathers": 700, "bytes of a journal of cursors": 900}
+    SMALL: ClassVar = {"a queue": {"gathered": 700, "journal": 900}}
 
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
         super().__init__(kind, seed, trace=trace)

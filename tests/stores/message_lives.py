@@ -34,10 +34,10 @@ class Life(store_lives.Life):
     """
 
     SMALL: ClassVar = {
-        "bytes of a segment": 6000, "bytes of a large message": 3000,
-        "bytes that a message store gathers": 900, "bytes of a journal of messages": 1200,
-        "bytes of segments compacted together": 12_000,
-        "messages of segments looked up together": 12,
+        "a message store": {
+            "segment": 6000, "large": 3000, "gathered": 900, "journal": 1200, "together": 12_000,
+            "looked_up": 12,
+        }
     }  # fmt: skip
 
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:

@@ -36,7 +36,7 @@ class Life(ABC):
         "sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink",
     )  # fmt: skip
     STEPS: ClassVar = 120
-    SMALL: ClassVar[dict[str, int]] = {}  # constants of the product, so that little is enough
+    SMALL: ClassVar[dict[str, dict[str, int]]] = {}  # see `shrink`
     often: float
 
     def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
@@ -144,8 +144,8 @@ class Life(ABC):
 
     @classmethod
     def small(cls, patch: pytest.MonkeyPatch) -> None:
-        for what, value in cls.SMALL.items():
-            shrink(patch, what, value)
+        for what, values in cls.SMALL.items():
+            shrink(patch, what, **values)
 
     @classmethod
     def main(cls) -> None:

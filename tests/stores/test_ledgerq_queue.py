@@ -1195,8 +1195,13 @@ def test_a_directory_in_the_place_of_a_segment_is_refused(path: str) -> None:
         Queue(path)
 
 
-def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, "bytes of a journal of cursors", 2000)
+@pytest.fixture
+def short_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, "a queue", journal=2000)
+
+
+@pytest.mark.usefixtures("short_journal")
+def test_a_journal_that_grows_is_written_anew(path: str) -> None:
     with Queue(path, "a", sync="none") as queue:
         queue.add_consumer("a")
         queue.push_many([b"x"] * 3000)
@@ -1209,11 +1214,9 @@ def test_a_journal_that_grows_is_written_anew(path: str, monkeypatch: pytest.Mon
         assert ids(queue.peek()) == [1501] and ids(queue.peek(consumer="a")) == [1]
 
 
-def test_another_process_writes_the_journal_anew(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_journal")
+def test_another_process_writes_the_journal_anew(path: str) -> None:
     """Between the look at its size and the turn."""
-    shrink(monkeypatch, "bytes of a journal of cursors", 2000)
     first, second = (Queue(path, "a", shared=True) for _ in range(2))
     for _ in range(100):
         first.push(b"x")

@@ -425,7 +425,7 @@ def test_a_failed_sync_is_the_end_for_the_writer(path: str) -> None:
 def test_a_full_disk_loses_nothing_that_was_taken(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "bytes that a message store gathers", 1000)
+    shrink(monkeypatch, "a message store", gathered=1000)
     taken = []
     with MessageStore(path, "a") as store:
         store.write(id_of(500), body_of(500))
