@@ -99,6 +99,28 @@ def _create(operations: Any, path: str, root: Path) -> Walk:
     return walk
 
 
+def mount_read(folder: Path, root: Path = ROOT) -> Walk:
+    """A read of an open file of a writable mount, behind what unpacks the request of the kernel."""
+    import winkfs
+    from winkfs.container.container import Container
+    from winkfs.mounting.container import ContainerSource
+    from winkmount.operations import Operations
+
+    base = str(folder / "walked")
+    with winkfs.create(base) as container:
+        container.put_many((f"d/{i}", b"x" * 100) for i in range(50))
+    operations = Operations(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
+    try:
+        for path in ("/d/7", "/d/8"):
+            info = SimpleNamespace(flags=os.O_RDONLY, fh=0, direct_io=0, keep_cache=0)
+            operations.open(path, info)
+            with Walk(root) as walk:
+                assert operations.read(path, 4096, 0, info) == b"x" * 100
+    finally:
+        operations.close()
+    return walk
+
+
 def put(folder: Path, root: Path = ROOT) -> Walk:
     """`put` of one new document."""
     import winkfs
@@ -138,7 +160,7 @@ def reindex(folder: Path, root: Path = ROOT) -> Walk:
 
 def main(root: Path, *, verbose: bool) -> None:
     sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
-    for what in (put, read_part, mount_create, reindex):
+    for what in (put, read_part, mount_create, mount_read, reindex):
         with tempfile.TemporaryDirectory() as folder:
             walk = what(Path(folder), root)
         print(f"{what.__name__}: {walk.calls} calls, {walk.files} files")

@@ -278,31 +278,18 @@ class OpenFile:
             raise error
 
 
-class OpenFiles:
+class OpenFiles(dict[int, OpenFile]):
     """All open files by their ids. `waiting`: bytes that all of them hold back."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.waiting = 0
-        self._files: dict[int, OpenFile] = {}
-
-    def __getitem__(self, id: int) -> OpenFile:
-        return self._files[id]
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def get(self, id: int) -> OpenFile | None:
-        return self._files.get(id)
 
     def add(self, id: int) -> OpenFile:
         """One user more. The Source has the file open."""
-        file = self._files.get(id)
+        file = self.get(id)
         if file is None:
-            file = self._files[id] = OpenFile(self, id)
+            file = self[id] = OpenFile(self, id)
         file.users += 1
         return file
 
@@ -311,18 +298,18 @@ class OpenFiles:
         file.users -= 1
         if file.users:
             return False
-        del self._files[file.id]
+        del self[file.id]
         return True
 
     def raise_error(self) -> None:
         """Report a failed `pass_on` of any of them."""
-        for file in self._files.values():
+        for file in self.values():
             file.raise_error()
 
     def pass_on(self) -> None:
         """Give the Source what waits in any of them."""
         if self.waiting:
-            for file in self._files.values():
+            for file in self.values():
                 file.pass_on()
 
 

@@ -82,7 +82,9 @@ class CacheBudget:
 
     def reads(self, size: int) -> None:
         """So many bytes of a file. The kernel reads ahead by itself."""
-        self.touches(size // PAGE + 1)
+        self._touched += size // PAGE + 1
+        if self._touched > PAGES:
+            self.touches(0)
 
 
 class Found(NamedTuple):

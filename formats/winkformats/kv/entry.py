@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -109,7 +109,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything about the bytes of an entry that the superblock decides."""
+    """Everything about the bytes of an entry that the superblock decides.
+
+    standard  whether it is that of new data files, which the batch paths know by heart
+    """
 
     delflag: int  # bytes: 0 or 1
     key: Field
@@ -117,6 +120,11 @@ class Layout:
     align: int
     checksum: int  # bytes: 0 or 4
     contid: int
+    standard: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts = self.delflag, self.key.code, self.value.code, self.align, self.checksum
+        object.__setattr__(self, "standard", parts == (1, 1, 2, 0, 4))
 
     @classmethod
     def of(cls, variables: Mapping[str, int], file: str = "") -> Self:
@@ -141,13 +149,6 @@ class Layout:
         if bare and layout.key.code == layout.value.code == EMPTY:
             raise FormatError(f"{file}: KEYREPR 4 and VALREPR 4 give entries of no bytes")
         return layout
-
-    @property
-    def standard(self) -> bool:
-        """The layout of new data files, which the batch paths know by heart."""
-        return (self.delflag, self.key.code, self.value.code, self.align, self.checksum) == (
-            1, 1, 2, 0, 4,
-        )  # fmt: skip
 
     @property
     def minimum(self) -> int:

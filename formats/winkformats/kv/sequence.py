@@ -51,6 +51,7 @@ class GrowingFile:
 
     end                 logical end, bytes: with what is not yet written
     entries, aentries   the counters ENTRIES and AENTRIES
+    visible             bytes that are in the file in any case: entries below need no `show`
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
@@ -81,7 +82,7 @@ class GrowingFile:
         self._marked: list[int] = []  # delflags that were set since
         self._syncs = 0  # how many were begun
         self._unsure = False  # the superblock in the file may be that of the sync before
-        self._visible = 0  # everything below is in the file
+        self.visible = 0
 
     def __enter__(self) -> Self:
         return self
@@ -170,10 +171,10 @@ class GrowingFile:
 
     def show(self, pos: int) -> None:
         """Have the entry at `pos` in the file, for reads of the storage."""
-        if pos >= self._visible:
+        if pos >= self.visible:
             self.flush()
             self.drain()
-            self._visible = self._written
+            self.visible = self._written
 
     def view(self, pos: int, *, few: bool = False) -> mmap.mmap | memoryview:
         """A read-only view of the file that holds at least the whole entry at `pos`.
@@ -187,26 +188,21 @@ class GrowingFile:
 
     def looks(self, pos: int, *, few: bool = True) -> Lookups:
         """That view with what was looked at in it. See `view`."""
-        if pos >= self._visible:
+        if pos >= self.visible:
             self.show(pos)
         looks = self._looks.get(few)
-        if looks is None or len(looks.view) < self._visible:
+        if looks is None or len(looks.view) < self.visible:
             looks = self._looks[few] = Lookups(self.storage, self.storage.size(), few=few)
-        looks.check(min(len(looks.view), self._visible))
+        looks.check(min(len(looks.view), self.visible))
         return looks
 
     def fetch(self, starts: Int64, stops: Int64) -> None:
         """See `Lookups.fetch`: places in the view for look-ups that was handed out last."""
         self._looks[True].fetch(starts, stops)
 
-    @property
-    def visible(self) -> int:
-        """Bytes that are in the file in any case: entries below need no `show`."""
-        return self._visible
-
     def drop_view(self) -> None:
         """Drop the mapping, which holds the file open. Views handed out stay valid."""
-        self._looks, self._visible = {}, 0
+        self._looks, self.visible = {}, 0
 
     def advance(self, superblock: Superblock) -> None:
         """A reader takes up a later superblock of the same file."""
@@ -316,7 +312,7 @@ class GrowingFile:
                 self._parts, self._written = [], self._behind.failed
             self._behind.forget()
         self.end = self._written + sum(map(len, self._parts))
-        self._visible = min(self._visible, self._written)
+        self.visible = min(self.visible, self._written)
 
     def close(self) -> None:
         """Sync what is not synced, give preallocated space back, and close the storage.
