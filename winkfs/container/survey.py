@@ -360,10 +360,11 @@ class Inodes:
         plain &= self._is_value(extent[:, 0], lsize, follows, fields[:, 2], plain)
         pointer = np.where(lsize == 0, EMPTY, np.where(plain, extent[:, 0], BY_INODE))
         kind = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4]) + special * SPECIAL
-        kind += self._beyond(fields[:, 5]) * ASK
+        times, beyond = self._times(fields[:, 5])
+        kind += beyond * ASK
         attrs[:, 1] = -attrs[:, 1]
         which, names_at, lengths = rows.which, rows.begin + self._key_at, rows.key_len - len(INODE)
-        columns = [pos, fields[:, 2], lsize, self._ns(fields[:, 5]), pointer, kind]
+        columns = [pos, fields[:, 2], lsize, times, pointer, kind]
         if not good.all():
             columns, attrs = [column[good] for column in columns], attrs[good]
             which, names_at, lengths = which[good], names_at[good], lengths[good]
@@ -452,12 +453,10 @@ class Inodes:
         found[which[near]] = lengths_at(data, value[near], layout.value)
         return found
 
-    def _ns(self, mtime: Int64) -> Int64:
-        return nanoseconds(mtime, self._settings.mtime_unit)
-
-    def _beyond(self, mtime: Int64) -> Bools:
-        too_far: Bools = (mtime > HIGHEST) | (mtime < -HIGHEST)
-        return too_far & (not self._settings.nanoseconds)
+    def _times(self, mtime: Int64) -> tuple[Int64, Bools]:
+        """-> mtimes in nanoseconds, and which of them int64 does not hold."""
+        unit = self._settings.mtime_unit
+        return nanoseconds(mtime, unit), ((mtime > HIGHEST) | (mtime < -HIGHEST)) & (unit > 1)
 
     # --- one ---
 
@@ -485,11 +484,11 @@ class Inodes:
             whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
             if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:
                 pointer = extent.pointer
-        mtime = np.array([inode.mtime])
-        kind = inode.ftype + (inode.attrs is not None) * SPECIAL + int(self._beyond(mtime)[0]) * ASK
+        times, beyond = self._times(np.array([inode.mtime]))
+        kind = inode.ftype + (inode.attrs is not None) * SPECIAL + int(beyond[0]) * ASK
         names = joined_of(np.array([len(name)]), np.frombuffer(name, np.uint8))
         table = FileTable.of(
-            names, np.array([pos]), inode.fileid, size, self._ns(mtime), pointer, kind
+            names, np.array([pos]), inode.fileid, size, times, pointer, kind
         )
         return Decoded(table, np.array([inode.attrs or (0, 0)]), None)
 

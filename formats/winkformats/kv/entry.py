@@ -274,10 +274,10 @@ class Layout:
         """Raise CorruptError unless the entry at data[at] is good."""
         if self.delflag and data[at] > 1:
             raise CorruptError("delflag", file=file, offset=pos, expected="0 or 1", found=data[at])
-        for field, length in ((self.key, span.key_len), (self.value, span.value_len)):
-            if length > field.limit:
+        for part, length in ((self.key, span.key_len), (self.value, span.value_len)):
+            if length > part.limit:
                 raise CorruptError(
-                    "length", file=file, offset=pos, expected=f"<= {field.limit}", found=length
+                    "length", file=file, offset=pos, expected=f"<= {part.limit}", found=length
                 )
         if self.checksum:
             body = data[at + self.delflag : span.end - 4]
