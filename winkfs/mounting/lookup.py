@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import xxhash
 
-from winkformats.arrays import Bools, Int64, column, rows_at
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
-from winkformats.kv.scan import lengths_at
+from winkformats.kv.scan import values_at
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
 from winkfs.container.ondisk.inode import (
@@ -335,7 +335,8 @@ class Lookup:
             self._region = memoryview(bytearray(high - low))
         data = self._region[: kv.storage.read_into(self._region[: high - low], low)]
         places = np.concatenate([pointers, positions])
-        good, at = self._usual_at(data, places, low, np.append(sizes, np.full_like(sizes, inode)))
+        every = np.append(sizes, np.full_like(sizes, inode))
+        good, at = values_at(data, places - low, kv.layout, places, every)
         n = len(sizes)
         starts, ends = at[:n].tolist(), (at[:n] + sizes).tolist()
         both = (good[:n] & good[n:]).tolist()
@@ -373,24 +374,6 @@ class Lookup:
         if right and not data[0] and int.from_bytes(data[at - 4 : at], "big") == size:
             return data[at:end]
         return None
-
-    def _usual_at(
-        self, data: memoryview, places: Int64, low: int, sizes: Int64
-    ) -> tuple[Bools, Int64]:
-        """`_usual` of many entries: of the file at these places, in `data`, which begins at `low`
-        -> bool[n]; where the values begin."""
-        layout, starts = self._store.kv.layout, places - low
-        good = (starts >= 0) & (starts <= len(data) - ROUND)  # nothing behind it is an entry
-        if not good.any():
-            return good, starts
-        starts = np.where(good, starts, 0)
-        at = starts + 7 + lengths_at(data, starts + 1, layout.key)
-        good &= at + sizes <= len(data) - 4
-        ends = np.where(good, at + sizes, len(data) - 4)
-        good &= lengths_at(data, np.where(good, at, 4) - 4, layout.value) == sizes
-        good &= np.frombuffer(data, np.uint8)[starts] == 0
-        sums = layout.sums_at(places, data, starts + 1, ends)
-        return good & (sums == column(rows_at(data, ends, 4), ">u4", 0)), at
 
     def value(self, pos: int, least: int, framed: bool, *, holder: int = 0) -> bytes:
         """The checked value of the entry at `pos`; what is in it, where it is a frame.

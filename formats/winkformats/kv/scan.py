@@ -229,6 +229,32 @@ def lengths_at(data: memoryview | bytes, at: Int64, field: Field) -> Int64:
     return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
 
 
+def values_at(
+    data: memoryview, at: Int64, layout: Layout, pos: Int64, sizes: Int64, *, verify: bool = True
+) -> tuple[Bools, Int64]:
+    """Which entries of the standard layout at offsets `at` of `data` are intact, not marked
+    deleted, and have values of these sizes; where in `data` their values begin.
+
+    at      int64[n]; outside of `data`: not there
+    pos     int64[n]: where in the file they are
+    verify  False: their checksums are not compared
+    """
+    last = len(data) - 4  # of a checksum
+    good = (at >= 0) & (at <= last - 7)
+    if not good.any():
+        return good, at
+    begin = np.where(good, at, 0)
+    value = begin + 7 + lengths_at(data, begin + 1, layout.key)
+    good &= value + sizes <= last
+    stop = np.where(good, value + sizes, last)
+    good &= lengths_at(data, np.where(good, value, 4) - 4, layout.value) == sizes
+    good &= np.frombuffer(data, np.uint8)[begin] == 0
+    if verify:
+        sums = layout.sums_at(pos, data, begin + 1, stop)
+        good &= sums == column(rows_at(data, stop, 4), ">u4", 0)
+    return good, value
+
+
 def _taken(field: Field, lengths: Int64) -> Int64:
     """Bytes that the strings of a field take behind their prefixes."""
     return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)

@@ -89,7 +89,7 @@ def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
         if piece.tombs:
             names = tombstones(opened.source.store, piece.tombs)[0]
         else:
-            names = [name for rows in opened.source.chunks() for name in rows.names()]
+            names = [name for rows in opened.source.chunks() for name in rows.names]
     for at in range(0, len(names), AT_ONCE):
         some = names[at : at + AT_ONCE]
         known = {

@@ -15,12 +15,12 @@ from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
 
-from winkformats.arrays import Bools, Int64, column, keep_heap, rows_at
+from winkformats.arrays import Bools, Int64, keep_heap
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
+from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.catalogquery import Query, rows_now, tables, values_between
 from winkfs.container.ondisk.chain import whole
@@ -131,19 +131,10 @@ class Contents:
     def _checked(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64, Bools]:
         """Read entries, ascending -> a buffer, where in it their values begin, which are good."""
         view, at = self._load(pointer, size)
-        # A key that is longer than the room left for it is none of ours.
-        key_len = column(rows_at(view, at, 3), ">u2", 1).astype(np.int64)
-        good = key_len <= SLACK - 11
-        value = at + 7 + np.where(good, key_len, 0)
-        stops = value + size
-        good &= column(rows_at(view, value - 4, 4), ">u4", 0) == size
-        good &= np.frombuffer(view, np.uint8)[at] == 0
-        good &= pointer - at + stops + self._layout.checksum <= self._end
-        if self._verify:
-            seeds = pointer.astype(np.uint64) + np.uint64(self._layout.contid)
-            bodies = map(view.__getitem__, map(slice, (at + 1).tolist(), stops.tolist()))
-            sums = np.fromiter(map(xxh3_64_intdigest, bodies, seeds.tolist()), np.uint64, len(at))
-            good &= sums.astype(np.uint32) == column(rows_at(view, stops, 4), ">u4", 0)
+        layout = self._layout
+        good, value = values_at(view, at, layout, pointer, size, verify=self._verify)
+        good &= value - at <= SLACK - 4  # a longer key has no room in `view`
+        good &= pointer - at + value + size + layout.checksum <= self._end
         return view, value, good
 
     def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
