@@ -3,9 +3,6 @@
 Live entries go to a new BASE.data beside the old one, every checksum looked at on the way; it is
 synced and takes the old one's name by one rename. Whatever comes in between, the old or the new one
 is there, whole. The new one has another CONTID: no derived file of the old one is believed again.
-
-Entries are moved in whole batches, or one by one where their order or layout is another; where
-contents are to be compressed, or no more, they are read and written anew.
 """
 
 from __future__ import annotations
@@ -15,52 +12,31 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from winkformats.arrays import Int64, UInt8, among
 from winkformats.disk.storage import Kind, Lock
-from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.hashing import xxh3_many
+from winkformats.errors import DerivedDamage
 from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
-from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
-from winkfs.container.draft import COMPRESSIBLE, Copier, Target
-from winkfs.container.frames import (
-    ENOUGH,
-    FEWEST,
-    SAMPLE,
-    SAMPLE_FILES,
-    entries_of,
-    trained,
-)
-from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
-from winkfs.container.ondisk.compressed import KEY as COMPRESSION
-from winkfs.container.ondisk.data import (
-    CHAINS,
-    INCHAIN,
-    UNNAMED,
-    Settings,
-    let_compress,
-)
-from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
-from winkfs.container.ondisk.typed import COLUMNS
+from winkfs.container.draft import COMPRESSIBLE
+from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE, SAMPLE_FILES, trained
+from winkfs.container.ondisk.compressed import PIECE, Compression, level_of, zstd
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
+from winkfs.container.ondisk.inode import CK_XXH3
 from winkfs.container.read import Content
-from winkfs.container.recovery import Rebuilt, known_sums
+from winkfs.container.recovery import Rebuilt
+from winkfs.container.rewrite import OddContainerError, Progress, Rewrite, kept_in, sound
 from winkfs.container.store import Store
-from winkfs.container.survey import chained, is_inode
-from winkfs.container.table import BY_INODE, POINTER, POS, FileTable
+from winkfs.container.survey import chained
+from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
 
-Progress = Callable[[int], None]
 ORDERS: Final = ("disk", "name")
 
 
@@ -103,10 +79,7 @@ def compact(
     store = Store(base_of(base), writable=not dry_run)
     try:
         _check(store, order)
-        compression = _compression(store, compress)
-        if dry_run and compression is None:
-            return _would_be(store, progress)
-        run = _Compaction(store, order, progress, compression)
+        run = _Compaction(store, order, progress, _compression(store, compress))
         return run.foreseen() if dry_run else run.run()
     finally:
         store.abandon()
@@ -125,59 +98,6 @@ def _check(store: Store, order: str) -> None:
         raise Refusal("is append-only: its order is that of the mtimes", store.base)
     if store.notes:
         raise Refusal(f"is damaged: {store.notes[0]}: repair it first", store.base)
-
-
-@contextlib.contextmanager
-def _sound(store: Store) -> Iterator[None]:
-    """Refuse to go on where something is damaged."""
-    try:
-        yield
-    except CorruptError as error:
-        raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
-
-
-def _kept(batch: Batch, live: Int64, compression: int) -> Int64:
-    """Indices of the entries of a batch that a compaction keeps.
-
-    live         inodes, ascending
-    compression  position of the entry that says what content is compressed with, 0: none
-    """
-    keep = batch.flags == 0
-    if compression:
-        old = entries_of(batch, COMPRESSION)
-        keep[old] &= batch.pos[old] == compression
-    inodes = np.flatnonzero(is_inode(batch))  # a delflag may be wrong
-    keep[inodes] = among(batch.pos[inodes], live)
-    return np.flatnonzero(keep)
-
-
-def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, Int64]]:
-    """Every batch with the indices of what is kept of it, each of them checked.
-
-    The dead are not: if one of their lengths is wrong, it leads past entries that are counted.
-    """
-    kv, live = store.kv, store.index.positions()
-    entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
-    with _sound(store):
-        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            kept = _kept(batch, live, compression)
-            batch.check(kept)
-            entries, files = entries + len(batch), files + int(is_inode(batch)[kept].sum())
-            yield batch, kept
-        known = known_sums(kv).get("ENTRIES", entries)
-        if (entries, files) != (known, len(live)):
-            what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
-            raise Refusal(f"is damaged, it {what}: repair it first", store.base)
-
-
-def _would_be(store: Store, progress: Progress | None) -> Compacted:
-    size = 0
-    for batch, kept in _kept_in(store, progress):
-        size += int((batch.end[kept] - batch.at[kept]).sum())
-        for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
-            inode = store.inode_at(pos)[1]
-            size += len(inode.encode(store.settings.form, store.settings.isz)) - inode.size
-    return Compacted(store.kv.end, _superblock(store)["SBSIZE"] + size, store.index.count)
 
 
 def _superblock(store: Store, compression: Compression | None = None) -> Superblock:
@@ -206,57 +126,6 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
     return block.note_writer() if "CONTID" in block else block
 
 
-class _Places:
-    """Where entries were, and where they are now, as runs that moved together."""
-
-    def __init__(self) -> None:
-        # Of each call of `add`: first old positions of the runs, their ends, new minus old.
-        self._parts: list[tuple[Int64, Int64, Int64]] = []
-        self._firsts: list[int] = []
-
-    def add(self, old: Int64, new: Int64, sizes: Int64) -> tuple[Int64, Int64]:
-        """Note entries behind those noted before, int64[n] each.
-
-        ->      indices of the first and of the last entry of each run that stays together
-        """
-        moved = new - old
-        first = np.flatnonzero(np.diff(moved, prepend=moved[0] - 1))
-        last = np.append(first[1:], len(old)) - 1
-        self._parts.append((old[first], old[last] + sizes[last], moved[first]))
-        self._firsts.append(int(old[0]))
-        return first, last
-
-    def of(self, old: Int64) -> Int64:
-        """New positions, int64[n]; -1 for what was not noted."""
-        new = np.full(len(old), -1, np.int64)
-        part = np.searchsorted(np.array(self._firsts, np.int64), old, "right") - 1
-        for k in np.unique(part[part >= 0]).tolist():
-            rows = np.flatnonzero(part == k)
-            starts, ends, moved = self._parts[k]
-            run = np.searchsorted(starts, old[rows], "right") - 1
-            new[rows] = np.where(old[rows] < ends[run], old[rows] + moved[run], -1)
-        return new
-
-
-class _OddContainerError(Exception):
-    """Its entries are not as our writers order them: they have to be moved one by one."""
-
-
-# --- contents anew ---
-
-
-class _Measure:
-    """A target of entries that keeps nothing but its size."""
-
-    def __init__(self, layout: Layout, start: int) -> None:
-        self._layout, self.end = layout, start
-
-    def append(self, key: bytes, value: bytes) -> int:
-        pos = self._layout.aligned(self.end)
-        self.end = pos + self._layout.size(len(key), len(value))
-        return pos
-
-
 def _compression(store: Store, compress: str | None) -> Compression | None:
     """What contents are to be compressed with; None: they stay as they are.
 
@@ -274,7 +143,7 @@ def _compression(store: Store, compress: str | None) -> Compression | None:
     zstd(store.base)
     if not level:
         return Compression(0)
-    with _sound(store):
+    with sound(store):
         samples = list(_samples(store))
     if len(samples) < FEWEST or sum(map(len, samples)) < ENOUGH:
         return Compression(level)  # files that are put later train a dictionary
@@ -297,7 +166,16 @@ def _samples(store: Store) -> Iterator[bytes]:
             yield data
 
 
-# --- the run ---
+class _Measure:
+    """A target of entries that keeps nothing but its size."""
+
+    def __init__(self, layout: Layout, start: int) -> None:
+        self._layout, self.end = layout, start
+
+    def append(self, key: bytes, value: bytes) -> int:
+        pos = self._layout.aligned(self.end)
+        self.end = pos + self._layout.size(len(key), len(value))
+        return pos
 
 
 class _Compaction:
@@ -315,69 +193,45 @@ class _Compaction:
     ) -> None:
         self._store, self._order, self._progress = store, order, progress
         self._compression = compression
-        self._live = store.index.positions()
-        self._places = _Places()
-        # of the live inodes, where they are moved one by one: where they are now, and the content
-        self._inodes = self._contents = np.empty(0, np.int64)
-        # inodes that build on others, ascending, and where they are now
-        self._chained: list[tuple[int, int]] = []
-        self._grown = 0  # bytes that all inodes together are larger
-        self._known = compression is None  # whether the old catalog says how the new inodes look
         self._lock: Lock | None = None
-        self._named = dict.fromkeys((COLUMNS, COMPRESS), 0)  # entries of the superblock, now
 
-    def _moved(self, old: Int64) -> Int64:
-        """New positions of inodes, int64[n]."""
-        if not len(self._inodes):
-            new = self._places.of(old)
-            if self._chained:
-                before, now = np.array(self._chained, np.int64).T
-                there = np.isin(old, before)
-                new[there] = now[np.searchsorted(before, old[there])]
-            return new
-        return self._inodes[np.searchsorted(self._live, old)]
-
-    def _moved_rows(self, rows: FileTable) -> FileTable:
-        """Rows of the catalog with what is in another place now."""
-        numbers = rows.numbers.copy()
-        plain = np.flatnonzero(numbers[:, POINTER] > 0)
-        if len(self._inodes):
-            contents = self._contents[np.searchsorted(self._live, rows.pos[plain])]
-        else:
-            contents = self._places.of(numbers[plain, POINTER])
-        numbers[plain, POINTER], numbers[:, POS] = contents, self._moved(rows.pos)
-        return rows.with_numbers(numbers)
+    def foreseen(self) -> Compacted:
+        """What `run` would do."""
+        store, compression = self._store, self._compression
+        block, form = _superblock(store, compression), store.settings.form
+        size = block["SBSIZE"]
+        if compression is not None:
+            target = _Measure(store.kv.layout, size)
+            settings = Settings.of(block, store.base)
+            Rewrite(store, target, settings, self._progress).anew(self._in_order(), compression)
+            return Compacted(store.kv.end, target.end, store.index.count)
+        for batch, kept in kept_in(store, self._progress):
+            size += int((batch.end[kept] - batch.at[kept]).sum())
+            for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
+                inode = store.inode_at(pos)[1]
+                size += len(inode.encode(form, store.settings.isz)) - inode.size
+        return Compacted(store.kv.end, size, store.index.count)
 
     def run(self) -> Compacted:
-        store, before = self._store, self._store.kv.end
+        store, before, files = self._store, self._store.kv.end, self._store.index.count
         quick = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-        moves: list[Callable[[KVSeq], None]] = [self._move_one_by_one]
-        if self._compression is not None:
-            moves = [self._write_anew]
-        elif quick and self._order == "disk":
-            moves.insert(0, self._move_batches)
         try:
-            for move in moves:
-                with contextlib.suppress(_OddContainerError):
-                    new = self._replace(move)
-                    break
-            derived = _Derived.of(store, new, self._moved, self._moved_rows, known=self._known)
+            try:
+                kv, moved = self._replace(batches=quick and self._order == "disk")
+            except OddContainerError:
+                kv, moved = self._replace(batches=False)
+            derived = _derived(store, kv, moved)
         finally:
             if self._lock is not None:
                 self._lock.release()
         store.abandon()
-        derived.write(store.base)
-        return Compacted(before, new.end, len(self._live))
+        _write_derived(store.base, moved, *derived)
+        return Compacted(before, kv.end, files)
 
-    def foreseen(self) -> Compacted:
-        """What `run` would do where contents are written anew."""
-        target = _Measure(self._store.kv.layout, _superblock(self._store)["SBSIZE"])
-        self._write_anew(target)
-        return Compacted(self._store.kv.end, target.end, len(self._live))
-
-    def _replace(self, move: Callable[[KVSeq], None]) -> KVSeq:
-        """Make the new file with `move`, and give it the name."""
-        store, block = self._store, _superblock(self._store, self._compression)
+    def _replace(self, *, batches: bool) -> tuple[KVSeq, Rewrite]:
+        """Make the new file, and give it the name."""
+        store, compression = self._store, self._compression
+        block = _superblock(store, compression)
 
         def unsure() -> None:
             # After a power cut either the name is good or the old file is back, so it need not be
@@ -392,239 +246,87 @@ class _Compaction:
             if self._lock is None:
                 raise Locked("somebody has the new file open", store.base)
             kv = KVSeq(storage, block, writable=True)
+            moved = Rewrite(store, kv, Settings.of(block, store.base), self._progress)
             try:
-                self._grown = 0
-                move(kv)
-                store.itotsz += self._grown
-                sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
-                sums |= self._named
+                if compression is not None:
+                    moved.anew(self._in_order(), compression)
+                elif batches:
+                    moved.batches(kv)
+                else:
+                    moved.files(self._in_order())
+                itotsz = store.itotsz + moved.grown
+                sums = {"ITOTSZ": itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
+                sums |= moved.named
                 known = {name: value for name, value in sums.items() if name in block}
                 kv.sync(known, now=block.get("SYNCTIME"))
             finally:
                 kv.release()
         storage.close()
-        return kv
-
-    # --- whole batches ---
-
-    def _move_batches(self, kv: KVSeq) -> None:
-        for batch, chosen in _kept_in(self._store, self._progress):
-            if not len(chosen):
-                continue
-            if not batch.whole:
-                if is_inode(batch).any():
-                    raise _OddContainerError
-                self._places.add(batch.pos, np.array([kv.end]), batch.end - batch.at)
-                entry = batch.entry(0)
-                kv.append(entry.key, entry.value)
-                continue
-            others = chained(batch)[chosen]
-            self._chained += [(pos, 0) for pos in batch.pos[chosen[others]].tolist()]
-            if not others.all():
-                chosen = chosen[~others]
-                kv.append_encoded([self._encoded(batch, chosen, kv)], len(chosen))
-        self._chained = [(pos, self._move_chained(kv, pos)) for pos, _ in self._chained]
-        for name in self._named:
-            old = self._store.kv.superblock.get(name, 0)
-            self._named[name] = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
-
-    def _move_chained(self, kv: KVSeq, pos: int) -> int:
-        """Append an inode with all of its extents, whose entries have been moved -> where it is."""
-        key, inode, _ = self._store.inode_at(pos)
-        pointers = np.array(inode.pointers, np.int64)
-        places = self._places.of(pointers)
-        if (places < 0).any():
-            raise _OddContainerError
-        new = dict(zip(pointers.tolist(), places.tolist(), strict=True))
-        return kv.append(key, self._pointing(inode, new))
-
-    def _pointing(self, inode: Inode, new: Mapping[int, int]) -> bytes:
-        """The value of an inode whose entries are in other places."""
-        extents = [Extent(new.get(e.pointer, 0), e.skip, e.size) for e in inode.extents]
-        attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
-        moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
-        value = moved.encode(self._store.settings.form, inode.size)
-        self._known &= len(extents) > 1 or not inode.links
-        self._grown += len(value) - inode.size
-        return value
-
-    def _encoded(self, batch: Batch, chosen: Int64, kv: KVSeq) -> bytearray:
-        """The chosen entries as they stand from the end of the new file on."""
-        sizes = batch.end[chosen] - batch.at[chosen]
-        offsets = np.cumsum(sizes) - sizes
-        old, new = batch.pos[chosen], kv.end + offsets
-        first, last = self._places.add(old, new, sizes)
-        begins, stops = batch.at[chosen[first]].tolist(), batch.end[chosen[last]].tolist()
-        data = batch.data
-        out = bytearray().join([data[a:b] for a, b in zip(begins, stops, strict=True)])
-        inner = is_inode(batch)[chosen]
-        if inner.any():
-            self._point(out, batch, chosen[inner], offsets[inner])
-        with memoryview(out) as view:
-            pairs = zip((offsets + 1).tolist(), (offsets + sizes - 4).tolist(), strict=True)
-            sums = kv.layout.sums(new, (view[a:b] for a, b in pairs))
-            raw = np.frombuffer(out, np.uint8)
-            raw[(offsets + sizes - 4)[:, None] + np.arange(4)] = _bytes(sums, ">u4")
-            del raw
-        return out
-
-    def _point(self, out: bytearray, batch: Batch, chosen: Int64, offsets: Int64) -> None:
-        """Let inodes point to where their entries are now, and sum them anew.
-
-        chosen    their indices in the batch; offsets: of the entries in `out`
-        """
-        form = self._store.settings.form
-        raw = np.frombuffer(out, np.uint8)
-        values = offsets + batch.value[chosen] - batch.at[chosen]
-        counts = batch.words(batch.value[chosen] + 48, 1, ">i8")[:, 0].astype(np.int64)
-        ends = values + HEAD.size + counts * form.pair
-        where = np.repeat(values + HEAD.size, counts)
-        where += (np.arange(len(where)) - np.repeat(np.cumsum(counts) - counts, counts)) * form.pair
-        pointers = raw[where[:, None] + np.arange(8)].view(">i8")[:, 0].astype(np.int64)
-        there = pointers != 0  # a hole points nowhere
-        pointers[there] = self._places.of(pointers[there])
-        if (pointers < 0).any():
-            raise _OddContainerError
-        raw[where[:, None] + np.arange(8)] = _bytes(pointers, ">i8")
-        with memoryview(out) as view:
-            bodies = (view[a:b] for a, b in zip((values + 8).tolist(), ends.tolist(), strict=True))
-            sums = xxh3_many(bodies)
-        raw[values[:, None] + np.arange(8)] = _bytes(sums, ">u8")
-
-    # --- one by one ---
-
-    def _move_one_by_one(self, kv: KVSeq) -> None:
-        """Any layout, any order: entry by entry."""
-        store = self._store
-        self._move_others(kv, self._progress)
-        self._inodes, self._contents = np.zeros((2, len(self._live)), np.int64)
-        for pos in self._in_order():
-            key, inode, _ = store.inode_at(pos)
-            new = {old: _append(store, kv, old) for old in inode.pointers}
-            extents, value = inode.extents, self._pointing(inode, new)
-            at = int(np.searchsorted(self._live, pos))
-            self._inodes[at] = kv.append(key, value)
-            self._contents[at] = new.get(extents[0].pointer, 0) if len(extents) == 1 else BY_INODE
-
-    def _write_anew(self, target: Target) -> None:
-        """Any order: file by file, with contents in other entries."""
-        store, compression, done, said = self._store, self._compression, 0, 0
-        assert compression is not None
-        form = Settings.of(_superblock(store, compression), store.base)
-        copier = Copier(form, compression, Content(store).read, store.entry_at, store.base)
-        with _sound(store):
-            if compression.level:
-                self._named[COMPRESS] = target.append(COMPRESSION, compression.encode())
-            self._move_others(target, None)
-            places: list[tuple[int, int]] = []
-            files = ((pos, *store.inode_at(pos)[:2]) for pos in self._in_order())
-            for old, inode, pos, more in copier.copy(files, target):
-                places.append((old, pos))
-                self._grown, done = self._grown + more, done + inode.lsize
-                if self._progress and done <= store.dtotsz:
-                    reached = store.kv.end * done // max(store.dtotsz, 1)
-                    self._progress(reached - said)
-                    said = reached
-        self._inodes = np.array(sorted(places), np.int64).reshape(-1, 2)[:, 1]
-
-    def _move_others(self, target: Target, progress: Progress | None) -> None:
-        """Entries that are neither inodes nor parts of files."""
-        for batch, chosen in _kept_in(self._store, progress):
-            for i in chosen[~is_inode(batch)[chosen]].tolist():
-                entry = batch.entry(i)
-                if _is_part(entry.key) or (entry.key == COMPRESSION and self._compression):
-                    continue
-                at = target.append(entry.key, entry.value)
-                for name in self._named:
-                    if batch.pos[i] == self._store.kv.superblock.get(name):
-                        self._named[name] = at
+        return kv, moved
 
     def _in_order(self) -> Iterator[int]:
-        positions = self._live.tolist()
+        """Positions of the live inodes."""
+        positions = self._store.index.positions().tolist()
         if self._order == "name":
             keys = {pos: name_of(self._store.key_at(pos)) for pos in positions}
             positions.sort(key=keys.__getitem__)
         return iter(positions)
 
 
-@dataclass
-class _Derived:
-    """What the derived files of the new container hold.
+# --- derived files ---
 
-    found      None: it has to be read
-    catalog    of the old container, open; None: there was none
-    moved      its rows -> those of the new one
-    packed     what `pack --update` goes by
-    stale      the old catalog says other things of the new files
+
+def _derived(
+    store: Store, kv: KVSeq, moved: Rewrite
+) -> tuple[Rebuilt | None, dict[str, int], Catalog | None]:
+    """What those of the new container are made of, while the old one is open.
+
+    ->  what a rebuild would find, None: it has to be read; what `pack --update` goes by; the old
+        catalog, None: it says other things of the new files, or there was none
     """
-
-    found: Rebuilt | None
-    catalog: Catalog | None
-    moved: Callable[[FileTable], FileTable]
-    packed: dict[str, int]
-    stale: bool
-
-    @classmethod
-    def of(
-        cls,
-        store: Store,
-        kv: KVSeq,
-        moved: Callable[[Int64], Int64],
-        moved_rows: Callable[[FileTable], FileTable],
-        *,
-        known: bool,
-    ) -> Self:
-        """Before the old container is closed."""
-        found = None
-        if not store.settings.ao and store.settings.cellsz <= 2:
-            rows, _ = store.index.merged()
-            found = Rebuilt(
-                Rows(rows.s, rows.bits, moved(rows.pos)), None, store.nextfid, end=kv.end,
-                entries=kv.entries, aentries=kv.aentries, itotsz=store.itotsz, dtotsz=store.dtotsz,
-            )  # fmt: skip
-        packed = store.idx.packed
-        if packed and packed["PACKEND"] == store.kv.end:
-            packed = packed | {"PACKEND": kv.end}
-        else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
-            packed = {}
-        catalog = open_catalog(store, exactly=True) if known else None
-        return cls(found, catalog, moved_rows, packed, not known)
-
-    def write(self, base: str) -> None:
-        """Write them. What cannot be written now is made when it is needed."""
-        with contextlib.suppress(Locked):  # another writer was faster, and makes them
-            store = Store(base, writable=True, load=self.found is None)
-            try:
-                if self.found is not None:
-                    store.idx.packed = self.packed
-                    store.take(self.found)
-                if self.catalog is not None:
-                    self._write_catalog(store, self.catalog)
-                elif self.stale:
-                    store.catalog.save()
-                store.close()
-            except BaseException:
-                store.abandon()
-                raise
-
-    def _write_catalog(self, store: Store, old: Catalog) -> None:
-        """The rows of the old one, with new places. One that is damaged is left out, and made anew
-        when it is needed."""
-        with old, contextlib.suppress(DerivedDamage):
-            write_whole(store, map(self.moved, old.rows(list(store.schema)))).close()
+    found = None
+    if not store.settings.ao and store.settings.cellsz <= 2:
+        rows, _ = store.index.merged()
+        found = Rebuilt(
+            Rows(rows.s, rows.bits, moved.places.of(rows.pos)), None, store.nextfid, end=kv.end,
+            entries=kv.entries, aentries=kv.aentries, itotsz=store.itotsz + moved.grown,
+            dtotsz=store.dtotsz,
+        )  # fmt: skip
+    packed = store.idx.packed
+    # Files behind PACKEND are others than those that were packed: they lie anywhere now.
+    known = packed and packed["PACKEND"] == store.kv.end
+    packed = packed | {"PACKEND": kv.end} if known else {}
+    return found, packed, open_catalog(store, exactly=True) if moved.known else None
 
 
-def _append(store: Store, target: Target, old: int) -> int:
-    entry = store.entry_at(old)
-    return target.append(entry.key, entry.value)
+def _write_derived(
+    base: str,
+    moved: Rewrite,
+    found: Rebuilt | None,
+    packed: dict[str, int],
+    catalog: Catalog | None,
+) -> None:
+    """Write them. What cannot be written now is made when it is needed."""
 
+    def placed(rows: FileTable) -> FileTable:
+        numbers = rows.numbers.copy()
+        plain = numbers[:, POINTER] > 0
+        numbers[plain, POINTER] = moved.places.of(numbers[plain, POINTER])
+        numbers[:, POS] = moved.places.of(rows.pos)
+        return rows.with_numbers(numbers)
 
-def _bytes(numbers: npt.NDArray[np.generic], dtype: str) -> UInt8:
-    """-> uint8[n, width]."""
-    width = np.dtype(dtype).itemsize
-    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(-1, width)
-
-
-def _is_part(key: bytes) -> bool:
-    """Whether a key is that of content or attributes of some file."""
-    return key.rpartition(b"/")[2][:1] in (b"D", b"A")
+    with catalog or contextlib.nullcontext(), contextlib.suppress(Locked):  # another was faster
+        store = Store(base, writable=True, load=found is None)
+        try:
+            if found is not None:
+                store.idx.packed = packed
+                store.take(found)
+            if catalog is not None:
+                with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed
+                    write_whole(store, map(placed, catalog.rows(list(store.schema)))).close()
+            elif not moved.known:
+                store.catalog.save()
+            store.close()
+        except BaseException:
+            store.abandon()
+            raise

@@ -2,27 +2,22 @@
 
 Content that was appended and is not yet an entry waits in `tail`, so that many small appends become
 one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that was synced is touched.
-
-`Copier` writes whole files of one container to another: with their contents in frames, or plain.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import Compressor
 from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
 from winkfs.container.ondisk.compressed import PIECE as FRAMED
-from winkfs.container.ondisk.compressed import Compression
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
@@ -412,118 +407,3 @@ def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
         draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
     elif draft.attrs != attrs:
         draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None
-
-
-# --- files of another container ---
-
-
-class Target(Protocol):
-    """Where entries are appended: `end` is that of the file, bytes."""
-
-    end: int
-
-    def append(self, key: bytes, value: bytes) -> int:
-        """-> position of the entry."""
-
-
-@dataclass(slots=True)
-class _Copy:
-    """A file while it is copied: where its inode is, and the extents so far."""
-
-    old: int
-    key: bytes
-    inode: Inode
-    extents: list[Extent] = field(default_factory=list)
-
-
-class Copier:
-    """Copies files with their content in other entries: in frames, or plain; of holes, attributes
-    and numbers nothing changes."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        compression: Compression,
-        read: Callable[[Sequence[Extent], int, int], bytes],
-        entry_at: Callable[[int], KVEntry],
-        file: str,
-    ) -> None:
-        """settings     of the container that they are copied to
-        compression  level 0: what is written is plain
-        read         (extents, start, stop) -> content of a file
-        entry_at     gives the entries with attributes
-        raises       Refusal that names `file`, where zstandard is not installed; CorruptError
-        """
-        self._settings, self._read, self._entry_at = settings, read, entry_at
-        self._compressor = Compressor(compression, file) if compression.level else None
-        self._longest = CHUNK if self._compressor is None else FRAMED
-
-    def copy(
-        self, files: Iterable[tuple[int, bytes, Inode]], target: Target
-    ) -> Iterator[tuple[int, Inode, int, int]]:
-        """Append files -> position of the old inode, that, position of the new one, and how many
-        bytes it has more; of some MiB of files at a time.
-
-        files   position of the inode, its key, the inode with all its extents
-        raises  CorruptError; OSError
-        """
-        waiting: list[tuple[_Copy, bytes | int | None]] = []  # content, a hole, or the end
-        size = 0
-        for file in files:
-            copy = _Copy(*file)
-            for piece in self._pieces(copy.inode):
-                waiting.append((copy, piece))
-                size += len(piece) if isinstance(piece, bytes) else 0
-                if size >= BATCH:
-                    yield from self._written(waiting, target)
-                    waiting, size = [], 0
-            waiting.append((copy, None))
-        yield from self._written(waiting, target)
-
-    def _pieces(self, inode: Inode) -> Iterator[bytes | int]:
-        """The content of a file: bytes, as many as an entry is to have, and sizes of holes."""
-        extents, at = cut(inode.extents, 0, inode.lsize), 0
-        for hole, run in groupby(extents, lambda extent: extent.pointer == 0):
-            end = at + sum(extent.size for extent in run)
-            if hole:
-                yield end - at
-            else:
-                for start in range(at, end, self._longest):
-                    yield self._read(extents, start, min(start + self._longest, end))
-            at = end
-
-    def _written(
-        self, waiting: list[tuple[_Copy, bytes | int | None]], target: Target
-    ) -> Iterator[tuple[int, Inode, int, int]]:
-        frames = self._frames(waiting)
-        for number, (copy, piece) in enumerate(waiting):
-            if piece is None:
-                yield copy.old, copy.inode, *self._end(copy, target)
-            elif isinstance(piece, int):
-                copy.extents.append(Extent(0, 0, piece))
-            else:
-                frame = frames.get(number)
-                key = data_key(copy.inode.fileid, target.end if copy.extents else 0)
-                pos = target.append(key, piece if frame is None else frame)
-                copy.extents.append(Extent(pos, 0 if frame is None else FRAME, len(piece)))
-
-    def _frames(self, waiting: list[tuple[_Copy, bytes | int | None]]) -> dict[int, bytes | None]:
-        """Number of a piece -> its frame; None, or none: it stays plain."""
-        if self._compressor is None:
-            return {}
-        chosen = {
-            number: piece
-            for number, (copy, piece) in enumerate(waiting)
-            if isinstance(piece, bytes) and copy.inode.ftype in COMPRESSIBLE
-        }
-        return dict(zip(chosen, self._compressor.many(list(chosen.values())), strict=True))
-
-    def _end(self, copy: _Copy, target: Target) -> tuple[int, int]:
-        """Append attributes and inode -> its position, and how many bytes it has more."""
-        old, attrs = copy.inode, copy.inode.attrs
-        if attrs:
-            entry = self._entry_at(attrs[0])
-            attrs = target.append(entry.key, entry.value), attrs[1]
-        new = Inode(old.fileid, old.lsize, old.ftype, old.mtime, copy.extents, attrs)
-        value = new.encode(self._settings.form, self._settings.isz)
-        return target.append(copy.key, value), len(value) - old.size

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -119,7 +119,7 @@ class Changes:
             raise NotAllowed(what, store.base)
         said = store.frames.compression
         if said.level != level:
-            self._compress(replace(said, level=level))
+            self.compress(replace(said, level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Try whether a dictionary for content like some samples pays, and use it if it does.
@@ -127,14 +127,15 @@ class Changes:
         total   bytes of content that there are, about
         """
         level = self._store.frames.compression.level
-        self._compress(trained(samples, level, total, self._store.base))
+        self.compress(trained(samples, level, total, self._store.base))
 
     @property
     def may_learn(self) -> bool:
         """Whether nobody has tried a dictionary yet."""
         return self.compressor is not None and not self._store.frames.compression.tried
 
-    def _compress(self, compression: Compression) -> None:
+    def compress(self, compression: Compression) -> None:
+        """Compress new content so."""
         zstd(self._store.base)
         self._store.compress(compression)
         self.use_compression()
@@ -316,9 +317,25 @@ class Changes:
         fileid: int | None = None,
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes."""
+
+        def fill(draft: Draft, writer: DraftWriter) -> None:
+            self._take_stream(draft, source)
+
+        return self.put_made(key, fill, ns, ftype, attrs, fileid)
+
+    def put_made(
+        self,
+        key: bytes,
+        fill: Callable[[Draft, DraftWriter], None],
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+        fileid: int | None = None,
+    ) -> int:
+        """Create or replace a file with what `fill` gives a new draft -> bytes."""
         draft = self._begin(key, ns, ftype, attrs, fileid)
         try:
-            self._take_stream(draft, source)
+            fill(draft, self._writer)
         except Exception:  # not of a signal, which may come after the inode
             self.files.doom_entries(draft.owned)
             raise
