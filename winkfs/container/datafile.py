@@ -298,11 +298,13 @@ class DataFile:
         except CorruptError:
             return False
 
-    def inode_left(self, pos: int) -> Inode:
+    def inode_left(
+        self, pos: int, problem: Callable[[CorruptError], None] = lambda _: None
+    ) -> Inode:
         """An inode with the extents that are known: see `whole`. CorruptError if it is damaged."""
         form, file = self.settings.form, self.kv.storage.name
         stored = Inode.decode(self.entry_at(pos).value, form, file=file, offset=pos)
-        return whole(stored, pos, self.entry_at, form, file, lambda _: None)
+        return whole(stored, pos, self.entry_at, form, file, problem)
 
     def keep_inode(self, pos: int, key: bytes, inode: Inode) -> None:
         """Note what `inode_at` would find."""

@@ -41,6 +41,7 @@ from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
+from winkfs.container.store import Store
 from winkfs.container.survey import InodeRows, chained, inode_rows
 from winkfs.container.verify import verify
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
@@ -315,19 +316,17 @@ class _Repair:
                     size = min(PIECE, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
             with self._served() as source:
-                for key in self._lost.values():
-                    name = name_of(key)
-                    kept.put(b"files/" + name, left_of(source, name)[0])
-                    self._keep_frames(source, name, kept)
+                store = source.engine.store
+                for pos, key in self._lost.items():
+                    inode, name = store.inode_left(pos), name_of(key)
+                    kept.put(b"files/" + name, left_of(store, inode)[0])
+                    self._keep_frames(store, inode, name, kept)
                 self._keep_replaced(source, kept)
 
-    def _keep_frames(self, source: Container, name: bytes, kept: Container) -> None:
+    def _keep_frames(self, store: Store, inode: Inode, name: bytes, kept: Container) -> None:
         """The intact frames of a file whose dictionary may be lost: who has it still can read."""
-        if not self._changed:
-            return
-        store, frames = source.engine.store, []
-        inode = store.inode_left(store.index.lookup(source.engine.key(name)))
-        for pointer in _frames_of(inode):
+        frames = []
+        for pointer in _frames_of(inode) if self._changed else ():
             with contextlib.suppress(CorruptError):
                 frames.append(store.entry_at(pointer).value)
         if frames:

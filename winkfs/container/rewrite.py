@@ -11,7 +11,7 @@ import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -76,6 +76,7 @@ class Places:
         self._runs: list[tuple[Int64, Int64, Int64]] = []
         self._firsts: list[int] = []
         self._single = array("q")  # old and new position by turns
+        self._sorted: Int64 | None = None  # the same by old position, int64[2, n]
 
     def add(self, old: Int64, new: Int64, sizes: Int64) -> tuple[Int64, Int64]:
         """Note entries behind those noted before, int64[n] each.
@@ -92,6 +93,7 @@ class Places:
     def note(self, places: Iterable[tuple[int, int]]) -> None:
         """Note entries one by one, in any order: (old, new) position each."""
         self._single.extend(chain.from_iterable(places))
+        self._sorted = None
 
     def of(self, old: Int64) -> Int64:
         """New positions, int64[n]; -1 for what was not noted."""
@@ -103,8 +105,10 @@ class Places:
             run = np.searchsorted(starts, old[rows], "right") - 1
             new[rows] = np.where(old[rows] < ends[run], old[rows] + moved[run], -1)
         if self._single:
-            single = np.array(self._single).reshape(-1, 2)
-            before, now = single[np.argsort(single[:, 0])].T
+            if self._sorted is None:
+                single = np.array(self._single).reshape(-1, 2)
+                self._sorted = single[np.argsort(single[:, 0])].T.copy()
+            before, now = self._sorted
             at = np.minimum(np.searchsorted(before, old), len(before) - 1)
             new = np.where(before[at] == old, now[at], new)
         return new
@@ -446,21 +450,26 @@ class FileCopier:
     def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
         """Append the entries of the content of a file, checked -> its extents."""
         source, kv, new = self._source, self._target.store.kv, {0: 0}
+        kept: dict[tuple[int, bool], bytes] = {}  # the last one, which may have many extents
 
-        @lru_cache(1)  # one entry may have many extents
-        def value_at(pointer: int, framed: bool) -> bytes:
-            entry = source.entry_at(pointer)
-            check_lives(entry, pos, source.kv.storage.read, self._file)
-            if pointer not in new:
-                number = kv.end if draft.owns else 0
-                new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
-                draft.added.add(new[pointer])
-            return source.frames.content(entry.value, pointer) if framed else entry.value
+        def value_at(pointer: int, least: int, framed: bool) -> bytes:
+            if (pointer, framed) not in kept:
+                entry = source.entry_at(pointer)
+                check_lives(entry, pos, source.kv.storage.read, self._file)
+                kept.clear()
+                kept[pointer, framed] = (
+                    source.frames.content(entry.value, pointer) if framed else entry.value
+                )
+                if pointer not in new:
+                    number = kv.end if draft.owns else 0
+                    new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
+                    draft.added.add(new[pointer])
+            return kept[pointer, framed]
 
         extents = cut(inode.extents, 0, inode.lsize)
         for extent in extents:
             if extent.pointer:
-                assemble([extent], lambda at, least, framed: value_at(at, framed), self._file)
+                assemble([extent], value_at, self._file)
         return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]
 
 

@@ -10,12 +10,13 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from winkformats.arrays import among
 from winkformats.disk.paths import locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
 from winkformats.disk.storage import Info, Kind, Storage
@@ -25,20 +26,20 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, read_superblock
 from winkfs.container.building import building
 from winkfs.container.container import Container
-from winkfs.container.entry import Entry
-from winkfs.container.ondisk.compressed import word_of
-from winkfs.container.ondisk.data import CHAINS, INCHAIN, Settings, new_superblock
-from winkfs.container.ondisk.inode import FRAME, Inode, cut
+from winkfs.container.ondisk.compressed import LEVEL, Compression, word_of
+from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_superblock
+from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
+from winkfs.container.rewrite import FileCopier
+from winkfs.container.store import Store
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
-from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
+from winkfs.names import DERIVED, INODE, base_of, name_of, to_str
 
 LOST: Final = "lost+found"
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST: Final = 4096  # bytes of a key that is searched for
 MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
-LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
 SAMPLE: Final = 1000  # entries by which a guess is judged
 NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
 SANE_NUMBERS: Final[dict[str, Sequence[int]]] = {
@@ -85,16 +86,23 @@ def salvage(
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
     with served(path, head) as source:
-        if not source.engine.store.kv.layout.checksum:
-            _find_inodes(source)
+        store = source.engine.store
+        # Of inodes that only a search finds two may have one FILEID.
+        searched = not store.kv.layout.checksum and _find_inodes(store)
         target = base_of(out)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
-        settings["compress"] = word_of(source.engine.store.frames.level) or None
+        compression = _compression(store)
+        if compression is not None:
+            settings["compress"] = word_of(compression.level or LEVEL)
         with building(target, ao=source.ao, **settings) as made:
+            if compression is not None:
+                made.engine.run(made.engine.changes.compress, compression)
             found.problems += source.notes
-            _copy(source, made, found, progress)
+            keep_ids = not searched and store.nextfid < SANE
+            run = _Salvage(source, made, found, keep_ids=keep_ids)
+            run.files(progress)
             if not source.ao:
-                _copy_orphans(source, made, found)
+                run.orphans()
     return found
 
 
@@ -284,50 +292,96 @@ class _OneFile(PosixDirectory):
 # --- copying ---
 
 
-def _copy(
-    source: Container, made: Container, found: Salvaged, progress: Callable[[int], None] | None
-) -> None:
-    """All files whose inode is good."""
-    for entry in source.scan(problem=lambda error: found.problems.append(str(error))):
-        try:
-            _put(source, made, entry)
-            found.files += 1
-        except CorruptError as error:
-            found.problems.append(f"{entry.name}: {error}")
-            _copy_part(source, made, entry, found)
-        if progress:
-            progress(entry.size)
-
-
-def _put(
-    source: Container, made: Container, entry: Entry, content: bytes | None = None, below: str = ""
-) -> None:
-    """Put a file as it is, or with another content."""
-    name = to_bytes(below + entry.name)
-    mode = None if source.classic else entry.mode
-    kept: dict[str, Any] = {"ftype": entry.ftype, "mtime_ns": entry.mtime_ns, "mode": mode}
-    kept |= {} if source.classic else {"uid": entry.uid, "gid": entry.gid}
+def _compression(store: Store) -> Compression | None:
+    """What content is compressed with; None: not at all, or nothing says it any more."""
     with contextlib.suppress(CorruptError):
-        kept["xattrs"] = source.getxattrs(entry.name)
-    if content is None and entry.size > LARGE:
-        with source.open_file(entry.name) as stream:
-            made.put_file(name, stream, **kept)
-    else:
-        made.put_rows([Row(name, entry.read() if content is None else content, **kept)])
+        return store.frames.compression if store.settings.compressed else None
+    return None
 
 
-def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged) -> None:
-    """What is left of a file, below lost+found."""
-    content, left = left_of(source, entry.name)
-    if left and not source.ao:
-        _put(source, made, entry, content, f"{LOST}/")
-        found.partial += 1
+class _Salvage:
+    """One run: what of `source` is intact goes to `made`."""
+
+    def __init__(
+        self, source: Container, made: Container, found: Salvaged, *, keep_ids: bool
+    ) -> None:
+        self._source, self._made, self._found = source, made, found
+        self._store = source.engine.store
+        self._copier = FileCopier(self._store, made.engine, keep_ids=keep_ids)
+        self._owned: set[int] = set()  # entries that files name
+
+    def files(self, progress: Callable[[int], None] | None) -> None:
+        """All files whose inode is good, or what is left of them."""
+        for pos in self._store.index.positions().tolist():
+            damage: list[CorruptError] = []
+            key = self._store.key_at(pos)
+            name = to_str(name_of(key))
+            try:
+                inode = self._store.inode_left(pos, damage.append)
+            except CorruptError as error:
+                self._found.problems.append(str(error))
+                continue
+            self._owned.update(inode.pointers)
+            attrs = self._attrs(inode, name)
+            try:
+                if damage:
+                    raise damage[0]
+                self._copier.copy(pos, inode, attrs, key)
+                self._found.files += 1
+            except CorruptError as error:
+                self._found.problems.append(f"{name}: {error}")
+                self._put_part(inode, attrs, name)
+            if progress:
+                progress(inode.lsize)
+
+    def _attrs(self, inode: Inode, name: str) -> Attrs | None:
+        """The attributes of a file, None where they are damaged: it gets the default ones."""
+        store = self._store
+        try:
+            attrs = self._source.engine.content.attrs(inode)
+        except CorruptError as error:
+            self._found.problems.append(f"{name}: {error}")
+            return None
+        shown = replace(attrs, xattrs=store.shown.shown(attrs.xattrs)) if attrs.xattrs else attrs
+        return None if store.settings.classic else shown
+
+    def _put_part(self, inode: Inode, attrs: Attrs | None, name: str) -> None:
+        """Put what is left of a file below lost+found."""
+        content, left = left_of(self._store, inode)
+        if left and not self._source.ao:
+            ns, kept = self._store.settings.ns_of(inode.mtime), tuple[Any, ...]()
+            if attrs is not None:
+                kept = attrs.mode, attrs.uid, attrs.gid, attrs.xattrs
+            self._made.put_rows([Row(f"{LOST}/{name}", content, ns, inode.ftype, *kept)])
+            self._found.partial += 1
+
+    def orphans(self) -> None:
+        """Content that no inode names and nobody has deleted."""
+        kv, compressed = self._store.kv, self._store.settings.compressed
+        owned = np.array(sorted(self._owned), np.int64)
+        with contextlib.suppress(FormatError):  # no checksums: up to where the chain breaks
+            for batch in scan_intact(
+                kv.storage, kv.layout, kv.start, kv.end, problem=lambda _: None
+            ):
+                others = np.flatnonzero((batch.flags == 0) & ~among(batch.pos, owned))
+                for entry in map(batch.entry, others.tolist()):
+                    owner, _, part = entry.key.rpartition(b"/")
+                    if part[:1] != b"D" or not entry.value:
+                        continue
+                    value = entry.value
+                    if compressed and value.startswith(MAGIC):
+                        with contextlib.suppress(CorruptError):  # else a document begins so
+                            value = self._store.frames.content(value, entry.pos)
+                    self._made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", value)
+                    self._found.orphans += 1
 
 
-def left_of(source: Container, name: Name) -> tuple[bytes, int]:
-    """-> the content of a file with zeros in the place of what is damaged, bytes that are not."""
-    store, pieces, left = source.engine.store, [], 0
-    inode = store.inode_left(store.index.lookup(source.engine.key(name)))
+def left_of(store: Store, inode: Inode) -> tuple[bytes, int]:
+    """-> the content of a file with zeros in the place of what is damaged, bytes that are not.
+
+    inode   with the extents that are known
+    """
+    pieces, left = [], 0
     for extent in cut(inode.extents, 0, inode.lsize):
         piece = b""
         if extent.pointer > 0:
@@ -339,38 +393,18 @@ def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     return b"".join(pieces), left
 
 
-def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
-    """Content that no inode names and nobody has deleted."""
-    store = source.engine.store
-    owned: set[int] = set()
-    for pos in store.index.positions().tolist():
-        with contextlib.suppress(CorruptError):
-            owned.update(store.inode_at(pos)[1].pointers)
-    kv = store.kv
-    with contextlib.suppress(FormatError):  # no checksums: up to where the chain breaks
-        for batch in scan_intact(kv.storage, kv.layout, kv.start, kv.end, problem=lambda _: None):
-            for entry in map(batch.entry, np.flatnonzero(batch.flags == 0).tolist()):
-                owner, _, part = entry.key.rpartition(b"/")
-                if part[:1] == b"D" and entry.pos not in owned and entry.value:
-                    value = entry.value
-                    if store.settings.compressed and value.startswith(MAGIC):
-                        with contextlib.suppress(CorruptError):  # else a document begins so
-                            value = store.frames.content(value, entry.pos)
-                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", value)
-                    found.orphans += 1
-
-
-def _find_inodes(source: Container) -> None:
-    """Where entries have no checksums, find inodes behind broken lengths by their own ones."""
-    store = source.engine.store
+def _find_inodes(store: Store) -> bool:
+    """Where entries have no checksums, find inodes behind broken lengths by their own ones ->
+    whether there are any."""
     live = set(store.index.positions().tolist())
     newest: dict[bytes, int] = {}
     kv = store.kv
     for pos, key, deleted in _inodes_in(kv.storage, kv.layout, store.settings, kv.start, kv.end):
         newest[key] = 0 if deleted else pos
-    for key, pos in newest.items():
-        if pos and pos not in live:
-            store.index.assign(key, pos)
+    new = {key: pos for key, pos in newest.items() if pos and pos not in live}
+    for key, pos in new.items():
+        store.index.assign(key, pos)
+    return bool(new)
 
 
 def _inodes_in(
