@@ -23,9 +23,9 @@ from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
-from winkfs.container.entry import AttributedEntry, Entry
+from winkfs.container.entry import AttributedEntry, Entry, SpecialEntry
 from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
-from winkfs.container.ondisk.inode import ATTRS, default_mode
+from winkfs.container.ondisk.inode import ATTRS, Attrs, default_mode
 from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Encoded, Row
@@ -117,7 +117,7 @@ class _Rewrite:
             if columns and list(handles.shards[n].record.schema.items()) == list(columns.items())
         }  # fmt: skip
         self._ao = all(shard.record.ao for shard in self._shards)
-        self._large: tuple[int, Entry] | None = None
+        self._apart: tuple[int, Entry] | None = None  # a file that is copied by itself
         self._ended = False
 
     def run(self) -> list[ShardRecord]:
@@ -161,8 +161,8 @@ class _Rewrite:
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
             done = writer.container.put_rows(self._rows(files, room, owner))
-            if self._large is not None:
-                number, entry = self._large
+            if self._apart is not None:
+                number, entry = self._apart
                 key = to_bytes(entry.name)
                 writer.copy(self._handles.container(number), key, key)
                 done += 1
@@ -176,26 +176,35 @@ class _Rewrite:
         room: int,
         owner: tuple[int, int],
     ) -> Iterator[Row]:
-        """Rows of `room` bytes, or up to a large file, kept in `_large`."""
-        self._large = None
+        """Rows of `room` bytes, or up to a file that is copied by itself: a large one, one with
+        holes, and one that has both attributes and a time of its last change."""
+        self._apart = None
         record = recorded(self._columns)
         for number, entry in files:
-            if entry.size >= LARGE:
-                self._large = number, entry
-                return
             name, mode = entry.name, entry.mode  # str: names are encoded all at once
-            usual = mode == default_mode(entry.ftype)
-            if (
+            usual, kept = mode == default_mode(entry.ftype), entry.ctime_ns == entry.mtime_ns
+            together = entry.size < LARGE and (kept or (usual and type(entry) is Entry))
+            whole = type(entry) is not SpecialEntry
+            data = b""
+            if together:
+                data = entry.read() if whole else b"".join(piece for _, piece in entry.pieces())
+            if not together or len(data) < entry.size:
+                self._apart = number, entry
+                return
+            if not kept:
+                word: Any = Encoded(Attrs(mode, entry.uid, entry.gid, {}, entry.ctime_ns).encode())
+                yield Row(name, data, entry.mtime_ns, entry.ftype, xattrs=word)
+            elif (
                 type(entry) is AttributedEntry and usual and number in self._alike
                 and entry.word.startswith(record, ATTRS.size)
             ):  # fmt: skip
-                word: Any = Encoded(entry.word)
-                yield Row(name, entry.read(), entry.mtime_ns, entry.ftype, xattrs=word)
+                word = Encoded(entry.word)
+                yield Row(name, data, entry.mtime_ns, entry.ftype, xattrs=word)
             elif usual and owner == (entry.uid, entry.gid) and not entry.xattrs:
-                yield Row(name, entry.read(), entry.mtime_ns, entry.ftype)
+                yield Row(name, data, entry.mtime_ns, entry.ftype)
             else:
                 attrs = mode, entry.uid, entry.gid, entry.xattrs
-                yield Row(name, entry.read(), entry.mtime_ns, entry.ftype, *attrs)
+                yield Row(name, data, entry.mtime_ns, entry.ftype, *attrs)
             room -= entry.size + len(name) + PER_ROW
             if room <= 0:
                 return

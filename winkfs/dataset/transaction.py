@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Directory, Kind, replacing
 from winkformats.errors import FormatError
-from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
 from winkfs.dataset.shard import copy_bytes, survey
@@ -431,13 +430,14 @@ class ShardWriter:
         return not self._tried and not self.gone and not len(self.container)
 
     def copy(self, source: Container, name: bytes, new: bytes) -> None:
-        """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
-        stat, xattrs = source.stat(name), source.getxattrs(name)
-        with SparseReader(source, stat.name, stat.size) as content:
-            self.container.put_file(
-                new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
-                uid=stat.uid, gid=stat.gid, xattrs=xattrs,
-            )  # fmt: skip
+        """Copy a file with all its metadata, but for the FILEID. Raises CorruptError; OSError."""
+        from winkfs.container.rewrite import FileCopier  # who only commits does without it
+
+        engine, key = source.engine, source.engine.key(name)
+        with engine.lock:
+            copier = FileCopier(engine.settled(), self.container.engine)
+            pos, inode = engine.files.inode(key)
+            copier.copy(pos, inode, engine.files.attrs(key), engine.key(new))
 
     def check(self) -> None:
         """Raise Refusal where nothing can be added, after a `finish` that failed."""
