@@ -26,7 +26,7 @@ setup(
         Extension(
             "winkformats._native",
             [f"formats/winkformats/{name}.c" for name in ("_native", "_files", "_get", "_put")],
-            depends=[f"formats/winkformats/{name}.h" for name in ("_native", "_xxh3")],
+            depends=[f"formats/winkformats/{name}.h" for name in ("_native", "xxhash")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if LIMITED else [],
             extra_compile_args=["-O3"],
             optional=True,

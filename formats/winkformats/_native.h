@@ -2,8 +2,16 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
+#include <string.h>
 
-#include "_xxh3.h"
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "little-endian processors only: others take the path in Python"
+#endif
+
+/* xxHash 0.8.2, as it was released. The processor stops bringing bytes in at the end of a page. */
+#define XXH_INLINE_ALL
+#define XXH_PREFETCH_DIST 4096
+#include "xxhash.h"
 
 #ifdef Py_LIMITED_API /* one module for all Pythons, see setup.py: what looks into objects is not in it */
 #define PyBytes_AS_STRING PyBytes_AsString
@@ -34,6 +42,13 @@ static inline uint32_t once32(Bytes p)
 {
     uint32_t high = once16(p);
     return high << 16 | once16(p + 2);
+}
+
+static inline uint64_t le64(const void *p)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return v;
 }
 
 static inline int64_t be64(Bytes p)
@@ -69,6 +84,11 @@ static inline void bring(Bytes data, int64_t limit, int64_t pos, int64_t size)
     size = size < left - LINE ? size + LINE : left;
     for (int64_t i = 0; i < size && i < LINES * LINE; i += LINE)
         __builtin_prefetch(data + pos + i);
+}
+
+static inline uint64_t xxh3(Bytes p, size_t n, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(p, n, seed);
 }
 
 static inline void release(Py_buffer *buffers, Py_ssize_t n)

@@ -136,6 +136,17 @@ static uint8_t *head(uint8_t *p, Bytes key, int64_t key_len, int64_t value_len)
     return p + 7 + key_len;
 }
 
+/* The hash of two runs of bytes as if they were one. */
+static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t seed)
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    XXH3_64bits_reset_withSeed(&state, seed);
+    XXH3_64bits_update(&state, head, m);
+    XXH3_64bits_update(&state, body, n);
+    return XXH3_64bits_digest(&state);
+}
+
 typedef struct {
     const int64_t *ends, *fileids, *mtimes, *ftypes;
     int64_t n, isz, pair;
