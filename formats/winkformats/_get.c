@@ -1,82 +1,188 @@
-/* Verified reads of plain files: those whose inode has one extent, the whole value of an entry. */
+/* Verified reads of files whose inodes and entries have the usual layout. */
 #include "_native.h"
 
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
-#define PLAIN 2048   /* bytes of the largest inode entry that is read here */
-#define SMALL 8192   /* bytes of a content that is checked on the stack */
+#define PLAIN 2048   /* bytes of the largest inode entry that is read here, and of a key */
+#define SMALL 8192   /* bytes of an entry that is checked on the stack */
+#define NEAR 8192    /* bytes before an inode that are read with it, most */
+#define HEAD 64      /* bytes of an entry that hold all before its value */
 #define ALIKE 64     /* cells that the search for one file passes */
-
-/* --- plain files: an inode of one extent, which is the whole value of an entry --- */
+#define PAGE 4096    /* bytes of the index that have a sum */
+#define EXTENTS 16   /* of a file that is read here, most */
+#define USUAL (1 << 20)         /* bytes of a content that a container need not have itself */
+#define FRAME (INT64_C(1) << 62)
 
 typedef struct {
-    Bytes data;
-    int64_t limit, isz, pair; /* bytes: of the file, of an inode, of a pair or triple */
+    Bytes data;               /* a map */
+    int fd;                   /* that `few` looks are read by */
+    bool few;
+    int64_t limit, isz, pair; /* bytes: of the file, of a usual inode, of a pair or triple */
     uint64_t contid;
 } File;
 
-/* The content of the file whose inode entry stands at `pos`: where its entry is, and its bytes.
- * -> whether it is a plain file with this key, and the inode is good. */
-static bool plain_inode(const File *f, int64_t pos, Bytes key, int64_t key_len, int64_t *pointer,
-                        int64_t *size)
+/* What was read of a file at once, [low, high). */
+typedef struct {
+    int64_t low, high;
+    uint8_t bytes[NEAR + PLAIN];
+} Near;
+
+/* Read from a file -> bytes. It may wait for the disk. */
+static int64_t read_at(int fd, void *into, int64_t size, int64_t pos)
 {
-    uint8_t copy[PLAIN];
-    int64_t width = 11 + key_len + f->isz;
-    if (pos <= 0 || key_len > 65535 || width > PLAIN || f->limit - pos < width)
+    int64_t got;
+    Py_BEGIN_ALLOW_THREADS
+    got = pread(fd, into, (size_t)size, pos);
+    Py_END_ALLOW_THREADS
+    return got;
+}
+
+/* Copy `size` bytes at `pos`, which end below the limit: a mapping may change meanwhile, and what is
+ * handed out is what was checked. -> whether the file has them. */
+static bool take(const File *f, const Near *near, int64_t pos, int64_t size, uint8_t *into)
+{
+    if (near && near->low <= pos && size <= near->high - pos)
+        memcpy(into, near->bytes + (pos - near->low), (size_t)size);
+    else if (!f->few)
+        memcpy(into, f->data + pos, (size_t)size);
+    else
+        return read_at(f->fd, into, size, pos) == size;
+    return true;
+}
+
+/* --- inodes and values of entries --- */
+
+typedef struct {
+    int64_t fileid, lsize, ftype, mtime;
+    int64_t word, word_size; /* position and bytes of the attributes; no bytes: there are none */
+    int64_t count;           /* of extents */
+    Bytes pairs;
+} Inode;
+
+typedef struct {
+    int64_t pointer, skip, size;
+} Extent;
+
+static Extent extent(const File *f, Bytes pair)
+{
+    return (Extent){be64(pair), f->pair == 16 ? 0 : be64(pair + 8), be64(pair + f->pair - 8)};
+}
+
+/* -> whether the entry at `pos`, of which `size` bytes are copied, is the live and good inode with
+ * this key, and says where all of the file is. */
+static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes key,
+                     int64_t key_len, Inode *found)
+{
+    if (key_len > 65535 || size < 67 + key_len || copy[0] || once16(copy + 1) != key_len
+        || memcmp(copy + 3, key, (size_t)key_len))
         return false;
-    memcpy(copy, f->data + pos, (size_t)width);
-    Bytes inode = copy + 7 + key_len;
-    if (copy[0] || once16(copy + 1) != key_len || memcmp(copy + 3, key, (size_t)key_len)
-        || once32(inode - 4) != f->isz
+    Bytes value = copy + 7 + key_len;
+    int64_t isz = once32(value - 4), width = 11 + key_len + isz, total = 0;
+    if (isz < 56 || width > size
         || (uint32_t)xxh3(copy + 1, (size_t)width - 5, f->contid + (uint64_t)pos)
             != once32(copy + width - 4))
         return false;
-    int64_t count = be64(inode + 48);
-    Bytes extent = inode + 56;
-    if (be64(extent + f->pair - 8) < 0) { /* attributes stand before it */
-        if (f->isz < 56 + 2 * f->pair)
+    *found = (Inode){be64(value + 16), be64(value + 24), be64(value + 32), be64(value + 40), 0, 0,
+                     be64(value + 48), value + 56};
+    if (found->count < 0 || found->count > (isz - 56) / f->pair || found->fileid < 1
+        || found->lsize < 0 || be64(value + 8)
+        || (uint64_t)be64(value) != xxh3(value + 8, (size_t)(48 + found->count * f->pair), 0))
+        return false;
+    Extent first = found->count ? extent(f, found->pairs) : (Extent){0};
+    if (first.size < 0) {
+        found->word = first.pointer;
+        found->word_size = -(first.size + 1); /* and one: there is no -INT64_MIN */
+        if (found->word <= 0 || ++found->word_size > UINT32_MAX)
             return false;
-        extent += f->pair;
-        count--;
+        found->pairs += f->pair;
+        found->count--;
     }
-    *pointer = be64(extent);
-    *size = be64(extent + f->pair - 8);
-    return count == 1 && *pointer > 0 && *size >= 0 && *size == be64(inode + 24)
-        && (f->pair == 16 || be64(extent + 8) == 0);
+    for (int64_t i = 0, end; i < found->count; i++) {
+        Extent e = extent(f, found->pairs + i * f->pair);
+        if (e.pointer < 0 || e.skip < 0 || e.size < 0 || __builtin_add_overflow(e.skip, e.size, &end)
+            || __builtin_add_overflow(total, e.size, &total))
+            return false;
+    }
+    return total >= found->lsize;
 }
 
-/* The value of the entry at `pos`, of `size` bytes; NULL without an error: it is another, or bad. */
-static PyObject *content(const File *f, int64_t pos, int64_t size)
+/* A checked value: `size` bytes at `at`, in a copy of its entry. */
+typedef struct {
+    Bytes at;
+    int64_t size;
+    uint8_t *copy, small[SMALL];
+} Value;
+
+static void value_free(Value *v)
 {
-    uint8_t small[SMALL], *copy = small;
-    if (pos <= 0 || size < 0 || f->limit - pos < 11 || f->limit - pos - 11 < size
-        || f->data[pos]) /* marked deleted: the ordinary way decides */
-        return NULL;
-    int64_t key_len = once16(f->data + pos + 1), body = 6 + key_len + size;
-    if (f->limit - pos - 5 < body)
-        return NULL;
-    if (body + 4 > SMALL && !(copy = PyMem_Malloc((size_t)body + 4)))
-        return PyErr_NoMemory();
-    PyObject *found = NULL; /* what is handed out is what was checked: a mapping may change */
-    memcpy(copy, f->data + pos + 1, (size_t)body + 4);
-    if (once16(copy) == key_len && once32(copy + 2 + key_len) == size
-        && (uint32_t)xxh3(copy, (size_t)body, f->contid + (uint64_t)pos) == once32(copy + body))
-        found = PyBytes_FromStringAndSize((char *)copy + 6 + key_len, size);
-    if (copy != small)
-        PyMem_Free(copy);
-    return found;
+    if (v->copy != v->small)
+        PyMem_Free(v->copy);
 }
+
+/* The value of the live entry at `pos` -> whether it is good; else maybe an error is set. In any case
+ * `value_free` has to follow. */
+static bool value_of(const File *f, const Near *near, int64_t pos, Value *v)
+{
+    uint8_t room[HEAD];
+    Bytes head = room;
+    v->copy = v->small;
+    if (pos <= 0 || pos > f->limit - 11)
+        return false;
+    int64_t left = f->limit - pos, size = left < HEAD ? left : HEAD;
+    if (!f->few)
+        head = f->data + pos;
+    else if (!take(f, near, pos, size, room))
+        return false;
+    int64_t start = 7 + (int64_t)once16(head + 1);
+    if (head[0] || start > size) /* marked deleted: the ordinary way decides */
+        return false;
+    v->size = once32(head + start - 4);
+    int64_t width = start + v->size + 4;
+    if (width > left)
+        return false;
+    if (width > SMALL && !(v->copy = PyMem_Malloc((size_t)width))) {
+        v->copy = v->small;
+        PyErr_NoMemory();
+        return false;
+    }
+    v->at = v->copy + start;
+    return take(f, near, pos, width, v->copy) && once16(v->copy + 1) + 7 == start
+        && once32(v->at - 4) == v->size
+        && (uint32_t)xxh3(v->copy + 1, (size_t)width - 5, f->contid + (uint64_t)pos)
+            == once32(v->copy + width - 4);
+}
+
+/* --- many plain files: an inode of one extent, which is the whole value of an entry --- */
 
 static bool file_of(File *f, const Py_buffer *view, long long limit, long long isz, int pairoff,
                     unsigned long long contid)
 {
-    *f = (File){view->buf, limit, isz, pairoff ? 24 : 16, contid};
+    *f = (File){view->buf, -1, false, limit, isz, pairoff ? 24 : 16, contid};
     if (limit >= 0 && limit <= view->len && isz >= 56 + f->pair && isz <= PLAIN)
         return true;
     PyErr_SetString(PyExc_ValueError, "no such file or inode");
     return false;
+}
+
+/* Where the content is of the file whose inode entry stands at `pos`, its bytes -> whether it is plain
+ * and the inode good. */
+static bool plain_inode(const File *f, int64_t pos, Bytes key, int64_t key_len, int64_t *pointer,
+                        int64_t *size)
+{
+    uint8_t copy[PLAIN];
+    Inode inode;
+    int64_t width = 11 + key_len + f->isz;
+    if (pos <= 0 || width > PLAIN || f->limit - pos < width)
+        return false;
+    take(f, NULL, pos, width, copy);
+    if (!inode_of(f, copy, width, pos, key, key_len, &inode) || inode.count != 1)
+        return false;
+    Extent e = extent(f, inode.pairs);
+    *pointer = e.pointer;
+    *size = e.size;
+    return e.pointer > 0 && e.skip == 0 && e.size == inode.lsize;
 }
 
 /* inodes(data, limit, isz, pairoff, CONTID, keys, pos, pointers, sizes): of the files with these
@@ -119,6 +225,16 @@ FUNCTION(inodes)
     Py_RETURN_NONE;
 }
 
+/* The value of the entry at `pos`, of `size` bytes; NULL without an error: it is another, or bad. */
+static PyObject *content(const File *f, int64_t pos, int64_t size)
+{
+    Value v;
+    PyObject *found = value_of(f, NULL, pos, &v) && v.size == size
+        ? PyBytes_FromStringAndSize((const char *)v.at, size) : NULL;
+    value_free(&v);
+    return found;
+}
+
 /* contents(data, limit, isz, pairoff, CONTID, pointers, sizes, found): found[i] becomes the content
  * of the file that `inodes` has said this of, and stays what it is where there is none. */
 FUNCTION(contents)
@@ -153,27 +269,39 @@ FUNCTION(contents)
 /* --- one file --- */
 
 typedef struct {
-    Bytes first;
-    int64_t count, free, deleted;
-} Cells;
+    Py_buffer data, table, limits, sums;
+    PyObject *overlay, *drafts, *doubts, *decode;
+    int files[2]; /* our own descriptors of data file and index; -1: of what is in memory */
+    File file;
+    int64_t first, count, free, deleted; /* of the table: its offset, HTSIZE, HTFREE, HTDEL */
+    int64_t before, filesize_at;         /* filesize_at < 0: nobody else writes */
+    uint64_t filesize, due;              /* as it stands in memory; nanoseconds */
+} Reader;
+
+/* What is known of a name: nothing (an error is set), nothing that is sure, that no file has it, or
+ * its inode. */
+typedef enum { FAILED, ASK, NONE, FOUND } Answer;
 
 typedef struct {
-    Py_buffer data, table;
-    PyObject *overlay, *doubts;
-    int files[2]; /* our own descriptors of what is mapped; -1: of what is in memory */
     File file;
-    Cells cells;
-    int64_t table_end, filesize_at; /* filesize_at < 0: nobody else writes */
-    uint64_t filesize, due;         /* as it stands in memory; nanoseconds */
-} Reader;
+    Bytes key;
+    Py_ssize_t key_len;
+    Inode inode;
+    Near near;
+    char room[PLAIN];
+} Look;
 
 static void reader_free(PyObject *capsule)
 {
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
     PyBuffer_Release(&r->data);
     PyBuffer_Release(&r->table);
+    PyBuffer_Release(&r->limits);
+    PyBuffer_Release(&r->sums);
     Py_XDECREF(r->overlay);
+    Py_XDECREF(r->drafts);
     Py_XDECREF(r->doubts);
+    Py_XDECREF(r->decode);
     for (int i = 0; i < 2; i++)
         if (r->files[i] >= 0)
             close(r->files[i]);
@@ -182,125 +310,299 @@ static void reader_free(PyObject *capsule)
 
 /* Whether a file has at least so many bytes still: to look behind its end would end the process.
  * Nobody goes by the place of the descriptor, and to set it takes half the time of fstat. */
-static inline bool still_has(int file, int64_t bytes)
+static bool still_has(int file, int64_t bytes)
 {
     return file < 0 || lseek(file, 0, SEEK_END) >= bytes;
 }
 
-static int64_t position(const Cells *c, uint64_t s)
+/* The key of a name, str or bytes, in `room` -> its bytes, -1: it is no name, or a long one. */
+static Py_ssize_t key_of(PyObject *given, char *room)
 {
-    int64_t slot = (int64_t)((s & INT64_MAX) % (uint64_t)c->count);
-    for (int i = 0; i < ALIKE && slot < c->count; i++, slot++) {
-        int64_t pointer = be64(c->first + 16 * slot);
-        if (pointer == c->free)
-            return 0;
-        if ((uint64_t)be64(c->first + 16 * slot + 8) == s && pointer != c->deleted)
-            return pointer;
+    Py_ssize_t n = -1;
+    const char *name = NULL;
+    if (PyUnicode_CheckExact(given)) /* asked first: it takes no call */
+        name = PyUnicode_AsUTF8AndSize(given, &n);
+    else if (PyBytes_CheckExact(given)) {
+        name = PyBytes_AS_STRING(given);
+        n = PyBytes_GET_SIZE(given);
     }
-    return 0;
-}
-
-/* The key of a name, str, in `room`; of bytes, which are a key, these. -> its bytes, -1: neither. */
-static Py_ssize_t key_of(PyObject *given, char *room, Bytes *key)
-{
-    Py_ssize_t n;
-    bool plain = PyUnicode_CheckExact(given); /* asked first: it takes no call */
-    if (!plain && PyBytes_Check(given)) {
-        *key = (Bytes)PyBytes_AS_STRING(given);
-        return PyBytes_GET_SIZE(given);
-    }
-    const char *name = plain || PyUnicode_Check(given) ? PyUnicode_AsUTF8AndSize(given, &n) : NULL;
-    if (!name || n > PLAIN - 3) {
+    if (!name || n < 1 || n > PLAIN - 3 || memchr(name, 0, (size_t)n)) {
         PyErr_Clear(); /* of bytes that are no UTF-8 */
         return -1;
     }
     memcpy(room, name, (size_t)n);
     memcpy(room + n, "/I0", 3);
-    *key = (Bytes)room;
     return n + 3;
 }
 
-/* read(name or key, most) -> the content of a plain file of at most `most` bytes; None: the
- * ordinary way decides. */
-static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
+/* Whether what the reader was made from is not all there is any more: FOUND, if not. */
+static Answer sure(const Reader *r)
 {
-    char room[PLAIN];
-    Bytes key;
-    Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    if (!r || count < 1 || count > 2) {
-        PyErr_SetString(PyExc_TypeError, "read(name or key, most)");
-        return NULL;
-    }
-    int64_t most = count == 2 ? PyLong_AsLongLong(args[1]) : INT64_MAX, pointer, size, pos = -1;
-    if (most == -1 && PyErr_Occurred())
-        return NULL;
-    Py_ssize_t key_len = key_of(args[0], room, &key);
-    if (key_len < 0)
-        Py_RETURN_NONE;
     for (Py_ssize_t i = 0, n = PyTuple_GET_SIZE(r->doubts); i < n; i++) {
         Py_ssize_t some = PyObject_Size(PyTuple_GET_ITEM(r->doubts, i));
-        if (some < 0)
-            return NULL;
         if (some)
-            Py_RETURN_NONE;
+            return some < 0 ? FAILED : ASK;
     }
-    if (!still_has(r->files[0], r->data.len) || !still_has(r->files[1], r->table_end))
-        Py_RETURN_NONE;
-    if (r->filesize_at >= 0) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (le64(r->file.data + r->filesize_at) != r->filesize
-            || (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec > r->due)
-            Py_RETURN_NONE;
-    }
-    if (PyDict_GET_SIZE(r->overlay)) {
-        PyObject *own = PyBytes_FromStringAndSize((const char *)key, key_len);
-        PyObject *known = own ? PyDict_GetItemWithError(r->overlay, own) : NULL;
-        if (known)
-            pos = PyLong_AsLongLong(known);
-        Py_XDECREF(own);
-        if (PyErr_Occurred())
-            return NULL;
-    }
-    if (pos < 0)
-        pos = position(&r->cells, xxh3(key, (size_t)key_len, 0));
-    if (plain_inode(&r->file, pos, key, key_len, &pointer, &size) && size <= most) {
-        PyObject *found = content(&r->file, pointer, size);
-        if (found || PyErr_Occurred())
-            return found;
-    }
-    Py_RETURN_NONE;
+    return FOUND;
 }
 
-static PyMethodDef reader_def = {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL,
-                                 "read(name or key, most) -> content, or None"};
+/* Whether the pages of these cells were found right. */
+static bool proven(const Reader *r, int64_t low, int64_t high)
+{
+    if (!r->sums.buf)
+        return true;
+    int64_t last = (r->first + 16 * high + 15) / PAGE;
+    for (int64_t page = (r->first + 16 * low) / PAGE; page <= last; page++)
+        if (page >= r->sums.len || !((Bytes)r->sums.buf)[page])
+            return false;
+    return true;
+}
 
-/* reader(data, limit, isz, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, overlay, doubts,
- *        data_fd, table_fd, filesize_at, filesize, due) -> a function: see `reader_read`. The
- * descriptors are duplicated; -1: there is none to look at. */
+/* The position that the table has for a key -> NONE: it surely has none. */
+static Answer position(const Reader *r, bool few, uint64_t s, int64_t *pos)
+{
+    uint8_t room[16 * ALIKE];
+    int64_t home = (int64_t)((s & INT64_MAX) % (uint64_t)r->count), left = r->count - home;
+    Bytes cells = (Bytes)r->table.buf + r->first + 16 * home;
+    left = left < ALIKE ? left : ALIKE;
+    if (few && r->files[1] >= 0) {
+        if (read_at(r->files[1], room, 16 * left, r->first + 16 * home) != 16 * left)
+            return ASK;
+        cells = room;
+    }
+    for (int64_t i = 0; i < left; i++) {
+        *pos = be64(cells + 16 * i);
+        if (*pos == r->free)
+            return proven(r, home, home + i) ? NONE : ASK;
+        if ((uint64_t)be64(cells + 16 * i + 8) == s && *pos != r->deleted)
+            return FOUND;
+    }
+    return ASK;
+}
+
+/* What overlay and drafts, which are dicts, have for a key. NONE: nothing. */
+static Answer known(const Reader *r, const Look *l, int64_t *pos)
+{
+    if (!PyDict_GET_SIZE(r->overlay) && !PyDict_GET_SIZE(r->drafts))
+        return NONE;
+    PyObject *own = PyBytes_FromStringAndSize((const char *)l->key, l->key_len), *found = NULL;
+    int drafted = own ? PyDict_Contains(r->drafts, own) : -1;
+    if (drafted == 0 && (found = PyDict_GetItemWithError(r->overlay, own)))
+        *pos = PyLong_AsLongLong(found);
+    Py_XDECREF(own);
+    return PyErr_Occurred() ? FAILED : drafted ? ASK : found ? FOUND : NONE;
+}
+
+/* Whether another process has written since the reader was made, or may have put another file in the
+ * place of this one. */
+static bool is_late(const Reader *r, const File *f)
+{
+    struct timespec now;
+    uint64_t filesize;
+    if (r->filesize_at < 0)
+        return false;
+    if (!f->few)
+        filesize = le64(f->data + r->filesize_at);
+    else if (read_at(f->fd, &filesize, 8, r->filesize_at) != 8)
+        return true;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return filesize != r->filesize
+        || (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec > r->due;
+}
+
+/* Copy the entry of an inode of this key from `pos` -> what there is to be known of it. */
+static Answer inode_at(const Reader *r, Look *l, int64_t pos)
+{
+    const File *f = &l->file;
+    Near *near = &l->near;
+    int64_t size = f->limit - pos;
+    if (pos <= 0 || size < 67 + l->key_len)
+        return ASK;
+    if (f->few) {
+        near->low = pos > r->before ? pos - r->before : 0;
+        size = read_at(f->fd, near->bytes, pos - near->low + (size < PLAIN ? size : PLAIN), near->low);
+    } else {
+        int64_t width = 11 + l->key_len + (int64_t)once32(f->data + pos + 3 + l->key_len);
+        near->low = pos;
+        size = size < width ? size : width;
+        size = size < PLAIN ? size : PLAIN;
+        memcpy(near->bytes, f->data + pos, (size_t)size);
+    }
+    near->high = near->low + size;
+    int64_t at = pos - near->low;
+    return inode_of(f, near->bytes + at, size - at, pos, l->key, l->key_len, &l->inode) ? FOUND : ASK;
+}
+
+/* Find the inode of a name. */
+static Answer look(Reader *r, PyObject *name, Look *l)
+{
+    int64_t *limits = r->limits.buf, pos;
+    File *f = &l->file;
+    *f = r->file;
+    l->near.low = l->near.high = 0;
+    l->key = (Bytes)l->room;
+    l->key_len = key_of(name, l->room);
+    Answer answer = l->key_len < 0 ? ASK : sure(r);
+    if (answer != FOUND)
+        return answer;
+    f->few = f->fd >= 0 && limits[1] > 0;
+    f->limit = !f->few && limits[0] > r->data.len ? r->data.len : limits[0];
+    if (f->few)
+        limits[1]--;
+    else if (!still_has(f->fd, f->limit)
+             || !still_has(r->files[1], r->first + 16 * r->count))
+        return ASK;
+    if (is_late(r, f))
+        return ASK;
+    answer = known(r, l, &pos);
+    if (answer == NONE)
+        answer = position(r, f->few, xxh3(l->key, (size_t)l->key_len, 0), &pos);
+    if (answer == FOUND)
+        answer = pos ? inode_at(r, l, pos) : NONE; /* 0: a tombstone */
+    if (f->few && answer > ASK && sure(r) != FOUND) /* others ran while the disk was waited for */
+        answer = ASK;
+    return answer;
+}
+
+/* The answer where there is no inode. */
+static PyObject *without(Answer answer)
+{
+    return answer == FAILED ? NULL : Py_NewRef(answer == ASK ? Py_None : Py_False);
+}
+
+/* What is returned in the place of what could not be read. */
+static PyObject *bad(void)
+{
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* Copy an extent -> whether it is good; else maybe an error is set. */
+static bool copy_extent(const Reader *r, const Look *l, Extent e, char *into)
+{
+    Value v;
+    bool good = value_of(&l->file, &l->near, e.pointer, &v);
+    if (good && e.skip >= FRAME) {
+        PyObject *whole = PyObject_CallFunction(r->decode, "y#L", v.at, (Py_ssize_t)v.size,
+                                                (long long)e.pointer);
+        good = whole && PyBytes_Check(whole) && e.skip - FRAME <= PyBytes_GET_SIZE(whole) - e.size;
+        if (good)
+            memcpy(into, PyBytes_AS_STRING(whole) + (e.skip - FRAME), (size_t)e.size);
+        else if (!whole && PyErr_ExceptionMatches(PyExc_Exception))
+            PyErr_Clear(); /* damaged, or closed meanwhile */
+        Py_XDECREF(whole);
+    } else if ((good = good && e.skip + e.size <= v.size))
+        memcpy(into, v.at + e.skip, (size_t)e.size);
+    value_free(&v);
+    return good;
+}
+
+/* read(name, most) -> the content of a file of at most `most` bytes; False: there is none of that
+ * name; None: the ordinary way decides. */
+static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
+{
+    Look l;
+    Reader *r = PyCapsule_GetPointer(capsule, "reader");
+    if (!r || count < 1 || count > 2) {
+        PyErr_SetString(PyExc_TypeError, "read(name, most)");
+        return NULL;
+    }
+    int64_t most = count == 2 ? PyLong_AsLongLong(args[1]) : INT64_MAX;
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+    Answer answer = look(r, args[0], &l);
+    if (answer != FOUND)
+        return without(answer);
+    int64_t left = l.inode.lsize;
+    if (left > most || l.inode.count > EXTENTS || (left > USUAL && left > l.file.limit))
+        Py_RETURN_NONE;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, left);
+    char *into = found ? PyBytes_AS_STRING(found) : NULL;
+    for (int64_t i = 0; found && left; i++) {
+        Extent e = extent(&l.file, l.inode.pairs + i * l.file.pair);
+        e.size = e.size < left ? e.size : left;
+        if (!e.pointer)
+            memset(into, 0, (size_t)e.size);
+        else if (!copy_extent(r, &l, e, into))
+            Py_CLEAR(found);
+        into += e.size;
+        left -= e.size;
+    }
+    return found ? found : bad();
+}
+
+/* has(name) -> whether there is a file of that name; None: see `reader_read`. */
+static PyObject *reader_has(PyObject *capsule, PyObject *name)
+{
+    Look l;
+    Reader *r = PyCapsule_GetPointer(capsule, "reader");
+    Answer answer = r ? look(r, name, &l) : FAILED;
+    return answer == FOUND ? Py_NewRef(Py_True) : without(answer);
+}
+
+/* find(name) -> FILEID, LSIZE, FTYPE, FMTIME, and the bytes of the attributes, None: there are none,
+ * and where these are; False, None: see `reader_read`. */
+static PyObject *reader_find(PyObject *capsule, PyObject *name)
+{
+    Look l;
+    Value v;
+    Reader *r = PyCapsule_GetPointer(capsule, "reader");
+    Answer answer = r ? look(r, name, &l) : FAILED;
+    if (answer != FOUND)
+        return without(answer);
+    Inode *i = &l.inode;
+    PyObject *word = i->word_size ? NULL : Py_NewRef(Py_None);
+    if (!word) {
+        if (value_of(&l.file, &l.near, i->word, &v) && i->word_size <= v.size)
+            word = PyBytes_FromStringAndSize((const char *)v.at, i->word_size);
+        value_free(&v);
+        if (!word)
+            return bad();
+    }
+    return Py_BuildValue("LLLLNL", (long long)i->fileid, (long long)i->lsize, (long long)i->ftype,
+                         (long long)i->mtime, word, (long long)i->word);
+}
+
+static PyMethodDef asked[] = {
+    {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "the content of a file"},
+    {"has", reader_has, METH_O, "whether there is a file"},
+    {"find", reader_find, METH_O, "what an inode says of a file"},
+};
+
+/* reader(data, limits, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, sums or None,
+ *        overlay, drafts, doubts, data_fd, table_fd, before, filesize_at, filesize, due, decode)
+ * -> (read, has, find)
+ *
+ * limits  int64[2], to be changed meanwhile: bytes of the data file that may be looked at, and how
+ *         many files are read from it by pread
+ * sums    of each page of the index, whether it was found right; None: all were
+ * doubts  of what is not empty nothing is answered
+ * decode  gives what a frame has in it
+ * The descriptors are duplicated; -1: there is none to look at. */
 FUNCTION(reader)
 {
-    long long limit, isz, first, count, free_mark, deleted, filesize_at;
+    long long first, count, free_mark, deleted, before, filesize_at;
     int pairoff, fds[2];
     unsigned long long contid, filesize, due;
     Reader *r = PyMem_Calloc(1, sizeof *r);
     if (!r)
         return PyErr_NoMemory();
     r->files[0] = r->files[1] = -1;
-    PyObject *overlay, *doubts, *found = NULL;
+    PyObject *overlay, *drafts, *doubts, *decode, *found = NULL;
     PyObject *capsule = PyCapsule_New(r, "reader", reader_free);
     if (!capsule) {
         PyMem_Free(r);
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "y*LLpKy*LLLLO!O!iiLKK", &r->data, &limit, &isz, &pairoff, &contid,
-                          &r->table, &first, &count, &free_mark, &deleted, &PyDict_Type, &overlay,
-                          &PyTuple_Type, &doubts, fds, fds + 1, &filesize_at, &filesize, &due)
-        || !file_of(&r->file, &r->data, limit, isz, pairoff, contid))
+    if (!PyArg_ParseTuple(args, "y*w*pKy*LLLLz*O!O!O!iiLLKKO", &r->data, &r->limits, &pairoff, &contid,
+                          &r->table, &first, &count, &free_mark, &deleted, &r->sums, &PyDict_Type,
+                          &overlay, &PyDict_Type, &drafts, &PyTuple_Type, &doubts, fds, fds + 1,
+                          &before, &filesize_at, &filesize, &due, &decode))
         goto end;
-    if (first < 0 || first > r->table.len || count < 1 || count > (r->table.len - first) / 16
+    const int64_t *limits = r->limits.buf;
+    if (r->limits.len != 16 || limits[0] < 0 || first < 0 || first > r->table.len || count < 1
+        || count > (r->table.len - first) / 16 || before < 0 || before > NEAR
         || filesize_at > r->data.len - 8) {
-        PyErr_SetString(PyExc_ValueError, "no such table");
+        PyErr_SetString(PyExc_ValueError, "no such file or table");
         goto end;
     }
     for (int i = 0; i < 2; i++)
@@ -308,14 +610,21 @@ FUNCTION(reader)
             PyErr_SetFromErrno(PyExc_OSError);
             goto end;
         }
+    r->file = (File){r->data.buf, r->files[0], false, 0, 0, pairoff ? 24 : 16, contid};
     r->overlay = Py_NewRef(overlay);
+    r->drafts = Py_NewRef(drafts);
     r->doubts = Py_NewRef(doubts);
-    r->cells = (Cells){(Bytes)r->table.buf + first, count, free_mark, deleted};
-    r->table_end = first + 16 * count;
+    r->decode = Py_NewRef(decode);
+    r->first = first;
+    r->count = count;
+    r->free = free_mark;
+    r->deleted = deleted;
+    r->before = before;
     r->filesize_at = filesize_at;
     r->filesize = filesize;
     r->due = due;
-    found = PyCFunction_New(&reader_def, capsule);
+    found = Py_BuildValue("(NNN)", PyCFunction_New(asked, capsule), PyCFunction_New(asked + 1, capsule),
+                          PyCFunction_New(asked + 2, capsule));
 end:
     Py_DECREF(capsule);
     return found;

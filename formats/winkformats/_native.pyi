@@ -1,17 +1,19 @@
 """The compiled module. The C sources say what each function does; arrays are contiguous."""
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from array import array
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Buffer
-from winkformats.native import Read
+from winkformats.native import Found, Read
 
 _Row = TypeVar("_Row")
 _Name = TypeVar("_Name")
+_Draft = TypeVar("_Draft")
 
 VERSION: int
 
@@ -59,8 +61,7 @@ def contents(
 ) -> None: ...
 def reader(
     data: Buffer,
-    limit: int,
-    isz: int,
+    limits: array[int],
     pairoff: bool,
     contid: int,
     table: Buffer,
@@ -68,15 +69,21 @@ def reader(
     htsize: int,
     htfree: int,
     htdel: int,
+    sums: Buffer | None,
     overlay: dict[bytes, int],
+    drafts: dict[bytes, _Draft],
     doubts: tuple[Collection[object], ...],
     data_fd: int,
     table_fd: int,
+    before: int,
     filesize_at: int,
     filesize: int,
     due: int,
+    decode: Callable[[bytes, int], bytes],
     /,
-) -> Read: ...
+) -> tuple[
+    Read, Callable[[object], bool | None], Callable[[object], Found | Literal[False] | None]
+]: ...
 
 # _files.c
 def read_files(

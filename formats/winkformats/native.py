@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 9  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 10  # of the C sources: one that was built of older ones is not used
 
 
 class Read(Protocol):
-    """Reads a whole file of at most `most` bytes by its name, str, or its key, bytes; None: the
-    ordinary way decides."""
+    """Reads a whole file of at most `most` bytes by its name; False: there is none of that name;
+    None: the ordinary way decides."""
 
-    def __call__(self, key: str | bytes, most: int = ..., /) -> bytes | None: ...
+    def __call__(self, name: object, most: int = ..., /) -> bytes | Literal[False] | None: ...
+
+
+Found = tuple[int, int, int, int, bytes | None, int]
+"""FILEID, LSIZE, FTYPE, FMTIME; bytes and position of the attributes, None: there are none."""
 
 
 if TYPE_CHECKING:

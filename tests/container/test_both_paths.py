@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from constants import shrink
 
 import winkfs
 from winkformats import native
@@ -147,11 +148,12 @@ def answers(base: Path, names):
     ask(lambda: winkfs.verify(base).problems)
     try:
         with winkfs.open(base) as c:
-            c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0  # mapped from the first on
             for _ in range(2):
                 for name in names:
                     ask(lambda: c.read(name))  # noqa: B023
                     ask(lambda: c.read(name, 1, 5))  # noqa: B023
+                    ask(lambda: name in c)  # noqa: B023
+                    ask(lambda: c.stat(name))  # noqa: B023
                     ask(lambda: list(c.get_many([name])))  # noqa: B023
                 ask(lambda: list(c.get_many(names)))
             ask(lambda: [(e.name, e.size) for e in c.scan(problem=lambda e: None)])
@@ -177,8 +179,10 @@ def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
     assert sum(type(answer) is bytes for answer in said) > 600
 
 
-def test_both_say_the_same_of_damage(tmp_path, monkeypatch, every):
+@pytest.mark.parametrize("each", [1, 1 << 40], ids=["by reads", "mapped"])
+def test_both_say_the_same_of_damage(each, tmp_path, monkeypatch, every):
     """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""
+    shrink(monkeypatch, "bytes for each look by a read", each)
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many([("a", b"1"), ("b", b"2" * 30), ("c", b"3" * 300), ("d", b"4")])
@@ -207,7 +211,6 @@ def test_both_survive_a_file_that_is_cut_short_while_it_is_mapped(tmp_path, monk
         with winkfs.create(base) as c:
             c.put_many(files)
         with winkfs.open(base) as c:
-            c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0
             assert c.read("n49") == c.read("n49") == files[49][1]
             assert list(c.get_many(["n1"])) == [files[1][1]]
             with base.with_name(base.name + ".data").open("r+b") as file:
@@ -228,7 +231,6 @@ def test_the_compiled_path_is_the_one_that_runs(tmp_path, calls):
         c.put_many(files.items())
     assert calls["size_of"] and calls["pairs"] and calls["encode"]
     with winkfs.open(base) as c:
-        c.engine.store.kv.looks(c.engine.store.kv.end - 1).reads = 0
         assert all(c.read(name) == data for name, data in files.items())
         assert list(c.get_many(files)) == list(files.values())
     assert all(calls[what] for what in ("reader", "inodes", "contents", "find_many", "hash_each"))

@@ -3,6 +3,7 @@ answers, or raises. `make test-c` runs this under sanitizers, which see what goe
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterator
@@ -68,6 +69,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         c.put_many((f"n{i}", b"%d" % i * (i % 50 + 1)) for i in range(60))
         c.put("large", bytes(9000))
         c.put("attributed", b"x", mode=0o600)
+        c.sync()
+        c.append("n1", b"of two extents")
+        c.truncate("n59", 9000)
     with winkfs.open(base) as c:
         assert isinstance(c, winkfs.Container)
         store = c.engine.store
@@ -179,19 +183,25 @@ def test_inodes_and_contents_of_damaged_containers(stored: dict[str, Any]) -> No
             code.contents(*form, pointers, sizes, [None] * rng.choice([n, n, 3]))
 
 
-def test_a_reader_of_damaged_files(stored: dict[str, Any]) -> None:
+def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> None:
     rng = random.Random(6)
+    files = tmp_path / "data", tmp_path / "table"
     names = ["n1", "n59", "large", "attributed", "", "x" * 3000, "\udc80", b"n1/I0", b"", 5, None]
     for _ in range(TURNS):
         data, table = damaged(rng, stored["data"]), damaged(rng, stored["table"])
         overlay = {
             key: rng.choice([*EDGES, stored["pos"][0]]) for key in rng.sample(stored["keys"], 3)
         }
+        limits = np.array([rng.choice([len(data), *EDGES]), rng.choice([0, 0, 9])], np.int64)
+        with files[0].open("wb") as one, files[1].open("wb") as two:
+            one.write(data)
+            two.write(table)
+        fds = [os.open(path, os.O_RDONLY) for path in files]
+        sums = rng.choice([None, None, bytes(3), b"\1" * 100])
         with refused():
-            read = code.reader(
+            three = code.reader(
                 data,
-                rng.choice([len(data), *EDGES]),
-                rng.choice([stored["isz"], 80, 2048]),
+                limits[: rng.choice([2, 2, 2, 2, 1])],
                 stored["pairoff"],
                 stored["contid"],
                 table,
@@ -199,19 +209,25 @@ def test_a_reader_of_damaged_files(stored: dict[str, Any]) -> None:
                 rng.choice([stored["htsize"]] * 3 + EDGES),
                 0,
                 1,
+                sums,
                 rng.choice([{}, overlay]),
+                rng.choice([{}, {stored["keys"][1]: None}]),
                 ([], {}),
-                -1,
-                -1,
+                *rng.choice([(-1, -1), fds]),
+                rng.choice([0, 100, *EDGES]),
                 rng.choice([-1, -1, 0, len(data) - 8, *EDGES]),
                 0,
                 (1 << 64) - 1,
+                rng.choice([lambda frame, pos: frame, lambda frame, pos: 5, len, None]),
             )
+            for ask, name in itertools.product(three, names):
+                with refused():
+                    ask(name)
             for name in names:
                 with refused():
-                    read(name)
-                with refused():
-                    read(name, rng.choice(EDGES))
+                    three[0](name, rng.choice(EDGES))
+        for fd in fds:
+            os.close(fd)
 
 
 def test_files_that_are_put_with_hostile_columns() -> None:

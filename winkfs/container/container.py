@@ -20,6 +20,7 @@ from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
+    INT64,
     ISZ,
     Attrs,
     Extent,
@@ -30,16 +31,16 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_attributes, to_values
-from winkfs.container.read import LARGE, fast_reader
+from winkfs.container.read import LARGE
 from winkfs.container.scan import scan
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (
-    INODE,
     Name,
     base_of,
     literal_prefix,
     matcher,
+    name_of,
     shown_all,
     to_bytes,
     to_str,
@@ -137,6 +138,10 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
     return Container(base_of(base), mode)
+
+
+def _missing(name: Name) -> NoSuchFile:
+    return NoSuchFile("no such file in the container", to_str(name))
 
 
 def _offset(offset: int) -> int:
@@ -256,23 +261,28 @@ class Container(Reader):
 
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
-        fast, whole = self._engine.fast, size < 0 and offset == 0
-        if fast is not None:
-            asked = name if type(name) is str else to_bytes(name) + INODE
-            if whole:
-                found = fast(asked)
-                if found is not None:
-                    return found
-            elif index(offset) >= 0 and (found := fast(asked, LARGE)) is not None:
-                return found[offset : offset + index(size) if size >= 0 else None]
+        found = None
+        if size < 0 and offset == 0:
+            found = self._engine.short.read(name)
+            if found:
+                return found
+        elif index(offset) >= 0 and (found := self._engine.short.read(name, LARGE)):
+            return found[offset : offset + index(size) if size >= 0 else None]
+        if found is None:
+            return self._read(name, index(offset), index(size))
+        if found is False:
+            raise _missing(name)
+        return found
+
+    def _read(self, name: Name, offset: int, size: int) -> bytes:
+        """`read` the ordinary way, if need be."""
+        most = INT64 if size < 0 and offset == 0 else LARGE
         with self._engine.lock:
-            self._engine.catch_up()
-            often = self._engine.fast is None  # it was let go after some time
-            if (whole or often or self._engine.store.frozen) and not self._engine.closed:
-                self._engine.fast = fast_reader(
-                    self._engine.store, self._engine.changes.drafts, often=often
-                )
-            return self._engine.files.read(self._engine.key(name), index(offset), index(size))
+            short, key = self._engine.ready(), self._engine.key(name)
+            found = short.read(name_of(key), most)
+            if isinstance(found, bytes) and offset >= 0:
+                return found[offset : offset + size if size >= 0 else None]
+            return self._engine.files.read(key, offset, size)
 
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:
         room, start = memoryview(into).cast("B"), _offset(offset)
@@ -291,10 +301,10 @@ class Container(Reader):
         for batch in self._engine.bulkget.batches(names):
             with self._engine.lock:
                 self._engine.settled()
-                found, missing = self._engine.bulkget.get(batch)
+                found, missing = self._engine.bulkget.get(batch, self._engine.short)
             yield from found
             if missing is not None:
-                raise NoSuchFile("no such file in the container", missing)
+                raise _missing(missing)
 
     def extents(self, name: Name) -> Sequence[Extent]:
         """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory.
@@ -309,9 +319,16 @@ class Container(Reader):
 
     def stat(self, name: Name) -> Stat:
         """raises  FileNotFoundError; CorruptError"""
-        with self._engine.lock:
-            self._engine.catch_up()
-            return self._engine.files.stat(self._engine.key(name))
+        found = self._engine.short.find(name)
+        if found is None:
+            with self._engine.lock:
+                short, key = self._engine.ready(), self._engine.key(name)
+                found = short.find(name_of(key))
+                if found is None:
+                    return self._engine.files.stat(key)
+        if found is False:
+            raise _missing(name)
+        return self._engine.files.stated(name, *found)
 
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
         """Extended attributes."""
@@ -373,15 +390,19 @@ class Container(Reader):
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str | bytes | os.PathLike):
-            return False
-        with self._engine.lock:
-            self._engine.catch_up()
-            try:
-                key = self._engine.key(name)
-            except (ValueError, NameTooLong):
+        found = self._engine.short.has(name)
+        if found is None:
+            if not isinstance(name, str | bytes | os.PathLike):
                 return False
-            return self._engine.files.find(key)
+            with self._engine.lock:
+                short = self._engine.ready()
+                try:
+                    key = self._engine.key(name)
+                except (ValueError, NameTooLong):
+                    return False
+                found = short.has(name_of(key))
+                return self._engine.files.find(key) if found is None else found
+        return found
 
     def __len__(self) -> int:
         with self._engine.lock:

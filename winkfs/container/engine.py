@@ -20,7 +20,6 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
-from winkformats.native import Read
 from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
@@ -33,7 +32,15 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.typed import Schema, check_schema
-from winkfs.container.read import LOOK, BulkGet, Content, fast_reader
+from winkfs.container.read import (
+    LOOK,
+    ORDINARY,
+    BulkGet,
+    Content,
+    Short,
+    renewed,
+    short_way,
+)
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
 from winkfs.container.where import parse
@@ -65,7 +72,7 @@ class Engine:
     files, changes           what is seen of files by name, and what changes them
     lock                     of all calls, reentrant
     closed                   "" while it is open, else what became of it
-    fast                     the short way to the content of plain files; None: see `catch_up`
+    short                    the short way to files, see `ready`
     losses                   how often a write failed: of what was not synced some is lost
     troubles                 how often that, or an interrupt, came: what was not synced may be lost
 
@@ -110,7 +117,7 @@ class Engine:
         self.changes = Changes(self.store, self.content)
         self.files = self.changes.files
         self.bulkget = BulkGet(self.store, self.content)
-        self.fast: Read | None = fast_reader(self.store, self.changes.drafts)
+        self.short = short_way(self.store, self.changes.drafts)
         self._forget_drop()
         self._dropped = weakref.finalize(self, _let_go, self.store, self.changes.drafts)
         self._dropped.atexit = not self.store.writable  # a writer is closed by `close_at_end`
@@ -307,7 +314,7 @@ class Engine:
         """The contents of a few thousand files at most, up to the first that is missing."""
         with self.lock:
             self.settled()
-            return self.bulkget.get(list(names))[0]
+            return self.bulkget.get(list(names), self.short)[0]
 
     # --- other processes ---
 
@@ -315,7 +322,7 @@ class Engine:
         """In a child: what the parent has in memory, and its lock, are not ours."""
         self._forget_drop()
         self.lock = threading.RLock()
-        self.fast = None
+        self.short = ORDINARY
         self.closed = self.closed or FORKED
         if self.store.lock:
             self.store.lock.forget()
@@ -351,6 +358,7 @@ class Engine:
     def stay(self, moment: Moment) -> None:
         """Freeze it. Raises StalePlan where it is not as it was at that moment."""
         _stay(self.store, moment)
+        self.short = ORDINARY
 
     # --- the handle ---
 
@@ -388,7 +396,7 @@ class Engine:
                         warn_caller(line, UserWarning)
                     self.changes.report_unwritten()
             finally:
-                self.fast, self.closed = None, HALF
+                self.short, self.closed = ORDINARY, HALF
                 self._forget_drop()
                 self.store.abandon()
                 self.closed = "closed"
@@ -402,7 +410,7 @@ class Engine:
             if self.closed:
                 return
             self.check_idle()
-            self.fast, self.closed = None, HALF
+            self.short, self.closed = ORDINARY, HALF
             self._forget_drop()
             self.store.close()
             self.closed = "closed"
@@ -457,6 +465,7 @@ class Engine:
         with self.lock:
             self.catch_up()
             self.store.frozen = not self.writable
+            self.short = ORDINARY
 
     def follow(self) -> bool:
         """Go on to the writer's last sync, and stay there -> whether anything has changed."""
@@ -468,7 +477,7 @@ class Engine:
                 self._looked = -LOOK  # also whether other files are in the place of ours
                 self.catch_up()
             finally:
-                store.frozen = True
+                store.frozen, self.short = True, ORDINARY
             return before != (store.synced, store.generation)
 
     def follow_files(self) -> None:
@@ -507,12 +516,18 @@ class Engine:
             return
         now = time.monotonic()
         if store.moved() or now - self._looked > LOOK or self._unsure:
-            self._looked, self.fast = now, None
+            self._looked, self.short = now, ORDINARY
             refresh, self._unsure = (store.reopen if self._unsure else store.refresh), True
             refresh()
             self._unsure = False
         if store.generation != self._generation:
             self._attach()
+
+    def ready(self) -> Short:
+        """Catch up -> the short way to files as it is now."""
+        self.catch_up()
+        self.short = renewed(self.short, self.store, self.changes.drafts)
+        return self.short
 
     def _check_lost(self) -> None:
         if self._lost is not None:
@@ -554,7 +569,7 @@ class Engine:
             kv = self.store.kv
             sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
             if not sure or kv.broken:
-                self._unsure, self.fast = True, None
+                self._unsure, self.short = True, ORDINARY
                 self.troubles += 1
             self.losses += kv.broken
             if kv.lost is not None:

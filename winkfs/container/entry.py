@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from winkfs.container.ondisk.typed import to_values
+from winkfs.names import Name, to_str
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
@@ -55,6 +56,34 @@ class Stat:
         """Seconds since the epoch; an int where it is a whole number of them."""
         whole, rest = divmod(self.mtime_ns, NANO)
         return whole if rest == 0 else self.mtime_ns / NANO
+
+
+class _OpenStat(Stat):
+    """A Stat whose fields can still be set."""
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
+
+
+def stat_of(
+    name: Name,
+    fileid: int,
+    size: int,
+    mtime_ns: int,
+    ftype: int,
+    mode: int,
+    uid: int,
+    gid: int,
+    ctime_ns: int,
+) -> Stat:
+    """A Stat, in a third of the time that its constructor takes."""
+    made: Any = object.__new__(_OpenStat)
+    made.name = name if type(name) is str else to_str(name)
+    made.fileid, made.size, made.mtime_ns, made.ftype = fileid, size, mtime_ns, ftype
+    made.mode, made.uid, made.gid, made.ctime_ns = mode, uid, gid, ctime_ns
+    made.__class__ = Stat
+    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ taken for it: a read of it reports the damage. That a key is not there, and what
 files, comes from pages of the base whose checksums are right; where one is wrong, the base is made
 anew from the data file, and asked again.
 
-Other threads look at base, overlay, bulk and stale without a lock (`read.fast_reader`). So a key
+Other threads look at base, overlay, bulk and stale without a lock (`read.Short`). So a key
 is in the overlay before what it superseded is gone from there, from bulk or from the drafts; a
 position leaves the overlay only behind `stale`.
 """
@@ -489,6 +489,7 @@ class Index:
         self.gone = None
 
     def close(self) -> None:
+        self.stale.append(True)  # first: another file may get the descriptor
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
             self.base.storage.close()
 

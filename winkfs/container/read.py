@@ -2,10 +2,11 @@
 
 - `Content` reads any file: its inode, then each data entry that the bytes asked for lie in. `Files`
   reads with it, by key, and lays the drafts of a writer over.
-- `fast_reader` reads one plain file in few steps: a closure over locals. A file is plain if `put`
-  or `put_many` wrote it: one extent, the default layout. For any other it returns None.
+- `Short` reads one file of the usual layout in few steps, and knows whether there is one. `Plain`
+  is the same in Python.
 - `BulkGet` reads plain files by the thousand: one look-up for all names, inodes gathered as
-  columns, and a slice for each data entry.
+  columns, and a slice for each data entry. A file is plain if `put` or `put_many` wrote it: one
+  extent.
 
 The last two are compiled, too: see `native`.
 """
@@ -13,17 +14,16 @@ The last two are compiled, too: see `native`.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import sys
 import time
-import weakref
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from operator import getitem
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import xxhash
@@ -33,18 +33,21 @@ from winkformats.arrays import Int64, column, rows_at
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
-from winkformats.hindex.table import PROBED
-from winkformats.kv.entry import MASK64
+from winkformats.kv.entry import MASK64, from_bytes
+from winkformats.kv.pagesums import PAGE
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.entry import Stat
+from winkfs.container.entry import Stat, stat_of
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
+    CK_XXH3,
+    DEFAULT_MODE,
     FRAME,
     HEAD,
     INT64,
     Attrs,
     Extent,
+    FileType,
     Inode,
     assemble,
     assemble_into,
@@ -59,8 +62,8 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
-    from winkformats.disk.storage import Lookups, Storage
-    from winkformats.native import Native, Read
+    from winkformats.disk.storage import Storage
+    from winkformats.native import Found, Native, Read
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
@@ -68,10 +71,11 @@ if TYPE_CHECKING:
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
-SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
 NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
 SPARE: Final = 300  # bytes of an entry beside its value, most
-LARGEST: Final = 1024  # bytes of the inodes that the compiled path reads
+LARGEST: Final = 1024  # bytes of the inodes that the short way reads, and of their names
+EXTENTS: Final = 16  # of a file that the short way reads, most
+USUAL: Final = 1 << 20  # bytes of a content that a container need not have itself
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
@@ -218,18 +222,36 @@ class Files:
         return found
 
     def stat(self, key: bytes) -> Stat:
-        draft = self.drafts.get(key)
+        draft, name = self.drafts.get(key), name_of(key)
         if draft:
-            attrs, size = self._draft_attrs(draft), draft.lsize
-            fileid, mtime, ftype = draft.fileid, draft.mtime, draft.ftype
-        else:
-            inode = self.inode(key)[1]
-            attrs, size = self._content.attrs(inode), inode.lsize
-            fileid, mtime, ftype = inode.fileid, inode.mtime, inode.ftype
-        ns = self._store.settings.ns_of(mtime)
-        name = to_str(name_of(key))
+            return self.stated(
+                name, draft.fileid, draft.lsize, draft.ftype, draft.mtime, draft.attrs
+            )
+        inode = self.inode(key)[1]
+        attrs = self._content.attrs(inode)
+        return self.stated(name, inode.fileid, inode.lsize, inode.ftype, inode.mtime, attrs)
+
+    def stated(
+        self,
+        name: Name,
+        fileid: int,
+        size: int,
+        ftype: int,
+        mtime: int,
+        attrs: Attrs | bytes | None,
+        at: int = 0,
+    ) -> Stat:
+        """The Stat of a file. `attrs`: bytes at this position, as `Short.find` has them; None: the
+        defaults."""
+        store, (uid, gid) = self._store, self._content.owner
+        ns = mtime * store.settings.mtime_unit
+        if attrs is None:
+            mode = DEFAULT_MODE.get(ftype, 0o644)  # type: ignore[call-overload]
+            return stat_of(name, fileid, size, ns, ftype, mode, uid, gid, ns)
+        if isinstance(attrs, bytes):
+            attrs = Attrs.decode(attrs, file=store.kv.storage.name, offset=at)
         ctime = ns if attrs.ctime_ns is None else attrs.ctime_ns
-        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
+        return stat_of(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
 
     def attrs(self, key: bytes) -> Attrs:
         """Mode, owner and extended attributes, the defaults where nothing is stored; the record of
@@ -301,225 +323,238 @@ class Files:
         return self._content.read(extents, start, min(stop, body), holder=holder) + rest
 
 
-class _Shapes(dict[int, tuple[Any, int, Any]]):
-    """Length of a key -> how to unpack its inode entry, the bytes of that, and, where attributes
-    stand before its extent, how to unpack that extent; None: there is no room for it."""
+# --- one file, the short way ---
 
-    def __init__(self, store: Store) -> None:
-        form = store.settings.form
-        rest = store.inode_size - 56 - form.pair
-        # The checksum covers the lengths that are not unpacked. However many extents there are:
-        # where the first has the length of the file it is all of it.
-        pair = "qqq" if store.settings.pairoff else "q0sq"
-        self._inode = f"4x24xq24x{pair}{rest}xI"
-        self._next = f"{56 + form.pair}x{pair}" if rest >= form.pair else ""
-
-    def __missing__(self, length: int) -> tuple[Any, int, Any]:
-        code = struct.Struct(f">B2x{length}s{self._inode}")
-        second = struct.Struct(f">{7 + length}x{self._next}").unpack_from if self._next else None
-        found = self[length] = code.unpack_from, code.size, second
-        return found
+Triple = tuple[int, int, int]  # as an Extent
 
 
-def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = False) -> Read | None:
-    """A reader for the store as it is now, None where its layout is another.
+@dataclass(frozen=True, slots=True)
+class Short:
+    """The short way to files of the usual layout, by name, for threads without the lock.
 
-    It answers None for ever once the index is replaced or another process has synced.
+    Each of the three has three answers: what is asked for; False: there is no file of that name;
+    None: the ordinary way decides. It is None for ever once the index is replaced, or another
+    process has synced.
+
+    stale   not empty: the index was replaced
+    limits  int64[2]: bytes of the data file that are looked at; see `Lookups.limits`
+    reach   how many could be looked at
+    """
+
+    read: Read
+    has: Callable[[object], bool | None]
+    find: Callable[[object], Found | Literal[False] | None]
+    stale: Sequence[bool]
+    limits: array[int]
+    reach: int
+
+
+def _ask(name: object, most: int = INT64) -> None:
+    """The answer that the ordinary way decides."""
+
+
+ORDINARY: Final = Short(_ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
+"""Of a handle that is closed, or has to look at something before it answers."""
+
+
+def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) -> Short:
+    """The short way to a store as it is now. The caller has the lock.
 
     often   whether many files have been read: a copy of the index is worth its time
     """
-    kv, settings = store.kv, store.settings
-    base = usual(store.index.base, kv.layout, settings)
-    if base is None or base.looks is None or not store.mapped:
-        return None
-    looks, limit = kv.looks(kv.end - 1), kv.end
-    if looks.reads > 0 and not store.writable:
-        return _near_reader(store, base, looks)
-    view, shapes = looks.view, _Shapes(store)
-    whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map
-    first = base.offset
-    htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
-    last = first + 16 * htsize
-    cell, u32 = struct.Struct(">qQ").unpack_from, struct.Struct(">I").unpack_from
-    hash64, contid = xxhash.xxh3_64_intdigest, kv.layout.contid
-    index = store.index
-    overlay, stale, bulk = index.overlay, index.stale, index.bulk
-    at = store.filesize_at
-    size_now = whole[at : at + 8].cast("Q")
-    writable, size_then = store.writable, int.from_bytes(store.filesize, sys.byteorder)
-    clock, due = time.monotonic, time.monotonic() + LOOK
-    mapped, framed, copy = len(view), _framed(store), base.in_memory(make=often)
-    base.looks.advise()
-    cells = base.looks.view if copy is None else copy
-    files = _descriptor(kv.storage, view), _descriptor(base.storage, cells)
+    index, kv, settings = store.index, store.kv, store.settings
+    base = usual(index.base, kv.layout, settings)
+    if base is None or settings.ckalgo != CK_XXH3:
+        return replace(ORDINARY, stale=index.stale)
+    kv.show(kv.end - 1)
+    code = _compiled(store)
+    if code is None or not store.mapped or base.looks is None:
+        plain = Plain(store, drafts, base)
+        return Short(plain.read, plain.has, plain.find, index.stale, plain.limits, INT64)
+    shape, due = base.shape, int((time.monotonic() + LOOK) * 1e9)
     try:
-        if code := _compiled(store):
-            return code.reader(
-                view, min(limit, mapped), *_form(store), cells, first, htsize, htfree, htdel,
-                overlay, (stale, drafts, bulk), *files, -1 if writable else at, size_then,
-                int(due * 1e9),
-            )  # fmt: skip
-        # What is mapped must not be cut short meanwhile: a look behind its end ends the process.
-        # Nobody goes by the place of these descriptors, and to set it takes half the time of fstat.
-        seek, (data_file, index_file) = os.lseek, _duplicates(files)
-    except OSError:  # no descriptor is left; the ordinary way needs none
-        return None
+        looks = kv.looks(kv.end - 1)
+        view, limits = looks.view, array("q", (0, 0)) if store.writable else looks.limits
+        limits[0] = kv.end
+        base.looks.advise()
+        cells = base.in_memory(make=often) or base.looks.view
+        read, has, find = code.reader(
+            view, limits, settings.pairoff, kv.layout.contid, cells, base.offset, shape.htsize,
+            shape.htfree, shape.htdel, _sums(store, base), index.overlay, drafts,
+            (index.stale, index.bulk), _descriptor(kv.storage, view),
+            _descriptor(base.storage, cells), min(kv.end // max(base.live, 1), NEAR),
+            -1 if _is_steady(store) else store.filesize_at,
+            int.from_bytes(store.filesize, sys.byteorder), due, store.frames.content,
+        )  # fmt: skip
+    except (OSError, CorruptError):  # no descriptor is left; cut short; the ordinary way sees
+        return replace(ORDINARY, stale=index.stale)
+    return Short(read, has, find, index.stale, limits, len(view))
 
-    def read(key: str | bytes, most: int = INT64) -> bytes | None:
-        if stale or drafts or bulk:
+
+def renewed(short: Short, store: Store, drafts: dict[bytes, Draft]) -> Short:
+    """The short way as it is now: this one, if only more was written. The caller has the lock."""
+    kv = store.kv
+    if not short.stale and store.writable and kv.end > short.limits[0]:
+        kv.show(kv.end - 1)
+        if kv.end <= short.reach:
+            short.limits[0] = kv.end
+            return short
+    elif not short.stale:
+        return short
+    return short_way(store, drafts, often=short is ORDINARY)
+
+
+def _is_steady(store: Store) -> bool:
+    """Whether nobody else changes what it shows."""
+    return store.writable or store.frozen
+
+
+def _sums(store: Store, base: Base) -> bytearray | bytes | None:
+    """Of each page of the index, whether it was found right, so that a name is not there if it is
+    not in it; None: of all."""
+    if store.index.gone is not None:  # there are names in no index
+        return bytes((base.offset + base.size) // PAGE + 1)
+    return None if base.sums is None else base.sums.good
+
+
+class Plain:
+    """The three of `Short` in Python: what `native.code.reader` does, by `Storage.read`."""
+
+    def __init__(self, store: Store, drafts: Mapping[bytes, Draft], base: Base) -> None:
+        kv, index = store.kv, store.index
+        self.limits = array("q", (kv.end, 0))
+        self._data, self._cells = kv.storage, base.storage
+        self._decode = store.frames.content
+        self._base, self._sums = base, _sums(store, base)
+        self._overlay, self._drafts = index.overlay, drafts
+        self._stale, self._bulk = index.stale, index.bulk
+        self._contid, self._pairoff = kv.layout.contid, store.settings.pairoff
+        self._room = 11 + max(store.inode_size, LARGEST)
+        self._filesize = None if _is_steady(store) else (store.filesize_at, store.filesize)
+        self._due = time.monotonic() + LOOK
+
+    def has(self, name: object) -> bool | None:
+        """-> whether there is a file."""
+        found = self.find(name)
+        return bool(found) if found is not None else None
+
+    def find(self, name: object) -> Found | Literal[False] | None:
+        """-> what an inode says of a file."""
+        try:
+            found = self._inode(name)
+            if not found:
+                return found
+            fileid, lsize, ftype, mtime, _, attrs = found
+            if attrs is None:
+                return fileid, lsize, ftype, mtime, None, 0
+            value = self._value(attrs[0], -attrs[2])
+        except OSError:  # closed meanwhile
             return None
-        if not isinstance(key, bytes):
-            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
-        if data_file >= 0 and seek(data_file, 0, os.SEEK_END) < mapped:
+        if value is None or len(value) < -attrs[2]:
             return None
-        if index_file >= 0 and seek(index_file, 0, os.SEEK_END) < last:
+        return fileid, lsize, ftype, mtime, value[: -attrs[2]], attrs[0]
+
+    def read(self, name: object, most: int = INT64) -> bytes | Literal[False] | None:
+        """-> the content of a file."""
+        try:
+            found = self._inode(name)
+            if not found:
+                return found
+            _, left, _, _, extents, _ = found
+            if left > most or len(extents) > EXTENTS or (left > USUAL and left > self.limits[0]):
+                return None
+            parts: list[bytes] = []
+            for pointer, skip, size in extents:
+                framed, skip = skip >= FRAME, skip & ~FRAME
+                end = skip + min(size, left)
+                value = self._value(pointer, 0 if framed else end) if pointer else bytes(end)
+                if framed and value is not None:
+                    value = self._decode(value, pointer)
+                if value is None or len(value) < end:
+                    return None
+                parts.append(value[skip:end])
+                left -= end - skip
+        except (OSError, CorruptError):  # closed meanwhile; a frame is damaged
             return None
-        if not writable and (size_now[0] != size_then or clock() > due):
+        return b"".join(parts)
+
+    def _value(self, pos: int, least: int) -> bytes | None:
+        """The checked value of the live entry at `pos`, of `least` bytes or more."""
+        left = self.limits[0] - pos
+        data = self._data.read(pos, min(least + SPARE, left)) if pos > 0 and left > 0 else b""
+        start = 7 + from_bytes(data[1:3])
+        end = start + from_bytes(data[start - 4 : start])
+        if len(data) < end + 4 <= left:
+            data = self._data.read(pos, end + 4)
+        good = len(data) >= end + 4 and not data[0] and self._is_right(data, end, pos)
+        return data[start:end] if good else None
+
+    def _is_right(self, data: bytes, end: int, pos: int) -> bool:
+        """Whether the checksum behind an entry is right."""
+        found = xxhash.xxh3_64_intdigest(data[1:end], self._contid + pos) & 0xFFFFFFFF
+        return found == from_bytes(data[end : end + 4])
+
+    def _inode(
+        self, name: object
+    ) -> tuple[int, int, int, int, list[Triple], Triple | None] | Literal[False] | None:
+        """-> FILEID, LSIZE, FTYPE, FMTIME, extents, and the triple of the attributes."""
+        raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
+        if type(raw) is not bytes or not 0 < len(raw) < LARGEST or b"\0" in raw:
             return None
-        pos = overlay.get(key, -1) if overlay else -1
+        key = raw + INODE
+        if self._stale or self._bulk or key in self._drafts:
+            return None
+        if self._filesize is not None:  # another process may write, or put a file in its place
+            at, size = self._filesize
+            if self._data.read(at, 8) != size or time.monotonic() > self._due:
+                return None
+        pos = self._overlay.get(key, -1)
         if pos < 0:
-            s = hash64(key)  # `look` has the same loop: a call to it costs 3 % of a read
-            at = first + 16 * ((s & MASK63) % htsize)
-            stop = at + SEARCHED
-            while True:
-                pos, stored = cell(cells, at)
-                if pos == htfree:
-                    return None
-                if stored == s and pos != htdel:
-                    break
-                at += 16
-                if at == stop or at >= last:
-                    return None
-        unpack, width, second = shapes[len(key)]
-        if pos <= 0 or pos + width > limit or stale:  # between the looks at overlay and cells
+            pos = self._position(xxhash.xxh3_64_intdigest(key))
+        left = self.limits[0] - pos
+        data = (
+            self._data.read(pos, min(self._room + len(key), left)) if pos > 0 and left > 0 else b""
+        )
+        if self._stale or pos == 0:  # looked at behind overlay and cells
+            return None if self._stale else False
+        at = 7 + len(key)
+        end = at + from_bytes(data[at - 4 : at])
+        if len(data) < end + 4 or end < at + HEAD.size or not self._is_right(data, end, pos):
             return None
-        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
-        if length < 0 and second:
-            pointer, skip, length = second(whole, pos)
-        if found != key or flag or length != lsize or lsize > most:
+        if data[: at - 4] != b"\0%b%b" % (len(key).to_bytes(2, "big"), key):
             return None
-        if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
+        cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
+        step = 3 if self._pairoff else 2
+        stop = at + HEAD.size + 8 * step * count
+        if nexti or fileid < 1 or lsize < 0 or count < 0 or stop > end:
             return None
-        if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-            return framed(pointer, lsize) if skip == FRAME else None
-        if view[pointer]:  # marked deleted meanwhile, or a filler
+        if cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]):
             return None
-        start = view[pointer + 2] + 6
-        body = view[pointer + 1 : pointer + 1 + start + lsize]
-        try:
-            sum32 = u32(whole, pointer + 1 + start + lsize)[0]
-        except struct.error:  # the length of the key is damaged, and leads past the end
+        numbers = struct.unpack_from(f">{step * count}q", data, at + HEAD.size)
+        skips = numbers[1::3] if self._pairoff else repeat(0, count)
+        extents = list(zip(numbers[::step], skips, numbers[step - 1 :: step], strict=True))
+        attrs = extents.pop(0) if extents and extents[0][2] < 0 else None
+        total = 0
+        for pointer, skip, size in extents:
+            if min(pointer, skip, size) < 0 or skip + size > INT64:
+                return None
+            total += size
+        if total < lsize:
             return None
-        if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
-            return None
-        return body[start:]  # type: ignore[return-value]
+        return fileid, lsize, ftype or FileType.FILE, mtime, extents, attrs
 
-    weakref.finalize(read, _close_all, (data_file, index_file)).atexit = False
-    return read
-
-
-def _framed(store: Store) -> Callable[[int, int], bytes | None]:
-    """Reads all that is in a frame: position of its entry, bytes that it has to have in it. None:
-    the ordinary way decides."""
-    layout, end, file = store.kv.layout, store.kv.end, store.kv.storage.name
-    read, content = store.kv.storage.read, store.frames.content
-
-    def framed(pointer: int, size: int) -> bytes | None:
-        if not 0 < pointer < end:
-            return None
-        try:
-            found = content(layout.read(read, pointer, end, file, NEAR).value, pointer)
-        except (CorruptError, OSError):  # damaged; closed meanwhile
-            return None
-        return found if len(found) == size else None
-
-    return framed
-
-
-def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
-    """The same for the first files of a handle that only reads: by `Storage.read`, see `Lookups`.
-
-    Around an inode it reads what a file of the container has on average: mostly its content, too.
-    """
-    kv, index, shapes, limit = store.kv, store.index, _Shapes(store), store.kv.end
-    overlay, stale, contid = index.overlay, index.stale, kv.layout.contid
-    read_cells, read_data = base.storage.read, kv.storage.read
-    htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
-    first, hash64, u32 = base.offset, xxhash.xxh3_64_intdigest, struct.Struct(">I").unpack_from
-    before = min(limit // max(base.live, 1), NEAR)
-    size_now = memoryview(looks.view)[store.filesize_at :][:8].cast("Q")
-    size_then = int.from_bytes(store.filesize, sys.byteorder)
-    clock, due, framed = time.monotonic, time.monotonic() + LOOK, _framed(store)
-
-    def position(key: bytes) -> int:
-        s = hash64(key)
-        home = (s & MASK63) % htsize
-        cells = read_cells(first + 16 * home, 16 * min(PROBED, htsize - home))
-        for pos, stored in PAIRS(cells[: len(cells) & -16]):
-            if pos == htfree:
-                return 0
-            if stored == s and pos != htdel:
+    def _position(self, s: int) -> int:
+        """The position that the index has for a hash; 0: it surely has none, -1: that is unsure."""
+        shape, offset = self._base.shape, self._base.offset
+        home = (s & MASK63) % shape.htsize
+        cells = self._cells.read(offset + 16 * home, 16 * min(ALIKE, shape.htsize - home))
+        for i, (pos, stored) in enumerate(PAIRS(cells[: len(cells) & -16])):
+            if pos == shape.htfree:
+                first, last = (offset + 16 * home) // PAGE, (offset + 16 * (home + i)) // PAGE
+                return 0 if self._sums is None or all(self._sums[first : last + 1]) else -1
+            if stored == s and pos != shape.htdel:
                 return int(pos)
-        return 0
-
-    def read(key: str | bytes, most: int = INT64) -> bytes | None:
-        if not isinstance(key, bytes):
-            key = (key + INODE_TEXT).encode("utf-8", "surrogateescape")
-        looks.reads -= 1
-        if stale or size_now[0] != size_then or looks.reads < 0 or clock() > due:
-            return None
-        try:
-            pos = overlay.get(key, -1) if overlay else -1
-            if pos < 0:
-                pos = position(key)
-            unpack, width, second = shapes[len(key)]
-            if pos <= 0 or pos + width > limit:
-                return None
-            low = max(pos - before, 0)
-            data = read_data(low, pos + width - low)
-            at = pos - low
-            flag, found, lsize, pointer, skip, length, sum32 = unpack(data, at)
-            if length < 0 and second:
-                pointer, skip, length = second(data, at)
-            if found != key or flag or length != lsize or lsize > most:
-                return None
-            if hash64(data[at + 1 : at + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
-                return None
-            if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-                return framed(pointer, lsize) if skip == FRAME else None
-            if not low <= pointer < pos:
-                low, data = pointer, read_data(pointer, min(lsize + SPARE, limit - pointer))
-            at = pointer - low + 1
-            if data[at - 1]:  # marked deleted meanwhile, or a filler
-                return None
-            start = data[at + 1] + 6
-            body = data[at : at + start + lsize]
-            sum32 = u32(data, at + start + lsize)[0]
-        except (struct.error, IndexError, OSError):  # damaged or cut short; closed meanwhile
-            return None
-        if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
-            return None
-        return body[start:]
-
-    return read
-
-
-def _duplicates(files: Iterable[int]) -> list[int]:
-    """Descriptors of our own, -1 for -1. Raises OSError, and has none then."""
-    found = list[int]()
-    try:
-        for fd in files:
-            found.append(fd if fd < 0 else os.dup(fd))
-    except OSError:
-        _close_all(found)
-        raise
-    return found
-
-
-def _close_all(files: Iterable[int]) -> None:
-    for fd in files:
-        if fd >= 0:
-            os.close(fd)
+        return -1
 
 
 def _compiled(store: Store) -> type[Native] | None:
@@ -554,8 +589,11 @@ class BulkGet:
         while batch := list(islice(source, ROWS)):
             yield batch
 
-    def get(self, names: list[Any]) -> tuple[list[bytes], str | None]:
-        """-> contents in the order of the names up to the first missing one, and that name."""
+    def get(self, names: list[Any], short: Short) -> tuple[list[bytes], str | None]:
+        """-> contents in the order of the names up to the first missing one, and that name.
+
+        short  the way to those that are not plain
+        """
         keys = _keys(names)
         store = self._store
         found: list[bytes | None] = [None] * len(keys)
@@ -570,7 +608,9 @@ class BulkGet:
                     self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
             if value is None:
-                value = found[i] = self._content.read_whole(keys[i])
+                more = short.read(names[i])
+                value = more if isinstance(more, bytes) else self._content.read_whole(keys[i])
+                found[i] = value
             if value is None:
                 return found[:i], to_str(names[i])  # type: ignore[return-value]
         return found, None  # type: ignore[return-value]
@@ -632,9 +672,6 @@ class BulkGet:
         # One extent from the start of one entry: what put and put_many write.
         good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
         if self._store.settings.pairoff:
-            framed = good & (words[:, 8] == FRAME)
-            if framed.any():
-                self._framed(rows[framed], words[framed], found)
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
@@ -644,13 +681,6 @@ class BulkGet:
             self._data(rows, words[:, 7], starts, words[:, 3], found)
         else:
             self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
-
-    def _framed(self, rows: Int64, words: Int64, found: list[bytes | None]) -> None:
-        """Read the frames of `rows`. `words`: of their inodes."""
-        read = _framed(self._store)
-        places = zip(rows.tolist(), words[:, 7].tolist(), words[:, 3].tolist(), strict=True)
-        for row, pointer, size in places:
-            found[row] = read(pointer, size)
 
     def _data(
         self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]

@@ -625,7 +625,8 @@ class Changes:
             self._changed(draft, ctime_ns)
         if not draft.old:  # never written
             draft.key = new
-            self.drafts[new] = self.drafts.pop(key)
+            self.drafts[new] = draft  # first: a reader without the lock finds it under one of them
+            del self.drafts[key]
             return
         self._replace(replace(draft, key=new))
         self._kv.append(key, b"", deleted=True)
@@ -658,8 +659,8 @@ class Changes:
         self._store.rewritten(pos)
         self._drop(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
-        self._store.index.assign(key, 0)
         self._store.index.assign(new, pos)
+        self._store.index.assign(key, 0)
         self._pop(new)
 
     # --- drafts ---

@@ -12,6 +12,7 @@ import enum
 import mmap
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
@@ -224,17 +225,18 @@ class Lookups:
     That holds as long as the pages read so have cost less than the whole file would. Else the
     kernel reads around each as much as it likes, which is hundreds of KiB and more.
 
-    reads   so many looks are cheaper by `Storage.read`: see MAPPED
+    limits  int64[2]: bytes that may be looked at, for who looks without asking here; and how many
+            looks are cheaper by `Storage.read`, see MAPPED
     """
 
     def __init__(self, storage: Storage, length: int, *, few: bool = True) -> None:
         """`few`: False: all of the file will be read, one way or the other. Raises OSError."""
         self.view = storage.view(length, sparse=few)
-        self.reads = length // MAPPED if few else 0
+        self.limits = array("q", [0, length // MAPPED if few else 0])
         self._map = self.view if few and isinstance(self.view, mmap.mmap) else None
         self._name = storage.name
         # Of the faults that bring one page; each read that is left may be one more.
-        self._last = pagecache.faults() + length // SINGLE - self.reads
+        self._last = pagecache.faults() + length // SINGLE - self.limits[1]
 
     def check(self, length: int) -> None:
         """To be asked before each batch of looks. See `check_view`."""
@@ -243,7 +245,7 @@ class Lookups:
 
     def advise(self) -> bool:
         """-> whether a page is still read alone. Cost: a system call."""
-        if self._map is not None and pagecache.faults() > self._last + max(self.reads, 0):
+        if self._map is not None and pagecache.faults() > self._last + max(self.limits[1], 0):
             self._map.madvise(mmap.MADV_NORMAL)
             self._map = None
         return self._map is not None

@@ -53,13 +53,13 @@ def write(storage: Storage, block: Superblock) -> None:
 class PageSums:
     """The sums of one file, and which of its pages were found right. Safe between threads.
 
-    whole   whether all were
+    good    of each page, whether it was; whole: whether all were
     """
 
     def __init__(self, read: Read, name: str, sums: UInt64, contid: int, size: int) -> None:
         self._read, self._name, self._sums = read, name, sums
         self._contid, self._size = contid, size
-        self._good = bytearray(len(sums))
+        self.good = bytearray(len(sums))
         self._asked = 0
         self.whole = False
 
@@ -91,7 +91,7 @@ class PageSums:
         """Check the pages that have a byte of [start, stop). Raises DerivedDamage; OSError."""
         if self.whole:
             return
-        good = self._good
+        good = self.good
         for page in range(start // PAGE, (stop - 1) // PAGE + 1):
             if not good[page]:
                 self._asked += 1
@@ -105,7 +105,7 @@ class PageSums:
         if self.whole or not len(starts):
             return
         first, last = starts // PAGE, (stops - 1) // PAGE
-        if len(starts) * PART > len(self._good) or (last > first + 1).any():
+        if len(starts) * PART > len(self.good) or (last > first + 1).any():
             self.check_all()
             return
         for page in np.unique(np.concatenate([first, last])).tolist():
@@ -116,6 +116,7 @@ class PageSums:
         if not self.whole:
             for page in self._wrong():
                 raise self._damage(page)
+            self.good[:] = b"\1" * len(self.good)
             self.whole = True
 
     def bad_pages(self) -> list[int]:
@@ -133,7 +134,7 @@ class PageSums:
         found = _sums(self._read, self._contid, page, page + 1, self._size)
         if found[0] != self._sums[page]:
             raise self._damage(page)
-        self._good[page] = 1
+        self.good[page] = 1
 
     def _damage(self, page: int) -> CorruptError:
         return DerivedDamage("the checksum of a page is wrong", file=self._name, offset=page * PAGE)
