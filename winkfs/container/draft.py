@@ -393,17 +393,19 @@ def with_ctime(draft: Draft, ctime_ns: int, mtime_ns: int, owner: tuple[int, int
 
 
 def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
-    """Give a draft new attributes; what equals the defaults is not stored.
+    """Give a draft new attributes; what equals the defaults is not stored."""
+    ftype, stored = as_stored(draft.ftype, attrs, owner)
+    if stored is None or draft.attrs != stored:
+        draft.ftype, draft.attrs, draft.attrs_at = ftype, stored, None
+
+
+def as_stored(ftype: int, attrs: Attrs, owner: tuple[int, int]) -> tuple[int, Attrs | None]:
+    """The type of a file with these attributes, and those of them that are stored: None where all
+    are the defaults.
 
     owner   (uid, gid) of the container
     """
-    ftype = draft.ftype
     if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
         ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    if (
-        attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
-        and attrs.ctime_ns is None and not attrs.xattrs
-    ):  # fmt: skip
-        draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
-    elif draft.attrs != attrs:
-        draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None
+    usual = attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
+    return ftype, None if usual and attrs.ctime_ns is None and not attrs.xattrs else attrs

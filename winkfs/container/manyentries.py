@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
 SMALL: Final = 32 << 10  # bytes of content that are copied with their entries
-HEADS: Final = 64  # bytes of two entries without inode key, content and inode, at most
-PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
-PAIRED: Final = struct.Struct(">8q")  # the same with a pair
+HEADS: Final = 128  # bytes of three entries without inode key, values and inode, at most
+FIELDS: Final = [struct.Struct(f">{6 + n}q") for n in range(7)]  # NEXTI .. DCOUNT, and so many
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
 JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
@@ -67,42 +66,55 @@ def can_append(store: Store) -> bool:
 
 
 class OneFile:
-    """Encodes a plain file by itself, as `append_plain` does many: data entry and inode entry.
+    """Encodes a file by itself, as `append_plain` does many: data entry, attributes, inode entry.
 
-    inode_size  bytes of the inode
-    beside      bytes that the two entries take beside key and content, at most
+    beside  bytes that the entries take beside key, content and attributes, at most
     """
 
     def __init__(self, store: Store) -> None:
         self._contid, self._pairoff = store.kv.layout.contid, store.settings.form.pairoff
-        self._pad = bytes(store.inode_size - 56 - store.settings.form.pair)
-        self.inode_size, self.beside = store.inode_size, store.inode_size + HEADS
+        self._least = -(-store.settings.isz // 8) * 8
+        self.beside = max(self._least, 56 + 2 * store.settings.form.pair) + HEADS
 
     def encode(
-        self, pos: int, fileid: int, key: bytes, data: bytes, mtime: int, ftype: int
-    ) -> tuple[bytes, int]:
-        """The bytes of both entries for position `pos`, and the position of the inode.
+        self,
+        pos: int,
+        fileid: int,
+        key: bytes,
+        data: bytes,
+        mtime: int,
+        ftype: int,
+        word: bytes = b"",
+        frame: bytes | None = None,
+    ) -> tuple[bytes, int, int]:
+        """The bytes of all entries for position `pos`, the position of the inode, and the bytes of
+        that.
 
-        key, data  of the inode; the content: 1 byte to SMALL
+        key, data  of the inode; the content, SMALL at most
         mtime      as stored
+        word       the value of the attribute entry; empty: there is none
+        frame      of the content, which is stored in its place
         """
-        own = b"%x/D0" % fileid
-        first = b"".join((
-            len(own).to_bytes(2, "big"), own, len(data).to_bytes(4, "big"), data,
-        ))  # fmt: skip
-        at = pos + len(first) + 5
-        place = (pos, 0, len(data)) if self._pairoff else (pos, len(data))
-        form = PLACED if self._pairoff else PAIRED
-        fields = form.pack(0, fileid, len(data), ftype, mtime, 1, *place)
-        last = b"".join((
-            len(key).to_bytes(2, "big"), key, self.inode_size.to_bytes(4, "big"),
-            xxhash.xxh3_64_digest(fields), fields, self._pad,
-        ))  # fmt: skip
-        sums = self._sum(first, pos), self._sum(last, at)
-        return b"\0%b%b\0%b%b" % (first, sums[0], last, sums[1]), at
+        own, numbers, before, at = b"%x" % fileid, list[int](), b"", pos
+        if data:
+            before = self._entry(own + b"/D0", data if frame is None else frame, pos)
+            at += len(before)
+            place = (pos, 0 if frame is None else FRAME) if self._pairoff else (pos,)
+            numbers = [*place, len(data)]
+        if word:
+            before += self._entry(own + b"/A0", word, at)
+            numbers = [at, *((0,) if self._pairoff else ()), -len(word), *numbers]
+            at = pos + len(before)
+        count = len(numbers) // (3 if self._pairoff else 2)
+        fields = FIELDS[len(numbers)].pack(0, fileid, len(data), ftype, mtime, count, *numbers)
+        inode = (xxhash.xxh3_64_digest(fields) + fields).ljust(self._least, b"\0")
+        return before + self._entry(key, inode, at), at, len(inode)
 
-    def _sum(self, body: bytes, pos: int) -> bytes:
-        return xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:]
+    def _entry(self, key: bytes, value: bytes, pos: int) -> bytes:
+        body = b"%b%b%b%b" % (
+            len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value,
+        )  # fmt: skip
+        return b"\0%b%b" % (body, xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:])
 
 
 def append_plain(

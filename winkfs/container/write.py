@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkfs.container.draft import NOTED, PIECE, Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.draft import (
+    COMPRESSIBLE,
+    NOTED,
+    PIECE,
+    Draft,
+    DraftWriter,
+    as_stored,
+    with_ctime,
+    with_mode,
+)
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.manyentries import SMALL, OneFile, append_drafts, can_append
@@ -106,8 +115,7 @@ class Changes:
         except CorruptError as error:
             store.note(f"{error}: new content is not compressed")
         self.compressor = self._writer.compressor
-        plain = can_append(store) and not store.settings.ao and self.compressor is None
-        self._one = OneFile(store) if plain else None
+        self._one = OneFile(store) if can_append(store) and not store.settings.ao else None
 
     def set_compression(self, level: int) -> None:
         """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
@@ -255,8 +263,8 @@ class Changes:
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
         """Create or replace a file."""
-        if self._one is not None and attrs is None and 0 < len(data) <= SMALL:
-            self._put_plain(self._one, key, data, ns, ftype)
+        if self._one is not None and len(data) <= SMALL:
+            self._put_small(self._one, key, data, ns, ftype, attrs)
             return
         self._writer.need_room(None, len(data))
         draft = self._begin(key, ns, ftype, attrs)
@@ -264,20 +272,35 @@ class Changes:
         self._writer.append(draft, data)
         self._replace(draft)
 
-    def _put_plain(self, one: OneFile, key: bytes, data: bytes, ns: int | None, ftype: int) -> None:
-        """`put` of what `put_many` writes as columns, too: both entries are appended together."""
+    def _put_small(
+        self,
+        one: OneFile,
+        key: bytes,
+        data: bytes,
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+    ) -> None:
+        """`put` of what `put_many` writes as columns, too: all entries are appended together."""
         store, kv, index = self._store, self._store.kv, self._store.index
         if len(store.doomed) > DOOMED or len(index.overlay) > OVERLAY:
             self.sync()
-        ns = time.time_ns() if ns is None else ns
-        mtime = ns // store.settings.mtime_unit
-        kv.reserve(self._waiting + len(data) + len(key) + one.beside)
-        both, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
-        kv.append_parts([both], 2, 2)
+        word, frame = b"", None
+        if attrs is not None:
+            ftype, attrs = as_stored(ftype, attrs, self._content.owner)
+            word = b"" if attrs is None else self._needed(attrs, key).encode()
+        if self.compressor is not None and ftype in COMPRESSIBLE:
+            frame = self.compressor.one(data)
+        mtime = (time.time_ns() if ns is None else ns) // store.settings.mtime_unit
+        kv.reserve(self._waiting + len(data) + len(word) + len(key) + one.beside)
+        fileid = store.new_fileid()
+        entries, pos, size = one.encode(kv.end, fileid, key, data, mtime, ftype, word, frame)
+        count = 1 + bool(data) + bool(word)
+        kv.append_parts([entries], count, count)
         there = key in self.drafts or bool(index.bulk) or index.lookup(key) > 0
         if there:
             self._drop(key)
-        store.itotsz += one.inode_size
+        store.itotsz += size
         store.dtotsz += len(data)
         self.last = pos
         index.assign(key, pos, new=not there)
@@ -560,14 +583,19 @@ class Changes:
             self._changed(draft, ctime_ns)
 
     def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
-        before = draft.attrs, draft.attrs_at, draft.ftype
-        with_mode(draft, attrs, self._content.owner)
-        if draft.attrs is not None and not self._store.settings.attrs:
-            draft.attrs, draft.attrs_at, draft.ftype = before
+        owner = self._content.owner
+        if as_stored(draft.ftype, attrs, owner)[1] is not None:
+            self._needed(attrs, draft.key)
+        with_mode(draft, attrs, owner)
+
+    def _needed(self, attrs: Attrs, key: bytes) -> Attrs:
+        """Attributes that are to be stored. Raises Refusal where the container keeps none."""
+        if not self._store.settings.attrs:
             raise Refusal(
                 "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
-                to_str(name_of(draft.key)), number=errno.EOPNOTSUPP,
+                to_str(name_of(key)), number=errno.EOPNOTSUPP,
             )  # fmt: skip
+        return attrs
 
     # --- names ---
 

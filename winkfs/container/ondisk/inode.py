@@ -393,7 +393,7 @@ class Inode:
         if isinstance(self.extents, ExtentArray):
             many: list[int] = self.extents.pointers.tolist()
             return owned + many
-        return owned + list(dict.fromkeys(e.pointer for e in self.extents if e.pointer > 0))
+        return owned + list(dict.fromkeys([e.pointer for e in self.extents if e.pointer > 0]))
 
     @property
     def owned(self) -> frozenset[int]:
@@ -465,7 +465,7 @@ def _builds_on(extents: Sequence[Extent]) -> bool:
     """Whether any of them is as in the inode below."""
     if isinstance(extents, ExtentArray):
         return bool((extents.rows[:, 0] == BELOW).any())
-    return any(extent.pointer == BELOW for extent in extents)
+    return BELOW in [extent.pointer for extent in extents]
 
 
 def _extents(
@@ -496,13 +496,11 @@ def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
         total = int(extents.ends[-1])
         beyond = (skips > INT64 - sizes) | (extents.ends < 0)  # a sum beyond int64 wraps
         return total < lsize or bool(beyond.any())
-    sizes_of = [e.size for e in extents]
-    return (
-        sum(sizes_of) < lsize
-        or min(sizes_of, default=0) < 0
-        or min((e.skip for e in extents), default=0) < 0
-        or max((e.skip + e.size for e in extents), default=0) > INT64
-    )
+    for _, skip, size in extents:
+        if skip < 0 or size < 0 or skip + size > INT64:
+            return True
+        lsize -= size
+    return lsize > 0
 
 
 def attributes(
