@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from constants import shrink
 from folders import MEMORY
 from oracle_read import Tree, check
 
@@ -60,6 +61,12 @@ VERBS: dict[str, Callable[[Container], object]] = {
     "delete": lambda c: c.delete("a"),
     "rename": lambda c: c.rename("a", "b"),
 }
+
+
+@pytest.fixture(params=["by reads", "mapped"])
+def short_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read by one way all the time."""
+    shrink(monkeypatch, "looks", read=1 if request.param == "by reads" else 1 << 40)
 
 
 @pytest.fixture

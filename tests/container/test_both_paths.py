@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from constants import shrink
+from container_checks import short_way as short_way  # a fixture
 
 import winkfs
 from winkformats import native
@@ -179,10 +179,9 @@ def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
     assert sum(type(answer) is bytes for answer in said) > 600
 
 
-@pytest.mark.parametrize("each", [1, 1 << 40], ids=["by reads", "mapped"])
-def test_both_say_the_same_of_damage(each, tmp_path, monkeypatch, every):
+@pytest.mark.usefixtures("short_way")
+def test_both_say_the_same_of_damage(tmp_path, monkeypatch, every):
     """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""
-    shrink(monkeypatch, "bytes for each look by a read", each)
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many([("a", b"1"), ("b", b"2" * 30), ("c", b"3" * 300), ("d", b"4")])

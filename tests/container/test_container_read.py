@@ -11,8 +11,8 @@ from pathlib import Path
 import container_checks
 import numpy as np
 import pytest
-from constants import shrink
 from container_checks import VARIANTS, assert_sound, contents, one_line
+from container_checks import short_way as short_way  # a fixture
 from openfiles import descriptors
 
 import winkfs
@@ -121,12 +121,6 @@ def attributed(base: Path) -> None:
         c.setxattrs("xattrs", {b"user.x": b"y" * 300})
         c.sync()
         c.put("what ends the file", b"")
-
-
-@pytest.fixture(params=["by reads", "mapped"])
-def short_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are read by one way all the time."""
-    shrink(monkeypatch, "looks", read=1 if request.param == "by reads" else 1 << 40)
 
 
 @pytest.mark.usefixtures("short_way")

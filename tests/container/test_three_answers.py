@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from constants import shrink
 from container_checks import base as base  # a fixture
+from container_checks import short_way as short_way  # a fixture
 from test_alike_names import ALIKE
 
 import winkfs
@@ -64,12 +64,9 @@ def check(c: Container, model: Model) -> None:
                     ask(name)
 
 
-@pytest.mark.parametrize("each", [1, 1 << 40], ids=["by reads", "mapped"])
+@pytest.mark.usefixtures("short_way")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_answers_are_those_of_the_last_step(
-    name: str, each: int, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "bytes for each look by a read", each)
+def test_the_answers_are_those_of_the_last_step(name: str, base: Path) -> None:
     with ExitStack() as stack:
         for container, model in SCENARIOS[name](base, stack):
             check(container, model)
