@@ -30,6 +30,7 @@ from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import (
     COLUMNS,
     KEY,
+    UNDECLARED,
     Declared,
     Schema,
     parse_schema,
@@ -129,7 +130,7 @@ class DataFile:
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
             self.nextfid = 0
-        self._declared: tuple[int, Declared] = (0, Declared({}, known=False))
+        self._declared: tuple[int, Declared] = (0, UNDECLARED)
         self._shown: Declared | None = None
         if self.writable:
             self._need_lengths()
@@ -185,7 +186,7 @@ class DataFile:
 
     def _read_declared(self, at: int) -> Declared:
         if not at:  # nothing was declared ever
-            return Declared({}, known=False)
+            return UNDECLARED
         try:
             entry = self.entry_at(at)
             if entry.key != KEY:
@@ -194,7 +195,7 @@ class DataFile:
         except (CorruptError, ValueError) as error:
             self.note(f"{self.base}: its columns cannot be read ({error}): winkfs columns add "
                       "declares them anew")  # fmt: skip
-            return Declared({}, known=False)
+            return UNDECLARED
 
     def declare(self, schema: Schema) -> None:
         """Have these columns, and no others, from the next sync on. Raises OSError.

@@ -132,7 +132,7 @@ class Superblock(dict[str, int]):
 
         raises  ValueError where the variables do not fit or are no int64
         """
-        double = self.double
+        double = "SBSEQ" in self
         size = HALF if double else self["SBSIZE"]
         if 8 + 16 * len(self) + 8 > size:
             raise ValueError(f"{len(self)} variables do not fit into SBSIZE {size}")
@@ -174,7 +174,7 @@ class Superblock(dict[str, int]):
                 second.damage, second.second, second.forgot = error, True, True
                 return second
             raise
-        if not first.double:
+        if "SBSEQ" not in first or data[:HALF] == data[HALF : 2 * HALF]:
             return first
         try:
             second = cls._decode(data, HALF, file)
@@ -213,7 +213,7 @@ class Superblock(dict[str, int]):
                 "first variables must be SBSIZE, FORMAT, PURPOSE",
                 file=file, offset=at + 8, found=", ".join(list(block)[:3]),
             )  # fmt: skip
-        double = block.double
+        double = "SBSEQ" in block
         if double and (size != 2 * HALF or "SBCKSUM" not in block):
             raise CorruptError("two superblocks need SBSIZE 8192 and SBCKSUM", file=file, offset=at,
                                found=size)  # fmt: skip

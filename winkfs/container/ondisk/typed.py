@@ -238,6 +238,9 @@ class Declared:
         return rest | {RECORD: self._record} if self._record else rest
 
 
+UNDECLARED: Final = Declared({}, known=False)
+
+
 def _utf8(value: Any) -> bytes:
     return str.encode(value)
 
