@@ -11,6 +11,7 @@ import walks
 
 import winkfs
 from scripts import house
+from winkformats import native
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,13 @@ BOUNDS = {
 # what -> (calls of own functions, files they are in)
 WALKS = {
     walks.put: (20, 10),
-    walks.read_part: (2, 2),
+    walks.put_mode: (40, 15),
+    walks.put_over: (56, 16),
+    walks.open_put_close: (950, 46),
+    walks.stat: (5, 5) if native.code else (10, 5),
+    walks.contains: (4, 4) if native.code else (20, 5),
+    walks.read_two_extents: (2, 2) if native.code else (15, 5),
+    walks.read_part: (2, 2) if native.code else (15, 5),
     walks.mount_create: (62, 14),
     walks.mount_read: (20, 12),
     walks.reindex: (460, 34),  # 450; on overlayfs each of two locks takes a second attempt

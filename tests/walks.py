@@ -133,6 +133,77 @@ def put(folder: Path, root: Path = ROOT) -> Walk:
     return walk
 
 
+def put_mode(folder: Path, root: Path = ROOT) -> Walk:
+    """`put` of one new document with `mode=`."""
+    import winkfs
+
+    with winkfs.create(folder / "put") as container:
+        container.put("warm", b"1", mode=0o600)
+        container.sync()
+        with Walk(root) as walk:
+            container.put("new", b"hello", mode=0o600)
+    return walk
+
+
+def put_over(folder: Path, root: Path = ROOT) -> Walk:
+    """`put` over a document."""
+    import winkfs
+
+    with winkfs.create(folder / "put") as container:
+        container.put_many([("warm", b"1"), ("old", b"1")])
+        container.put("warm", b"hello")
+        with Walk(root) as walk:
+            container.put("old", b"hello")
+    return walk
+
+
+def open_put_close(folder: Path, root: Path = ROOT) -> Walk:
+    """A container of two documents is opened, gets one more, and is closed."""
+    import winkfs
+
+    with winkfs.create(folder / "put") as container:
+        container.put("first", b"1")
+    for name in ("second", "new"):
+        with Walk(root) as walk, winkfs.open(folder / "put", "a") as container:
+            container.put(name, b"hello")
+    return walk
+
+
+def stat(folder: Path, root: Path = ROOT) -> Walk:
+    """`stat` of a document."""
+    with _two_extents(folder) as reader, Walk(root) as walk:
+        reader.stat("document")
+    return walk
+
+
+def contains(folder: Path, root: Path = ROOT) -> Walk:
+    """`in`, of a document and of a name that is missing."""
+    with _two_extents(folder) as reader, Walk(root) as walk:
+        assert "document" in reader
+        assert "missing" not in reader
+    return walk
+
+
+def read_two_extents(folder: Path, root: Path = ROOT) -> Walk:
+    """`read` of a document of two extents."""
+    with _two_extents(folder) as reader, Walk(root) as walk:
+        reader.read("document")
+    return walk
+
+
+def _two_extents(folder: Path) -> Any:
+    """A reader of a container with such a document. It knows that its index is right."""
+    import winkfs
+
+    with winkfs.create(folder / "two") as container:
+        container.put("document", b"1" * 1000)
+        container.sync()
+        container.append("document", b"2")
+    reader = winkfs.open(folder / "two")
+    assert "missing" not in reader
+    return reader
+
+
 def read_part(folder: Path, root: Path = ROOT) -> Walk:
     """`read(name, offset, size)` of a document."""
     import winkfs
@@ -160,7 +231,10 @@ def reindex(folder: Path, root: Path = ROOT) -> Walk:
 
 def main(root: Path, *, verbose: bool) -> None:
     sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
-    for what in (put, read_part, mount_create, mount_read, reindex):
+    for what in (
+        put, put_mode, put_over, open_put_close, stat, contains, read_two_extents, read_part,
+        mount_create, mount_read, reindex,
+    ):  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             walk = what(Path(folder), root)
         print(f"{what.__name__}: {walk.calls} calls, {walk.files} files")
