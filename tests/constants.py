@@ -93,6 +93,9 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "small": "winkfs.mounting.datasetnames.SMALL",  # of one that is always made anew
         "added": "winkfs.mounting.datasetnames.FEW",  # names put into an order one by one
     },
+    "a LogStore": {
+        "patience": "winkfs.stores.logstore.store.PATIENCE",  # seconds for a snapshot to be closed
+    },
     "a message store": {
         "segment": "winkfs.stores.messagestore.store.ROLL",  # bytes of a segment
         "large": "winkfs.stores.messagestore.store.LARGE",  # bytes of a large message

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from folders import in_memory
-from lives import LIVES, Life, State, Wrong, differs, repeatable, state_of
+from lives import Life, State, differs, state_of
 from simulated.disk import Event
 from simulated.files import Bytes, File
+from simulated.harness import Wrong, repeatable
 
 import winkfs
 from winkfs.container.compact import compact
@@ -86,7 +87,7 @@ def _content(file: File, before: Content | None) -> Content:
 
 def film(kind: str, seed: int, steps: int) -> Film:
     """Live, and note all moments."""
-    life = LIVES.get(kind, Life)(kind, seed, faults=False)
+    life = Life.of(kind)(kind, seed, faults=False)
     taken = Film(life)
     try:
         taken.watch()

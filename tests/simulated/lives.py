@@ -1,6 +1,6 @@
 """Lives of containers on a simulated disk: random operations by seed, beside a model.
 
-    python tests/simulated/lives.py plain 17      # one life, step by step
+    python tests/simulated/harness.py lives plain 17      # one life, step by step
 
 What a sync, a close or a new start has acknowledged is in every image of the disk after a power
 cut; of what was not, an image has nothing, or all that one sync was about to acknowledge.
@@ -8,20 +8,17 @@ cut; of what was not, an image has nothing, or all that one sync was about to ac
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import stat
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
-from unittest import mock
 
 from interrupts import Interrupter
+from simulated import harness
 from simulated.disk import Event, SimulatedDisk
 from simulated.files import SECTOR
+from simulated.harness import Wrong
 
 import winkfs
 from winkfs import Container
@@ -30,7 +27,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import vacuum
-from winkfs.errors import DamageWarning, NotAllowed
+from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
 
 SECOND = 10**9
@@ -51,8 +48,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
 ALONE = ("reopen", "reindex", "compact")  # whose locks an interrupt leaves to the garbage collector
 SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
-FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
-          "truncate", "preallocate", "unlink")  # fmt: skip
 
 
 class File(NamedTuple):
@@ -72,10 +67,6 @@ State = dict[str, File]
 def values_of(n: int | None) -> dict[str, Any] | None:
     """The columns of a file."""
     return None if n is None else {"n": n, "text": f"is {n}"}
-
-
-class Wrong(AssertionError):
-    """What an image shows is not allowed."""
 
 
 def state_of(container: Container | Dataset) -> State:
@@ -114,23 +105,7 @@ def differs(found: State, wanted: State) -> str:
     return "; ".join(lines)
 
 
-@contextmanager
-def repeatable(seed: int) -> Iterator[None]:
-    """The ids of containers follow from the seed, too."""
-    rng, free = random.Random(seed), os.statvfs("/")
-    with (
-        mock.patch("secrets.randbits", rng.getrandbits),
-        mock.patch("secrets.token_hex", lambda n: rng.randbytes(n).hex()),
-        mock.patch("os.statvfs", lambda _: free),  # of a path that the kernel does not know
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore", DamageWarning)  # faults are told
-        logging.disable()
-        yield
-        logging.disable(logging.NOTSET)
-
-
-class Life:
+class Life(harness.Life):
     """A container on a simulated disk.
 
     acked     what is durable: every image must show it, or
@@ -139,16 +114,14 @@ class Life:
     images    how many were looked at
     """
 
+    FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
+              "truncate", "preallocate", "unlink")  # fmt: skip
+    STEPS = 40
+
     def __init__(self, kind: str, seed: int, *, faults: bool = True, trace: bool = False) -> None:
-        self.kind, self.seed, self.trace = kind, seed, trace
-        self.rng = random.Random(f"{kind} {seed}")
-        self.faults = faults and self.rng.random() < 0.6
         self.ao, self.classic, self.typed = "ao" in kind, "classic" in kind, "columns" in kind
-        # One superblock without a checksum is whole or not only as far as a sector is.
-        torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
-        self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=torn)
-        self.steps: list[str] = []
-        self.images = 0
+        self.faults = faults
+        super().__init__(kind, seed, trace=trace)
         self.clock = 1_000_000_000
         self.acked: State = {}
         self.pending: list[State] = []
@@ -158,6 +131,15 @@ class Life:
         self.mixed = False  # what was written since `acked` may be there in part
         self.since: list[State] = []  # what the handle has shown since `acked`
         self.make()
+
+    def new_disk(self) -> SimulatedDisk:
+        self.faults = self.faults and self.is_faulty()
+        # One superblock without a checksum is whole or not only as far as a sector is.
+        torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
+        return SimulatedDisk(self.seed, evicts=self.rng.random() < 0.5, torn=torn)
+
+    def is_faulty(self) -> bool:
+        return self.rng.random() < 0.6
 
     def make(self) -> None:
         self.container = winkfs.create(self.base, **VARIANTS[self.kind])
@@ -191,29 +173,29 @@ class Life:
     def base(self) -> str:
         return f"{self.disk.path}/c"
 
+    @classmethod
+    def of(cls, kind: str) -> type[Life]:
+        return DatasetLife if "data set" in kind else MountLife if kind == "mount" else Life
+
     # --- a step ---
 
-    def run(self, steps: int) -> None:
-        """Raises Wrong, with what brings it back."""
+    def go(self, steps: int) -> None:
+        """Images are checked once the call is over at which they were taken: it may have failed."""
+        self.check(self.disk.crash(self.rng), when="after it was made")
+        for _ in range(steps):
+            self.step()
+        self.say("close")
         try:
-            self.check(self.disk.crash(self.rng), when="after it was made")
-            for _ in range(steps):
-                self.step()
-            self.say("close")
-            try:
-                self.synced(self.end)
-            except OSError as error:  # the handle has lost what it had
-                self.say(f"  -> {error}")
-                if not self.failed:
-                    raise
-            self.check(self.disk.clone())
-        except Exception as error:
-            line = f"python tests/simulated/lives.py '{self.kind}' {self.seed}"
-            told = "\n  ".join(self.steps[-30:])
-            raise Wrong(f"{line}\n  {told}\n{type(error).__name__}: {error}") from error
-        finally:
-            with suppress(Exception):
-                self.end()
+            self.synced(self.end)
+        except OSError as error:  # the handle has lost what it had
+            self.say(f"  -> {error}")
+            if not self.failed:
+                raise
+        self.check(self.disk.clone())
+
+    def abort(self, *ignored: type[Exception]) -> None:
+        with suppress(*ignored):
+            self.end()
 
     def step(self) -> None:
         rng = self.rng
@@ -221,7 +203,7 @@ class Life:
         ctrl_c = self.kind == "interrupts" and verb not in ALONE and rng.random() < 0.5
         cut = rng.randint(1, 12) if rng.random() < 0.5 else 0
         if self.faults and rng.random() < 0.15:
-            call, nth = rng.choice(FAULTS), rng.randint(1, 3)
+            call, nth = rng.choice(self.FAULTS), rng.randint(1, 3)
             error = rng.choice((5, 5, 28))
             self.disk.arm(call, nth, error, for_good=rng.random() < 0.2)
             verb += f", {call} {nth} fails with {error}"
@@ -241,8 +223,7 @@ class Life:
             self.after_failure(before)
         finally:
             self.disk.watch = None
-            for call in FAULTS:
-                self.disk.arm(call, 0)
+            self.disarm()
         for image, allowed, when in taken:
             self.check(image, allowed + between, when)
         if rng.random() < 0.4:
@@ -266,11 +247,6 @@ class Life:
                 taken.append((self.disk.crash(self.rng), states, when))
 
         return watch
-
-    def say(self, text: str) -> None:
-        self.steps.append(text)
-        if self.trace:
-            print(text, flush=True)
 
     # --- what is done ---
 
@@ -471,8 +447,7 @@ class Life:
         self.failed = True
         self.mixed = True  # a sync that failed has written some files, in any order
         self.pending += self.since  # going on, the handle takes what is whole in the file as done
-        for call in FAULTS:
-            self.disk.arm(call, 0)
+        self.disarm()
         if self.rng.random() < 0.5:
             try:
                 found = state_of(self.handle())
@@ -719,23 +694,3 @@ class DatasetLife(Life):
 
 
 DURING = ("put", "put_many", "delete", "sync", "reopen")
-
-
-LIVES: dict[str, type[Life]] = {
-    kind: DatasetLife if "data set" in kind else MountLife if kind == "mount" else Life
-    for kind in VARIANTS
-}
-
-
-def live(kind: str, seed: int, steps: int = 40, *, trace: bool = False) -> int:
-    """One life -> images looked at. Raises Wrong."""
-    with repeatable(seed):
-        life = LIVES[kind](kind, seed, trace=trace)
-        life.run(steps)
-    return life.images
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("PYTHONHASHSEED", "0")
-    for number in sys.argv[2:]:
-        print(live(sys.argv[1], int(number), trace=True), "images")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import pytest
 from constants import leave_tails, make_chains, shrink
-from lives import VARIANTS, live, repeatable
+from lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
+from simulated.harness import repeatable
 
 import winkfs
 from winkformats.disk.paths import locate
@@ -41,15 +41,6 @@ IMAGES = {
 }
 
 
-def live_until(wanted: int, kind: str, seed: int) -> None:
-    """Live until there were so many images."""
-    images = 0
-    for number in itertools.count(seed):
-        images += live(kind, number)
-        if images >= wanted:
-            break
-
-
 # An interrupt may come where a file was just opened, or while what was left is collected.
 INTERRUPTED = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
@@ -68,7 +59,7 @@ def test_every_image_shows_what_was_acknowledged(
     """No more than a sync is missing or too many; every image opens and verifies."""
     if kind == "interrupts":  # not a rebuild, as a large container
         shrink(monkeypatch, "the index", replayed=1)
-    live_until(IMAGES[kind][soak], kind, seed)
+    Life.lives(kind, seed, IMAGES[kind][soak])
 
 
 @pytest.mark.soak
@@ -87,7 +78,7 @@ def test_every_image_of_what_else_only_large_containers_have(
 ) -> None:
     """Closes that leave tails; inodes that build on others."""
     small(monkeypatch)
-    live_until(images[soak], kind, seed)
+    Life.lives(kind, seed, images[soak])
 
 
 def test_a_container_that_was_made_is_there() -> None:

@@ -1,6 +1,6 @@
 """Lives of queues on a simulated disk: random operations by seed, beside a model.
 
-    python tests/stores/ledgerq_lives.py fifo 17      # one life, step by step
+    python tests/simulated/harness.py ledgerq_lives fifo 17      # one life, step by step
 
 A sync acknowledges what was pushed and consumed before. In an image of the disk after a power cut
 each message is, for each consumer, as it was acknowledged, or as it was at some moment since: so
@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import ledgerq_oracle
-import store_lives
+from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from store_lives import Wrong
+from simulated.harness import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkfs.stores.ledgerq.check import verify
@@ -30,7 +30,7 @@ NAMES = ("", "other")
 RETRIES = 3
 
 
-class Life(store_lives.Life):
+class Life(harness.Life):
     """A queue on a simulated disk.
 
     sent     id -> payload and priority, of all that was pushed
@@ -329,7 +329,3 @@ class Life(store_lives.Life):
                     self.now[name][id] = NONE
             self.leased[name] = found & self.queue.state.cursors[name].leased.keys()
         self.acknowledge()
-
-
-if __name__ == "__main__":
-    Life.main()

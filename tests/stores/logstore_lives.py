@@ -1,5 +1,7 @@
 """Random lives of a LogStore on a simulated disk, with power cuts at any moment.
 
+    python tests/simulated/harness.py logstore_lives 'with failing calls' 17
+
 The model is the list of states that commits made, and how many of these were acknowledged as
 durable. What a power cut leaves must open, and show one of those from the last acknowledged on.
 """
@@ -7,19 +9,17 @@ durable. What a power cut leaves must open, and show one of those from the last 
 from __future__ import annotations
 
 import errno
-import random
 from contextlib import suppress
-from dataclasses import dataclass, field
+from typing import ClassVar
 
-from simulated.disk import Event, SimulatedDisk
+from simulated import harness
+from simulated.disk import SimulatedDisk
 
 from winkfs.errors import Refusal
 from winkfs.stores.logstore import Full, LogStore
-from winkfs.stores.logstore import store as store_module
 
 State = dict[int, bytes | None]
 SMALL = {"file_size": 700, "cutoff": 90, "file_bits": 5, "generation_bits": 3, "save_every": 2}
-FAULTS = ("write", "sync", "create", "truncate", "rename", "unlink", "directory sync")
 
 
 def content(store: LogStore) -> State:
@@ -27,39 +27,41 @@ def content(store: LogStore) -> State:
     return dict(zip(recids, store.get_many(recids), strict=True))
 
 
-@dataclass
-class Life:
-    """A store, what it should hold, and how many images of it were checked."""
+class Life(harness.Life):
+    """A LogStore on a simulated disk, whose calls fail in some kind of life.
 
-    seed: int
-    chance: float = 0.05  # of an image at an event
-    faults: bool = False
-    images: int = 0
-    full: int = 0  # commits that found no file number
-    states: list[State] = field(default_factory=lambda: [{}])
-    acknowledged: int = 0  # index in `states`
+    states        what commits made, the last that was acknowledged as durable the first
+    done["full"]  commits that found no file number
+    """
 
-    def __post_init__(self) -> None:
-        self.rng = random.Random(self.seed)
-        self.disk = SimulatedDisk(self.seed, torn=self.rng.choice((1, 512)))
-        self.heir: SimulatedDisk | None = None
+    FAULTS = ("write", "sync", "create", "truncate", "rename", "unlink", "directory sync")
+    SMALL: ClassVar = {"a LogStore": {"patience": 0.0}}  # nobody else closes a snapshot
+    STEPS = 300
+    often = 0.05
+
+    def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
+        super().__init__(kind, seed, trace=trace)
+        self.states: list[State] = [{}]
+        self.acknowledged = 0  # index in `states`
         self.draft: State = {}
         self.store = LogStore.create(f"{self.disk.path}/s", **SMALL)
-        self.disk.watch = self.look
+
+    def is_faulty(self) -> bool:
+        return self.kind == "with failing calls"
+
+    def error(self, call: str) -> int:
+        full = call in ("write", "create") and self.rng.random() < 0.7
+        return errno.ENOSPC if full else errno.EIO
 
     # --- images ---
 
-    def look(self, event: Event) -> None:
-        if self.rng.random() < self.chance:
-            self.check(self.disk.crash(self.rng), event)
-
-    def check(self, image: SimulatedDisk, event: Event | None = None) -> None:
+    def check(self, image: SimulatedDisk) -> None:
         self.images += 1
         path, allowed = f"{image.path}/s", self.states[self.acknowledged :]
         with LogStore(path) as reader:
             seen = content(reader)
-            assert seen in allowed, self.said(seen, event)
-            assert not reader.problems, (self.seed, reader.problems, event)
+            assert seen in allowed, self.said(seen)
+            assert not reader.problems, reader.problems
         if self.rng.random() < 0.4:
             self.write(image, seen)
 
@@ -67,52 +69,34 @@ class Life:
         """What a writer made durable is there after another power cut."""
         path = f"{image.path}/s"
         with LogStore(path, "a") as store:
-            assert content(store) == seen, (self.seed, "another state to write")
+            assert content(store) == seen, "another state to write"
             if self.rng.random() < 0.5:
                 seen[store.put(b"behind the cut")] = b"behind the cut"
                 store.commit()
             again = image.crash(self.rng)
         with LogStore(f"{again.path}/s", "a") as store:
-            assert content(store) == seen, (self.seed, "after a second cut")
+            assert content(store) == seen, "after a second cut"
             assert not store.problems
 
-    def said(self, seen: State, event: Event | None) -> str:
+    def said(self, seen: State) -> str:
         wanted = self.states[self.acknowledged]
         lost = [recid for recid in wanted if seen.get(recid, 0) != wanted[recid]]
         back = [recid for recid in seen if recid not in wanted]
-        return f"life {self.seed}, at {event}: lost or old {lost}, not there before {back}"
+        return f"lost or old {lost}, not there before {back}"
 
     # --- the life ---
 
-    def live(self, steps: int) -> int:
-        for _ in range(steps):
-            try:
-                self.step()
-            except Full:
-                self.full += 1
-                self.reopen()
-            except Refusal:  # it writes nothing any more
-                self.reopen()
-            except OSError:
-                if not self.faults:
-                    raise
-                self.failed()
-        self.disk.watch = None
-        with suppress(OSError):
+    def abort(self, *ignored: type[Exception]) -> None:
+        with suppress(*ignored):
             self.store.close()
-        return self.images
 
-    def failed(self) -> None:
+    def begin_again(self) -> None:
         """A call failed: what was not acknowledged is there or not."""
-        self.disarm()
+        self.disk.watch = self.watch
         self.draft = dict(self.states[-1])
         with suppress(OSError):
             self.store.rollback()
         self.reopen()
-
-    def disarm(self) -> None:
-        for call in FAULTS:
-            self.disk.arm(call, 0)
 
     def reopen(self) -> None:
         """A close commits what was changed; what is seen then is durable."""
@@ -122,16 +106,20 @@ class Life:
             self.store.close()
         self.store = LogStore(f"{self.disk.path}/s", "a")
         seen = content(self.store)
-        assert seen in self.states[self.acknowledged :], self.said(seen, None)
+        assert seen in self.states[self.acknowledged :], self.said(seen)
         self.states, self.acknowledged, self.draft = [seen], 0, dict(seen)
 
     def step(self) -> None:
+        try:
+            self.act()
+        except Full:
+            self.done["full"] += 1
+            self.reopen()
+        except Refusal:  # it writes nothing any more
+            self.reopen()
+
+    def act(self) -> None:
         rng = self.rng
-        if self.faults and rng.random() < 0.03:
-            call = rng.choice(FAULTS)
-            full = call in ("write", "create") and rng.random() < 0.7
-            error = errno.ENOSPC if full else errno.EIO
-            self.disk.arm(call, rng.randint(1, 4), error)
         choice = rng.random()
         if choice < 0.70:
             self.change()
@@ -149,7 +137,6 @@ class Life:
             self.reopen()
         else:
             with self.store.snapshot() as snapshot:
-                store_module.PATIENCE = 0.0  # nobody else closes it
                 self.change()
                 self.commit(False)
                 self.store.compact(least=0.2)
@@ -160,7 +147,7 @@ class Life:
         self.store.commit(sync=sync)
         if sync:
             self.acknowledged = len(self.states) - 1
-        assert content(self.store) == self.draft, self.said(content(self.store), None)
+        assert content(self.store) == self.draft, self.said(content(self.store))
 
     def body(self) -> bytes | None:
         size = self.rng.choice((0, 5, 40, 90, 91, 150))

@@ -1,6 +1,6 @@
 """Lives of message stores on a simulated disk: random operations by seed, beside a model.
 
-    python tests/stores/message_lives.py plain 17      # one life, step by step
+    python tests/simulated/harness.py message_lives plain 17      # one life, step by step
 
 A sync acknowledges what was written and removed before. In an image of the disk after a power cut
 each message is as it was acknowledged, or as it was at some moment since.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import ClassVar
 
-import store_lives
+from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from store_lives import Wrong
+from simulated.harness import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkformats.errors import CorruptError
@@ -26,7 +26,7 @@ IDS = [bytes([i]) * 16 for i in range(1, 30)]
 Value = tuple[int, bytes] | None  # references and body; None: there is none
 
 
-class Life(store_lives.Life):
+class Life(harness.Life):
     """A message store on a simulated disk.
 
     acked   what is durable; since: of each id what it has been after that, too
@@ -240,7 +240,3 @@ class Life(store_lives.Life):
 
 def short(value: Value) -> str:
     return "gone" if value is None else f"{value[0]} x {len(value[1])} {value[1][:4].hex()}"
-
-
-if __name__ == "__main__":
-    Life.main()

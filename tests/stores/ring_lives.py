@@ -1,6 +1,6 @@
 """Lives of Ring Page buffers on a simulated disk: random operations by seed, beside a model.
 
-    python tests/stores/ring_lives.py overwrite 17     # one life, step by step
+    python tests/simulated/harness.py ring_lives overwrite 17     # one life, step by step
 
 A record that was on the disk at a sync is there after a power cut, unless it was popped, or a page
 that it lies in was written over since, which with "refuse" happens to those that were popped alone.
@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 
-import store_lives
+from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from store_lives import Wrong
+from simulated.harness import Wrong
 
 from winkformats.ringpage.page import BLOCK
 from winkfs.stores.ringpage.pages import Pages, open_buffer
@@ -25,7 +25,7 @@ VARIANTS = ("overwrite", "refuse", "synced")  # "synced": overwrite, each page i
 NUMBER = struct.Struct("<I")
 
 
-class Life(store_lives.Life):
+class Life(harness.Life):
     """A buffer on a simulated disk.
 
     pushed   bodies by the numbers that they begin with; model: numbers in the queue
@@ -248,7 +248,3 @@ class Life(store_lives.Life):
 
 def short(body: bytes | None) -> str:
     return "nothing" if body is None else f"{len(body)} bytes {body[:8].hex()}"
-
-
-if __name__ == "__main__":
-    Life.main()

@@ -13,12 +13,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", VARIANTS)
-def test_every_image_has_what_was_acknowledged(
-    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """Nothing that was synced is lost, nothing that was removed and synced is back, every image
     opens, to read and to write, and again."""
-    Life.small(monkeypatch)
     wanted = 34_000 if soak else 250 if kind == "plain" else 80
     assert Life.lives(kind, seed, wanted)["images"] >= wanted
 
