@@ -65,17 +65,18 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "filled": "winkfs.container.ondisk.block.FEW",  # bytes of names filled in one by one
         "cached": "winkfs.container.ondisk.catalog.BUDGET",  # bytes that stay in the page cache
         "dropped": "winkfs.container.ondisk.catalog.STEP",  # bytes dropped at a time
-        "changes": "winkfs.container.catalog.CHANGES",  # changed names that are added
-        "behind": "winkfs.container.catalog.FEW",  # rows behind the first run that stay there
-        "read": "winkfs.container.catalog.QUICK",  # rows that a close reads
-        "bulk": "winkfs.container.catalog.CHEAP",  # rows put in bulk that a close writes
-        "dense": "winkfs.container.catalog.DENSE",  # bytes put for each of more rows
-        "sure": "winkfs.container.catalog.SURE",  # rows kept for a close in any case
-        "kept": "winkfs.container.catalog.MOST",  # rows kept for a close
-        "runs": "winkfs.container.catalog.RUNS",  # most runs
-        "looked_up": "winkfs.container.catalog.LOOKED_UP",  # files for each row that is looked up
-        "tail": "winkfs.container.catalog.QUICK_TAIL",  # bytes of a tail that a close reads
-        "joined": "winkfs.container.catalog.QUICK_RUN",  # rows of runs that a close joins
+        "changes": "winkfs.container.catalog.Policy.changes",  # changed names that are added
+        "behind": "winkfs.container.catalog.Policy.behind",  # rows behind the first run that stay
+        "read": "winkfs.container.catalog.Policy.read",  # rows that a close reads
+        "bulk": "winkfs.container.catalog.Policy.bulk",  # rows put in bulk that a close writes
+        "dense": "winkfs.container.catalog.Policy.dense",  # bytes put for each of more rows
+        "sure": "winkfs.container.catalog.Policy.sure",  # rows kept for a close in any case
+        "kept": "winkfs.container.catalog.Policy.kept",  # rows kept for a close
+        "runs": "winkfs.container.catalog.Policy.runs",  # most runs
+        "looked_up": "winkfs.container.catalog.Policy.looked_up",  # files for each row that is looked up
+        "short": "winkfs.container.catalog.Policy.short",  # bytes of a tail that becomes a run
+        "tail": "winkfs.container.catalog.Policy.tail",  # bytes of a tail that a close reads
+        "joined": "winkfs.container.catalog.Policy.joined",  # rows of runs that a close joins
         "read_back": "winkfs.container.namesorter.BLOCK",  # names read back at a time
         "cut": "winkfs.spark.reading.selected.FEW",  # blocks that Spark cuts anywhere
     },
@@ -126,8 +127,20 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
 }
 
 
+FOLLOWING: Final[dict[str, dict[str, object]]] = {
+    "read": {
+        "joined": 1 << 15, "bulk": 1 << 17, "sure": 1 << 18, "kept": 1 << 26, "changes": 1 << 16,
+        "behind": 1 << 14,
+    },
+    "tail": {"short": 1 << 26},
+}  # fmt: skip
+
+
 def shrink(patch: pytest.MonkeyPatch, what: str, **values: object) -> None:
     """Give constants other values, till the end of the test."""
+    if what == "the catalog":
+        for name in FOLLOWING.keys() & values.keys():  # what follows from it stays as it is
+            values = FOLLOWING[name] | values
     for name, value in values.items():
         places = PLACES[what][name]
         for place in places if isinstance(places, tuple) else (places,):

@@ -40,26 +40,68 @@ if TYPE_CHECKING:
     pass
 
 Problem = Callable[[CorruptError], None]
-SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
-CHANGES: Final = 1 << 16  # names in it, or a part of all names:
-PART: Final = 64
-FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
-SMALL: Final = 32
-# What a close does of itself. What was put in bulk costs 0.2 to 0.5 us a row, where put_many takes
-# 3 for files of 2 KiB and 1.5 for the smallest, of which only some are worth it; what has to be
-# read costs 2 to 7, where a put takes 12. All are written anew only when many more have come since
-# the last time.
-CHEAP: Final = 1 << 17  # rows put in bulk that a close writes, or more with
-DENSE: Final = 2 << 10  # bytes of the data file for each
-QUICK: Final = 1 << 13  # rows that a close reads, or files of a container that gets a catalog
-QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
-QUICK_PART: Final = 2  # rows of the first run for each behind it, where all are at most CHEAP
-QUICK_RUN: Final = 1 << 15  # rows of runs that are joined, but for
-RUNS: Final = 16  # runs: of more, those behind one that together are as large as it, and it
-LOOKED_UP: Final = 64  # files for each row, from which on rows are looked up one by one
-SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it writes them or not
-MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
-IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
+
+
+class Policy:
+    """How much is done for BASE.cat: five numbers, from which the others follow.
+
+    read    inodes that a close reads for it, or files of a container that gets one
+    tail    bytes of a tail that it reads for them
+    dense   bytes of the data file for each file put in bulk that a close writes beyond `bulk`
+    part    of all files, the part that is few
+    runs    most runs: of more, those behind one that together are as large as it, and it, become
+            one
+    """
+
+    read = 1 << 13
+    tail = 4 << 20
+    dense = 2 << 10
+    part = 64
+    runs = 16
+
+    @property
+    def joined(self) -> int:
+        """Rows of runs that a close joins."""
+        return 4 * self.read
+
+    @property
+    def bulk(self) -> int:
+        """Rows that a close writes: a known one costs a sixteenth of one that has to be read."""
+        return 16 * self.read
+
+    @property
+    def sure(self) -> int:
+        """Rows put in bulk that are kept until a close, whether it writes them or not; also files
+        of a catalog that is kept in memory, where it cannot be written."""
+        return 32 * self.read
+
+    @property
+    def looked_up(self) -> int:
+        """Files for each row, from which on rows are looked up one by one."""
+        return self.part
+
+    @property
+    def kept(self) -> int:
+        """Rows kept for a close, at most: most of them in a scratch file."""
+        return self.read << 13
+
+    @property
+    def changes(self) -> int:
+        """Changed names that are added as a run in any case, or `part` of all."""
+        return 8 * self.read
+
+    @property
+    def behind(self) -> int:
+        """Rows behind the first run that stay there in any case, or two of `part` of its rows."""
+        return 2 * self.read
+
+    @property
+    def short(self) -> int:
+        """Bytes of a tail that becomes a run in any case, or `part` of what the catalog covers."""
+        return 16 * self.tail
+
+
+POLICY: Final = Policy()
 
 
 class Catalog:
@@ -277,7 +319,7 @@ def _written(
         except OSError as error:
             store.excuse(error)
             return build(store, save=False)
-    few = count <= IN_MEMORY
+    few = count <= POLICY.sure
     storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
     _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return Catalog(CatalogFile(storage))
@@ -330,7 +372,7 @@ class CatalogTrail(Trail):
     @property
     def is_cheap(self) -> bool:
         """Whether to write it takes little time beside what was put."""
-        return self.count <= max(CHEAP, (self._store.kv.end - self.since) // DENSE)
+        return self.count <= max(POLICY.bulk, (self._store.kv.end - self.since) // POLICY.dense)
 
     def reaches(self, covered: int) -> bool:
         """Have it go back to where the data file ended at `covered`, by reading what came since.
@@ -338,7 +380,7 @@ class CatalogTrail(Trail):
         ->      whether it does: not where that is much
         raises  CorruptError
         """
-        if not 0 <= self.since - covered <= QUICK_TAIL:
+        if not 0 <= self.since - covered <= POLICY.tail:
             return False
         before = dict(tail(self._store, covered, self.since))
         self.since = covered
@@ -365,7 +407,7 @@ class CatalogTrail(Trail):
             sorter.add(gone_rows(gone))
         if whole and sorter.count == store.index.count:
             return sorter.rows()
-        if LOOKED_UP * sorter.count > store.index.count or store.index.has_since(self.since):
+        if POLICY.looked_up * sorter.count > store.index.count or store.index.has_since(self.since):
             live = store.index.positions(self.since)
             return sorter.rows(np.concatenate([[0], live]))  # 0: what is gone
         return (rows.take(rows.gone | _current(store, rows)) for rows in sorter.rows())
@@ -411,7 +453,7 @@ class DerivedCatalog:
         if self._tried or self.trail is not None:
             return
         covered, kv = self._covered(), self._store.kv
-        if kv.end - (kv.start if covered is None else covered) <= QUICK_TAIL:
+        if kv.end - (kv.start if covered is None else covered) <= POLICY.tail:
             self.follow()
         self._tried, self._wanted = True, False
 
@@ -420,7 +462,8 @@ class DerivedCatalog:
         trail = self.trail
         if trail is None:
             return
-        if not self._wanted and trail.count > SURE and not (trail.is_cheap and trail.count < MOST):
+        many = trail.count > POLICY.sure
+        if many and not self._wanted and not (trail.is_cheap and trail.count < POLICY.kept):
             self._end_trail()
             return
         try:
@@ -472,9 +515,8 @@ class DerivedCatalog:
     def keep_up(self) -> None:
         """For a close: as `save` where something was changed, and where that takes little time.
 
-        cost    20 ms for QUICK rows; of what was put in bulk 0.2 to 0.5 us a row. More changes,
-                more small files put in bulk, and a catalog of many files that is not there, are
-                left to who needs it
+        cost    see `Policy`. More changes, more small files put in bulk, and a catalog of many
+                files that is not there, are left to the next reader
         """
         if self._store.kv.end != self._opened:
             self.save(quickly=True)
@@ -517,7 +559,7 @@ class DerivedCatalog:
         """
         store, trail = self._store, self.trail
         catalog = open_catalog(store)
-        small = store.index.count <= QUICK or not quickly
+        small = store.index.count <= POLICY.read or not quickly
         try:
             if catalog is not None and catalog.covered == store.kv.end:
                 return True
@@ -555,10 +597,12 @@ class DerivedCatalog:
         store, covered = self._store, catalog.covered
         if trail is not None and trail.reaches(covered):
             return trail.rows(whole=False), trail.count
-        limit = QUICK if quickly else max(CHANGES, catalog.count // PART)
+        limit = POLICY.read if quickly else max(POLICY.changes, catalog.count // POLICY.part)
         changes = store.index.changes(covered)
         if changes is None:
-            if store.kv.end - covered > (QUICK_TAIL if quickly else max(SHORT, covered // PART)):
+            if store.kv.end - covered > (
+                POLICY.tail if quickly else max(POLICY.short, covered // POLICY.part)
+            ):
                 return None
             changes = dict(itertools.islice(tail(store, covered), limit + 1))
         if len(changes) > limit:
@@ -572,9 +616,9 @@ class DerivedCatalog:
         is written again only when they have doubled."""
         store, file = self._store, catalog.file
         behind = count + file.rows - catalog.count
-        many = behind > max(FEW, catalog.count // (QUICK_PART if quickly else SMALL))
+        many = behind > max(POLICY.behind, 2 * catalog.count // POLICY.part)
         if many and quickly:
-            many = catalog.count + behind <= CHEAP
+            many = 2 * behind > catalog.count and catalog.count + behind <= POLICY.bulk
         kept = 0 if many else self._kept([run.count for run in file.runs], count, quickly)
         storage = self._open_to_write() if kept else None
         if storage is None:
@@ -592,10 +636,10 @@ class DerivedCatalog:
         written anew."""
         kept = len(sizes)
         while kept > 1 and sizes[kept - 1] <= 2 * count:
-            if quickly and sizes[kept - 1] + count > QUICK_RUN:
+            if quickly and sizes[kept - 1] + count > POLICY.joined:
                 break
             kept, count = kept - 1, count + sizes[kept - 1]
-        if kept < RUNS:
+        if kept < POLICY.runs:
             return kept
         later = count + sum(sizes[:kept])
         for at in range(kept):

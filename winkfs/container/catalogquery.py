@@ -11,7 +11,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
-from winkfs.container.catalog import SHORT, Catalog, build, changed_rows, open_catalog
+from winkfs.container.catalog import POLICY, Catalog, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
@@ -123,7 +123,7 @@ def rows_now(
 def nearby(store: DataFile) -> Catalog | None:
     """As `open_catalog`; None where it is far behind, too."""
     catalog = open_catalog(store)
-    if catalog is None or store.kv.end - catalog.covered <= SHORT:
+    if catalog is None or store.kv.end - catalog.covered <= POLICY.short:
         return catalog
     catalog.close()
     return None

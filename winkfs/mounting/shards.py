@@ -21,7 +21,7 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
-from winkfs.container.catalog import IN_MEMORY, Catalog, build
+from winkfs.container.catalog import POLICY, Catalog, build
 from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent, FileType
@@ -427,7 +427,7 @@ def one_run(file: CatalogFile, base: str) -> CatalogFile:
 
     raises  DerivedDamage; OSError
     """
-    few = file.rows <= IN_MEMORY
+    few = file.rows <= POLICY.sure
     name = f"{base}.cat (in memory)"
     storage = MemoryStorage(name=name) if few else locate(base)[0].scratch()
     try:
