@@ -8,9 +8,10 @@ from pathlib import Path
 import winkfs
 from winkfs.container.catalog import Catalog, open_catalog
 from winkfs.container.catalogquery import Query, rows_now
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.store import Store
 from winkfs.container.table import ASK, MODE_AT, SPECIAL
+from winkfs.entry import FileType
 from winkfs.units import nearest_ns
 
 

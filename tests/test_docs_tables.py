@@ -19,7 +19,8 @@ from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
 from winkfs.container.ondisk import compressed, inode
 from winkfs.container.ondisk import time as timeindex
-from winkfs.container.ondisk.inode import Attrs, Extent, FileType, Inode, InodeForm
+from winkfs.container.ondisk.inode import Attrs, Extent, Inode, InodeForm
+from winkfs.entry import FileType
 
 UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

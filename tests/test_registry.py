@@ -17,7 +17,7 @@ from winkfs.registry import find_kind, kind_of
 # The whole of the store. It is installed as any other distribution is: with an entry point.
 TEXTS = """
 import os
-from winkfs.container.entry import Entry
+from winkfs.entry import Entry
 from winkfs.errors import NoSuchFile
 from winkfs.reader import Reader
 from winkfs.registry import Kind, register

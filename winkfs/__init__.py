@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
     from winkfs.container.container import Container as Container
     from winkfs.container.container import create as create
-    from winkfs.container.entry import Entry as Entry
-    from winkfs.container.entry import Stat as Stat
-    from winkfs.container.ondisk.inode import FileType as FileType
     from winkfs.container.verify import Report as Report
     from winkfs.container.writemany import Row as Row
     from winkfs.dataset.dataset import Dataset as Dataset
+    from winkfs.entry import Entry as Entry
+    from winkfs.entry import FileType as FileType
+    from winkfs.entry import Stat as Stat
     from winkfs.errors import Busy as Busy
     from winkfs.errors import Closed as Closed
     from winkfs.errors import CorruptError as CorruptError
@@ -49,9 +49,9 @@ _HOMES = {
     "DamageWarning": "errors",
     "Dataset": "dataset.dataset",
     "DatasetConflict": "errors",
-    "Entry": "container.entry",
+    "Entry": "entry",
     "FileExists": "errors",
-    "FileType": "container.ondisk.inode",
+    "FileType": "entry",
     "FormatError": "errors",
     "Locked": "errors",
     "NameTooLong": "errors",
@@ -65,7 +65,7 @@ _HOMES = {
     "Report": "container.verify",
     "Row": "container.writemany",
     "StalePlan": "errors",
-    "Stat": "container.entry",
+    "Stat": "entry",
     "WinkError": "errors",
     "backup": "archive.backup",
     "create": "container.container",

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Final, Literal, Self, overload
 
 from winkformats.errors import CorruptError
-from winkfs.container.entry import Entry, FileReader, Stat
-from winkfs.container.ondisk.inode import FileType
+from winkfs.entry import Entry, FileReader, FileType, Stat
 from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
 from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
 from winkfs.units import as_int

@@ -28,8 +28,8 @@ from winkfs.archive.pack import UNCHANGEABLE, PackReport, pack
 from winkfs.archive.unpack import unpack
 from winkfs.archive.update import now_ns
 from winkfs.container.compact import compact
-from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset.packing import pack_shards, split
+from winkfs.entry import FileType
 
 pytestmark = pytest.mark.slow
 

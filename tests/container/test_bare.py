@@ -11,9 +11,9 @@ import pytest
 
 import winkfs
 from winkfs.container import writemany
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import verify
 from winkfs.container.writemany import FEW_BARE, Row
+from winkfs.entry import FileType
 
 BLOCKS = 8192  # bytes before the first entry: superblocks
 KINDS = (FileType.FILE, FileType.DIR, FileType.EXEC)

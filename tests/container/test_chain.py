@@ -22,17 +22,10 @@ from winkfs import Container
 from winkfs.container.compact import compact
 from winkfs.container.ondisk import chain
 from winkfs.container.ondisk.chain import above, changed, laid_over
-from winkfs.container.ondisk.inode import (
-    BELOW,
-    Extent,
-    ExtentArray,
-    FileType,
-    Inode,
-    InodeForm,
-    Link,
-)
+from winkfs.container.ondisk.inode import BELOW, Extent, ExtentArray, Inode, InodeForm, Link
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
+from winkfs.entry import FileType
 from winkfs.mounting.container import ContainerSource
 from winkmount.handles import OpenFiles
 

@@ -16,7 +16,7 @@ from oracle_read import check
 import winkfs
 from winkformats.errors import CorruptError
 from winkfs import Container, FileType
-from winkfs.container.entry import Entry, Stat, entries
+from winkfs.entry import Entry, Stat, entries
 from winkfs.names import to_bytes
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,10 @@ from container_checks import VARIANTS, run
 import winkfs
 from winkfs import FileType
 from winkfs.container.catalog import open_catalog
-from winkfs.container.entry import Entry
 from winkfs.container.select import columns_at, from_catalog, select
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
+from winkfs.entry import Entry
 from winkfs.names import matcher, to_bytes
 
 pytestmark = pytest.mark.slow

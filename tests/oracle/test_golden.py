@@ -17,7 +17,7 @@ from winkformats.disk.posix import FileStorage
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv.sequence import KVSeq
 from winkformats.perm import Perm
-from winkfs.container.ondisk.inode import default_mode
+from winkfs.entry import default_mode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MADE_WITH = (1, 5, 7)  # version of zstd

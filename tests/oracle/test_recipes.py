@@ -13,7 +13,7 @@ from oracle_recipes import OPTIONS, RECIPES
 import winkfs
 from winkfs import Container, FileType
 from winkfs.cli import main
-from winkfs.container.ondisk.inode import default_mode
+from winkfs.entry import default_mode
 
 pytestmark = pytest.mark.slow
 

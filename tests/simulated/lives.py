@@ -23,10 +23,10 @@ from simulated.harness import Wrong
 import winkfs
 from winkfs import Container
 from winkfs.container.compact import compact as compact_container
-from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import vacuum
+from winkfs.entry import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
 

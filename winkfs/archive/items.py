@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
-from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.container.writemany import Row
+from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.units import CLAMPED, NAMED
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed

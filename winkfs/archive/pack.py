@@ -55,8 +55,8 @@ from winkfs.container.container import open as open_container
 from winkfs.container.entry import SparseReader
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
-from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.writemany import Gatherer, Row
+from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED

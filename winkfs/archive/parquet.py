@@ -15,7 +15,6 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import Item, Note, Notes, clamped
 from winkfs.archive.warc import date_of
 from winkfs.archive.webnames import microseconds
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
@@ -27,6 +26,7 @@ from winkfs.container.ondisk.typed import (
     times_of_arrow,
 )
 from winkfs.container.writemany import Row
+from winkfs.entry import FileType
 from winkfs.errors import Refusal, need
 from winkfs.names import MAX_NAME
 from winkfs.units import nearest_ns

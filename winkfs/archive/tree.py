@@ -41,8 +41,9 @@ from winkfs.archive.items import (
     Unreadable,
     clamped,
 )
-from winkfs.container.ondisk.inode import INT64, FileType
+from winkfs.container.ondisk.inode import INT64
 from winkfs.container.writemany import Row
+from winkfs.entry import FileType
 from winkfs.names import (
     DATA,
     MAX_NAME,

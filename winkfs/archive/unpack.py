@@ -22,8 +22,8 @@ from typing import Final, TypeVar
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import SortedRecords
 from winkfs.archive.items import MAX_RATIO, PERMISSIONS, USER, Note, Notes, Ratio
-from winkfs.container.entry import Entry, Stat
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs
+from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import NoSuchFile, warn_of_damage
 from winkfs.names import (
     OWN,

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from winkfs.archive.items import Note
     from winkfs.container.container import Container
-    from winkfs.container.entry import Stat
     from winkfs.container.verify import Report
     from winkfs.dataset.dataset import Dataset
+    from winkfs.entry import Stat
     from winkfs.reader import Reader
 
     Files = Container | Dataset
@@ -363,7 +363,7 @@ def as_path(argument: str) -> bytes:
 
 def is_directory(container: Reader, name: bytes) -> bool:
     """Whether there is an entry for a directory of this name."""
-    from winkfs.container.ondisk.inode import FileType
+    from winkfs.entry import FileType
 
     return name in container and container.stat(name).ftype == FileType.DIR
 
@@ -462,7 +462,7 @@ def stat_record(stat: Stat) -> dict[str, Any]:
 
 
 def type_name(ftype: int) -> str:
-    from winkfs.container.ondisk.inode import FileType
+    from winkfs.entry import FileType
 
     return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
 

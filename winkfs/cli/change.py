@@ -338,7 +338,7 @@ class _Removal:
 
     def take_where(self, where: str, globs: tuple[str, ...]) -> None:
         """Remove the files of which a condition is true, and one of the globs, if there are any."""
-        from winkfs.container.ondisk.inode import FileType
+        from winkfs.entry import FileType
 
         matches = [glob_matcher(glob) if is_glob(glob) else glob.__eq__ for glob in globs]
         for entry in self._container.scan(where=where, problem=self._failures.damage):
@@ -359,7 +359,7 @@ class _Removal:
         return found
 
     def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
-        from winkfs.container.ondisk.inode import FileType
+        from winkfs.entry import FileType
 
         match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):

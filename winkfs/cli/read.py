@@ -48,8 +48,8 @@ from winkfs.units import NANO, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
-    from winkfs.container.entry import Stat
     from winkfs.container.table import FileTable
+    from winkfs.entry import Stat
     from winkfs.mounting.lookup import CacheBudget
     from winkfs.reader import Reader
 
@@ -184,7 +184,7 @@ class _Listing:
 
     def write(self, stat: Stat) -> None:
         """One file; a link with its target."""
-        from winkfs.container.ondisk.inode import FileType
+        from winkfs.entry import FileType
 
         self.count += 1
         values = self._values(stat) if self.columns else {}
@@ -356,7 +356,7 @@ def _mode(ftype: int, mode: int) -> str:
 
 
 def _kind(ftype: int) -> int:
-    from winkfs.container.ondisk.inode import FileType
+    from winkfs.entry import FileType
 
     kinds: dict[int, int] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
     return kinds.get(ftype, modes.S_IFREG)
@@ -467,7 +467,7 @@ class Passed:
 
 def _write(container: Reader, name: bytes) -> bool:
     """-> False for a directory."""
-    from winkfs.container.ondisk.inode import FileType
+    from winkfs.entry import FileType
 
     if container.stat(name).ftype == FileType.DIR:
         return False

@@ -14,11 +14,12 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.container.catalog import POLICY, Catalog, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.ondisk.catalog import Run
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
+from winkfs.container.ondisk.inode import ATTRS, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
 from winkfs.container.table import ALWAYS, FileTable, Times, joined, live, some
 from winkfs.container.where import Condition
+from winkfs.entry import FileType
 from winkfs.names import after
 from winkfs.units import LAST
 

@@ -27,18 +27,11 @@ from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import (
-    CK_XXH3,
-    FRAME,
-    HEAD,
-    Extent,
-    FileType,
-    Inode,
-    attributes,
-)
+from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, Extent, Inode, attributes
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
 from winkfs.container.table import KIND, NOTHING, FileTable, some
+from winkfs.entry import FileType
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 

@@ -16,7 +16,6 @@ from winkformats.disk.storage import Storage
 from winkformats.kv.superblock import Superblock
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.engine import Engine, again
-from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
@@ -24,7 +23,6 @@ from winkfs.container.ondisk.inode import (
     ISZ,
     Attrs,
     Extent,
-    FileType,
     check_attrs,
     check_directory,
     check_ftype,
@@ -34,6 +32,7 @@ from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_at
 from winkfs.container.read import LARGE
 from winkfs.container.scan import scan
 from winkfs.container.writemany import BulkPut, Row
+from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (
     Name,

@@ -25,7 +25,7 @@ from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, Compression
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
-from winkfs.container.ondisk.inode import ExtentArray, FileType, Inode
+from winkfs.container.ondisk.inode import ExtentArray, Inode
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import (
     COLUMNS,
@@ -36,6 +36,7 @@ from winkfs.container.ondisk.typed import (
     parse_schema,
     schema_text,
 )
+from winkfs.entry import FileType
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
 

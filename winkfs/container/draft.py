@@ -21,20 +21,18 @@ from winkfs.container.ondisk.compressed import PIECE as FRAMED
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
-    DEFAULT_MODES,
     FEW,
     FRAME,
     Attrs,
     Extent,
     ExtentArray,
-    FileType,
     Inode,
     attr_key,
     cut,
     data_key,
-    default_mode,
     joined,
 )
+from winkfs.entry import DEFAULT_MODES, FileType, default_mode
 from winkfs.errors import Refusal
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all

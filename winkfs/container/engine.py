@@ -24,13 +24,7 @@ from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.inode import (
-    Attrs,
-    FileType,
-    check_directory,
-    check_ftype,
-    check_length,
-)
+from winkfs.container.ondisk.inode import Attrs, check_directory, check_ftype, check_length
 from winkfs.container.ondisk.typed import Schema, check_schema
 from winkfs.container.read import (
     LOOK,
@@ -45,6 +39,7 @@ from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
 from winkfs.container.where import parse
 from winkfs.container.write import Changes
+from winkfs.entry import FileType
 from winkfs.errors import (
     Busy,
     Closed,

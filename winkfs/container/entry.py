@@ -1,121 +1,23 @@
-"""What a user sees of a file: its `Stat`, an `Entry` of a scan, which can also be read, and a
-`FileReader`, the file as a Python file object.
-"""
+"""Entries of a container that have attributes or holes, and files with holes as file objects."""
 
 from __future__ import annotations
 
-import errno
-import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import to_values
-from winkfs.names import Name, to_str
-from winkfs.units import NANO
+from winkfs.entry import Entry, FileReader, OpenEntry, Readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import WriteableBuffer
 
     from winkfs.container.ondisk.inode import Extent
     from winkfs.container.ondisk.typed import Declared
-
-BUFFER: Final = 256 << 10  # bytes
-FIELDS: Final = attrgetter(
-    "name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns"
-)  # of a Stat
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A file's metadata.
-
-    size      bytes
-    mtime_ns  nanoseconds since the epoch; whole seconds in containers without MTIMENS
-    ftype     winkfs.FileType
-    mode      permission bits
-    ctime_ns  when it was last changed, as far as that was noted; else mtime_ns
-    """
-
-    name: str
-    fileid: int
-    size: int
-    mtime_ns: int
-    ftype: int
-    mode: int
-    uid: int
-    gid: int
-    ctime_ns: int
-
-    @property
-    def mtime(self) -> float:
-        """Seconds since the epoch; an int where it is a whole number of them."""
-        whole, rest = divmod(self.mtime_ns, NANO)
-        return whole if rest == 0 else self.mtime_ns / NANO
-
-
-class _OpenStat(Stat):
-    """A Stat whose fields can still be set."""
-
-    __slots__ = ()
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
-
-
-def stat_of(
-    name: Name,
-    fileid: int,
-    size: int,
-    mtime_ns: int,
-    ftype: int,
-    mode: int,
-    uid: int,
-    gid: int,
-    ctime_ns: int,
-) -> Stat:
-    """A Stat, in a third of the time that its constructor takes."""
-    made: Any = object.__new__(_OpenStat)
-    made.name = name if type(name) is str else to_str(name)
-    made.fileid, made.size, made.mtime_ns, made.ftype = fileid, size, mtime_ns, ftype
-    made.mode, made.uid, made.gid, made.ctime_ns = mode, uid, gid, ctime_ns
-    made.__class__ = Stat
-    return made  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry(Stat):
-    """A file met by a scan. `read` gives its content as of the scan. Entries are equal, of whatever
-    class, that say the same of a file."""
-
-    _read: Callable[[], bytes] = field(repr=False, compare=False)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Entry) and FIELDS(self) == FIELDS(other)
-
-    def __hash__(self) -> int:
-        return hash(FIELDS(self))
-
-    def read(self) -> bytes:
-        """The whole content. Raises CorruptError."""
-        return self._read()
-
-    @property
-    def xattrs(self) -> Mapping[bytes, bytes]:
-        """Extended attributes."""
-        return {}
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The values of the columns of its container, None: null; {} if it never had columns."""
-        return to_values(self.xattrs)
-
-    def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """The content without its holes, (offset, bytes) each, in order. Raises CorruptError."""
-        return iter([(0, self.read())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +30,10 @@ class SpecialEntry(Entry):
     @property
     def xattrs(self) -> Mapping[bytes, bytes]:
         return self._xattrs
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return to_values(self.xattrs)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         return self._pieces()
@@ -145,34 +51,11 @@ class AttributedEntry(Entry):
 
     @property
     def xattrs(self) -> Mapping[bytes, bytes]:
-        from winkfs.container.ondisk.inode import Attrs
-
         return self._shown.shown(Attrs.decode(self.word, file=self.name, offset=0).xattrs)
 
-
-class _Open(Stat):
-    """An Entry whose fields can still be set. It is laid out as one, so it can become one."""
-
-    __slots__ = ("_read",)
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
-
-    def __init__(
-        self: Any,
-        name: str,
-        fileid: int,
-        size: int,
-        mtime_ns: int,
-        ftype: int,
-        mode: int,
-        uid: int,
-        gid: int,
-        ctime_ns: int,
-        read: Callable[[], bytes],
-    ) -> None:
-        self.name, self.fileid, self.size, self.mtime_ns = name, fileid, size, mtime_ns
-        self.ftype, self.mode, self.uid, self.gid = ftype, mode, uid, gid
-        self.ctime_ns, self._read = ctime_ns, read
+    @property
+    def columns(self) -> dict[str, Any]:
+        return to_values(self.xattrs)
 
 
 class _OpenAttributed(Entry):
@@ -183,7 +66,7 @@ class _OpenAttributed(Entry):
     __delattr__ = object.__delattr__
 
     def __init__(self: Any, *fields: Any) -> None:
-        _Open.__init__(self, *fields[:-2])
+        OpenEntry.__init__(self, *fields[:-2])
         self.word, self._shown = fields[-2:]
 
 
@@ -194,96 +77,10 @@ def attributed(*fields: Any) -> AttributedEntry:
     return made  # type: ignore[no-any-return]
 
 
-def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
-    """Entries from columns in the order of their fields; it ends with the shortest.
-
-    cost  a fifth of the constructor of a frozen dataclass
-    """
-    for made in map(_Open, *columns):
-        made.__class__ = Entry  # type: ignore[assignment]
-        yield made  # type: ignore[misc]
-
-
-class Container(Protocol):
-    """What has the file: a store of any kind."""
-
-    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes: ...
-
-    def read_into(self, name: str, offset: int, into: memoryview) -> int: ...
-
-
-class WithExtents(Container, Protocol):
+class WithExtents(Readable, Protocol):
     """One that tells where the holes of a file are."""
 
     def extents(self, name: str) -> Sequence[Extent]: ...
-
-
-class FileReader(io.RawIOBase):
-    """Seekable, read-only. Its length is that of the file when it was opened."""
-
-    mode = "rb"
-
-    def __init__(self, container: Container, name: str, size: int) -> None:
-        self._container, self.name, self._size, self._at = container, name, size, 0
-
-    @property
-    def best_buffer(self) -> int:
-        """Bytes for a buffer: a small file is read at once."""
-        return min(max(self._size, 1), BUFFER)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        raise io.UnsupportedOperation("not open for writing: use put, write and append")
-
-    def truncate(self, size: int | None = None) -> int:
-        raise io.UnsupportedOperation("not open for writing: use put, write and append")
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._check()
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}.get(whence)
-        if base is None:
-            raise ValueError(f"whence {whence} is not known")
-        if base + offset < 0:
-            raise OSError(errno.EINVAL, "seek before the start of the file", self.name)
-        self._at = base + offset
-        return self._at
-
-    def tell(self) -> int:
-        self._check()
-        return self._at
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        self._check()
-        with memoryview(buffer).cast("B") as whole:
-            want = max(min(len(whole), self._size - self._at), 0)
-            if want == self._size and want <= BUFFER:
-                data = self._container.read(self.name)[:want]
-                whole[: len(data)], got = data, len(data)
-            else:
-                with whole[:want] as part:
-                    got = self._container.read_into(self.name, self._at, part) if want else 0
-        self._at += got
-        return got
-
-    def readall(self) -> bytes:
-        """The rest. Memory: what it has."""
-        self._check()
-        want = max(self._size - self._at, 0)
-        if want == self._size:  # all of it is quicker
-            data = self._container.read(self.name)[:want]
-        else:
-            data = self._container.read(self.name, self._at, want) if want else b""
-        self._at += len(data)
-        return data
-
-    def _check(self) -> None:
-        if self.closed:
-            raise ValueError("the file is closed")
 
 
 class SparseReader(FileReader):

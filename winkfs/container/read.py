@@ -36,18 +36,15 @@ from winkformats.hashing import MASK63
 from winkformats.kv.entry import MASK64, from_bytes
 from winkformats.kv.pagesums import PAGE
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.entry import Stat, stat_of
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
     CK_XXH3,
-    DEFAULT_MODE,
     FRAME,
     HEAD,
     INT64,
     Attrs,
     Extent,
-    FileType,
     Inode,
     assemble,
     assemble_into,
@@ -55,9 +52,9 @@ from winkfs.container.ondisk.inode import (
     check_lives,
     check_size,
     cut,
-    default_mode,
     joined,
 )
+from winkfs.entry import DEFAULT_MODE, FileType, Stat, default_mode, stat_of
 from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 

@@ -22,7 +22,7 @@ from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.catalogquery import Query, positions_of
-from winkfs.container.entry import Entry, SpecialEntry, attributed, entries
+from winkfs.container.entry import SpecialEntry, attributed
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
@@ -37,12 +37,12 @@ from winkfs.container.ondisk.inode import (
     check_lives,
     check_size,
     cut,
-    default_mode,
 )
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.container.survey import Decoded, Inodes
 from winkfs.container.table import FileTable
+from winkfs.entry import Entry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 

@@ -31,13 +31,10 @@ from winkfs.container.ondisk.inode import (
     PERMISSIONS,
     UINT32,
     Attrs,
-    FileType,
     Inode,
     nanoseconds,
 )
-from winkfs.container.ondisk.inode import (
-    CTIME as CTIME_NAME,
-)
+from winkfs.container.ondisk.inode import CTIME as CTIME_NAME
 from winkfs.container.ondisk.typed import is_whole
 from winkfs.container.table import (
     ASK,
@@ -55,6 +52,7 @@ from winkfs.container.table import (
     owner_word,
     owner_words,
 )
+from winkfs.entry import FileType
 from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:

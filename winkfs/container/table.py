@@ -26,16 +26,10 @@ from winkformats.arrays import (
     text_column,
     texts_at,
 )
-from winkfs.container.ondisk.inode import (
-    ATTRS,
-    DEFAULT_MODES,
-    JUST_CTIME,
-    UINT32,
-    FileType,
-    nanoseconds,
-)
+from winkfs.container.ondisk.inode import ATTRS, JUST_CTIME, UINT32, nanoseconds
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
+from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.names import INODE
 from winkfs.units import MICRO
 

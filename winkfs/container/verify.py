@@ -39,11 +39,11 @@ from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.container.survey import InodeRows, inode_rows
+from winkfs.entry import FileType
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text

@@ -32,17 +32,14 @@ from winkfs.container.manyentries import SMALL, OneFile, append_drafts, can_appe
 from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
-    DEFAULT_MODES,
     Attrs,
     Extent,
     ExtentArray,
-    FileType,
     Inode,
     Link,
     check_attrs,
     check_directory,
     check_length,
-    default_mode,
     joined,
 )
 from winkfs.container.ondisk.typed import (
@@ -59,6 +56,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.container.read import Content, Files
 from winkfs.container.recovery import unmarked
+from winkfs.entry import DEFAULT_MODES, FileType, default_mode
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO, Clamped, shown

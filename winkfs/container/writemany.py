@@ -21,13 +21,8 @@ from winkfs.container.draft import CHUNK
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES, Compressor
 from winkfs.container.manyentries import append_plain, can_append, with_frames
 from winkfs.container.ondisk.compressed import PIECE
-from winkfs.container.ondisk.inode import (
-    Attrs,
-    FileType,
-    check_directory,
-    check_ftype,
-    default_mode,
-)
+from winkfs.container.ondisk.inode import Attrs, check_directory, check_ftype
+from winkfs.entry import FileType, default_mode
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 from winkfs.units import Clamped, as_content, is_time, shown, to_ns

@@ -23,9 +23,9 @@ from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
-from winkfs.container.entry import AttributedEntry, Entry, SpecialEntry
+from winkfs.container.entry import AttributedEntry, SpecialEntry
 from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
-from winkfs.container.ondisk.inode import ATTRS, Attrs, default_mode
+from winkfs.container.ondisk.inode import ATTRS, Attrs
 from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Encoded, Row
@@ -35,6 +35,7 @@ from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shard import Shard, tombstones
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
+from winkfs.entry import Entry, default_mode
 from winkfs.errors import DatasetConflict
 from winkfs.names import inode_key, to_bytes
 

@@ -8,9 +8,7 @@ from typing import Any, Final, NoReturn
 
 from winkfs.access import close_at_end
 from winkfs.container.container import Container, Data
-from winkfs.container.entry import Entry
 from winkfs.container.ondisk.compressed import NONE, level_of
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import AsOf
@@ -18,6 +16,7 @@ from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.records import State, union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
+from winkfs.entry import Entry, FileType
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Problem

@@ -22,7 +22,6 @@ from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.engine import check_columns
-from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
@@ -33,6 +32,7 @@ from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest, union
 from winkfs.dataset.shard import Shard, may_be_from, may_begin
 from winkfs.dataset.snapshot import snapshot_of
+from winkfs.entry import Entry, Stat
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
 from winkfs.names import (
     Name,

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.survey import inode_rows
+from winkfs.entry import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool

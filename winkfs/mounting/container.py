@@ -22,7 +22,8 @@ from winkformats.disk.room import has_ample_memory
 from winkformats.kv.superblock import MAGIC
 from winkfs.container.datafile import NO_ROOM
 from winkfs.container.draft import PIECE
-from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, FileType, check_attrs
+from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, check_attrs
+from winkfs.entry import FileType
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.table import ASK, KIND, MTIME, POINTER, POS, SIZE, SPECIAL
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
+from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users

@@ -24,8 +24,8 @@ from winkformats.arrays import Bools, Int64, Strings, trim_heap
 from winkformats.kv.entry import MASK64
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.block import Block
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.table import COLUMNS, KIND, FileTable
+from winkfs.entry import FileType
 from winkfs.mounting.shards import Row, Seen
 
 SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:

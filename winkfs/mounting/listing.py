@@ -22,8 +22,8 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.container.table import ASK, FILEID, KIND, MODE_AT, SPECIAL, FileTable
+from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order

@@ -25,16 +25,8 @@ from winkformats.kv.entry import MASK64
 from winkformats.kv.scan import values_at
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE, usual
-from winkfs.container.ondisk.inode import (
-    FRAME,
-    Attrs,
-    Extent,
-    FileType,
-    Inode,
-    assemble,
-    check_lives,
-    cut,
-)
+from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, Inode, assemble, check_lives, cut
+from winkfs.entry import FileType
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content

@@ -24,7 +24,7 @@ from winkformats.errors import FormatError
 from winkfs.container.catalog import POLICY, Catalog, build
 from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
-from winkfs.container.ondisk.inode import Extent, FileType
+from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import Content
 from winkfs.container.store import Store
@@ -43,6 +43,7 @@ from winkfs.container.table import (
     owner_word,
 )
 from winkfs.dataset.shard import Shard
+from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
 from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from winkfs.container.ondisk.inode import FileType
+from winkfs.entry import FileType
 from winkfs.mounting.ids import Places, directory_id, other_id
 from winkfs.mounting.listing import Listing
 from winkfs.names import MAX_COMPONENT, length_fault, part_shown, shown_part, within

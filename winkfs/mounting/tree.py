@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
-from winkfs.container.ondisk.inode import FileType
+from winkfs.entry import FileType
 from winkfs.names import AT, OWN, SELF, bad_prefix, name_below, part_shown, shown, within
 
 BATCH: Final = 1024  # names read at a time, most

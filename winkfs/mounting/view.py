@@ -25,9 +25,10 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.compressed import zstd
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.recovery import tail
 from winkfs.container.table import FILEID, POINTER, POS, SIZE
+from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat

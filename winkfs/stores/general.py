@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
+from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.mounting.ids import Places, Users
 from winkfs.names import OWN, length_fault, shown, to_bytes, to_str

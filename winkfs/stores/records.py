@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of, is_directory, locate
-from winkfs.container.entry import Entry
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import EPOCH, MICROSECOND
+from winkfs.entry import Entry, FileType
 from winkfs.errors import FileExists, FormatError, NoSuchFile, ReadOnly
 from winkfs.names import PARTIAL, Name, to_str
 from winkfs.reader import Problem, Reader

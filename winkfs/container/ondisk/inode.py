@@ -28,7 +28,6 @@ small pieces, columns (`ExtentArray`).
 
 from __future__ import annotations
 
-import enum
 import errno
 import hashlib
 import struct
@@ -42,6 +41,7 @@ import xxhash
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
+from winkfs.entry import FileType, default_mode
 from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO, as_int, checked_ns
@@ -257,31 +257,6 @@ def joined_rows(rows: Int64) -> Int64:
     found = rows[heads]
     found[:, 2] = np.add.reduceat(size, heads)
     return found
-
-
-class FileType(enum.IntEnum):
-    """FTYPE: ASCII codes; never renumbered."""
-
-    FILE = 102  # f
-    EXEC = 112  # p, mode 0755
-    DIR = 100  # d
-    LINK = 108  # l, the content is the target
-    GZIP = 99  # c
-    ARCHIVE = 97  # a
-    UNKNOWN = 120  # x
-    ZSTD = 122  # z
-
-
-DEFAULT_MODE: Final = {FileType.EXEC: 0o755, FileType.DIR: 0o755, FileType.LINK: 0o777}
-
-
-def default_mode(ftype: int) -> int:
-    """Permission bits of a file without attributes."""
-    return DEFAULT_MODE.get(ftype, 0o644)  # type: ignore[call-overload,no-any-return]
-
-
-DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
-"""The same as a table, for types that have been checked."""
 
 
 @dataclass(frozen=True, slots=True)

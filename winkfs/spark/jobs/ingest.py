@@ -40,7 +40,6 @@ from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Capture, Warc
 from winkfs.archive.webrecords import is_archive
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
@@ -52,6 +51,7 @@ from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
+from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind

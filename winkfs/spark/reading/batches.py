@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import DEFAULT_MODES
 from winkfs.container.ondisk.typed import to_arrow
 from winkfs.container.table import FileTable
 from winkfs.dataset.shard import tombstones
+from winkfs.entry import DEFAULT_MODES
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.table import FileTable
+from winkfs.entry import FileType
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.partition import OPEN, ROW, Part, Recorded, unpack
 from winkfs.stores.records import MODE, Arrivals, Records, Row, batches, values_of

@@ -24,14 +24,7 @@ from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.catalogquery import Query, rows_now, tables, values_between
 from winkfs.container.ondisk.chain import whole
-from winkfs.container.ondisk.inode import (
-    Attrs,
-    Inode,
-    assemble,
-    attributes,
-    check_lives,
-    cut,
-)
+from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, check_lives, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.recovery import rebuild
 from winkfs.container.select import (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.ondisk.typed import Column
+from winkfs.entry import default_mode
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from winkformats.arrays import Int64
-    from winkfs.container.entry import Stat
     from winkfs.container.table import FileTable
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
+    from winkfs.entry import Stat
     from winkfs.reader import Reader
     from winkfs.stores.records import Records
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.dataset.transaction import ShardWriter
+from winkfs.entry import FileType
 from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
 from winkfs.spark.reading.partition import batch_ranges
