@@ -14,20 +14,20 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
-from winkformats.errors import CorruptError, DamagedRange
-from winkformats.kv.entry import KVEntry, Layout
+from winkformats.errors import CorruptError, DamagedRange, raise_it
+from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, superblocks, write_second
-from winkfs.container.container import Container, create
+from winkfs.container.container import create
 from winkfs.container.datafile import end_of
 from winkfs.container.frames import entries_of
 from winkfs.container.gone import gone_of
@@ -39,10 +39,12 @@ from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
+from winkfs.container.read import Content
+from winkfs.container.recovery import rebuild
 from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
-from winkfs.container.survey import InodeRows, chained, inode_rows
+from winkfs.container.survey import chained, inode_rows
 from winkfs.container.verify import verify
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
@@ -83,16 +85,15 @@ def repair(
     A run that is killed can be run again: files go, by tombstones that are durable, before what
     they point to is filled.
     """
-    path = base_of(base)
-    directory, name = locate(path)
-    if directory.info(name + ".data", follow=True) is None:
-        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    path, directory, name = _located(base)
     lock = WriterLock(path) if apply else None
     try:
-        work = _Repair(path, directory, name, contid)
-        done = work.look()
+        with contextlib.ExitStack() as opened:
+            work = _Repair(path, directory, name, contid, opened)
+            done = work.look()
+            if lock is not None and done.steps:
+                work.keep(done)
         if lock is not None and done.steps:
-            work.keep(done)
             work.mend()
             reindex(path, lock=lock)
         return done
@@ -101,11 +102,28 @@ def repair(
             lock.release()
 
 
+def _located(base: str | os.PathLike[str]) -> tuple[str, Directory, str]:
+    """-> the path of a container without .data, its directory, its name there. NoSuchFile."""
+    path = base_of(base)
+    directory, name = locate(path)
+    if directory.info(name + ".data", follow=True) is None:
+        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    return path, directory, name
+
+
 class _Repair:
     """One run: what is wrong, then the changes, each durable before the next."""
 
-    def __init__(self, base: str, directory: Directory, name: str, contid: int | None) -> None:
-        self._base, self._directory, self._name = base, directory, name
+    def __init__(
+        self,
+        base: str,
+        directory: Directory,
+        name: str,
+        contid: int | None,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        """`opened`: closes what is opened to be looked at."""
+        self._base, self._directory, self._name, self._opened = base, directory, name, opened
         self._block, self._guessed = superblock_for(base + ".data", contid)
         if not self._guessed:
             self._block.check_known(base + ".data")
@@ -114,6 +132,7 @@ class _Repair:
         self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
         self._fillers: set[int] = set()  # positions of entries that may fill a range of before
         self._ends: dict[bytes, tuple[int, bool]] = {}  # name -> last inode, whether just flagged
+        self._suspects: set[int] = set()  # inodes that build on others, or of which a part is lost
         self._lost: dict[int, bytes] = {}  # position of an inode -> its key
         self._bare: dict[int, tuple[bytes, Inode]] = {}  # the same of those without attributes
         self._latest = 0  # mtime of the last inode, as stored
@@ -125,9 +144,19 @@ class _Repair:
             self._size = storage.size()
             self._end = self._size
             if not self._guessed:
-                covered = covered_by(base + ".idx", Settings.of(self._block, base))
+                covered = covered_by(base + ".idx", self._settings)
                 self._end = end_of(KVSeq(storage, self._block, writable=False), covered)
             self._scan(storage)
+
+    @cached_property
+    def _store(self) -> Store:
+        """What is looked at: without what lies behind its end, as of a writer that was killed."""
+        found = served(self._base + ".data", self._block, self._end)
+        return self._opened.enter_context(found).engine.store
+
+    @property
+    def _settings(self) -> Settings:
+        return Settings.of(self._block, self._base)
 
     @property
     def _filesize(self) -> int:
@@ -184,7 +213,7 @@ class _Repair:
 
         Behind the last range nothing is: where only the end is cut off the file is as it was then.
         """
-        settings = Settings.of(self._block, self._base)
+        settings = self._settings
         lost = max((d.stop for d in self._ranges if not d.last), default=0)
         lost = lost if settings.tombstones else self._end
         for _, rows in inode_rows(
@@ -197,6 +226,8 @@ class _Repair:
                 if tomb:
                     continue
                 inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
+                if inode.nexti or any(map(self._is_lost, inode.pointers)):
+                    self._suspects.add(pos)
                 for number, pointer in enumerate(inode.pointers):
                     if self._is_damaged(pointer):
                         attrs = inode.attrs is not None and pointer == inode.attrs[0]
@@ -255,43 +286,41 @@ class _Repair:
 
     def _find_older(self, found: Repair) -> None:
         """Files whose last version was behind the end, by an index that is whole."""
-        settings = Settings.of(self._block, self._base)
-        with self._served() as source:
-            store = source.engine.store
-            rows, _ = store.index.merged()
-            block = {} if self._guessed else self._block
-            gone = gone_of(self._base, settings, block, rows, self._end)
-            if gone is None:
-                return
-            if len(gone.pos):
-                found.steps.append(f"leave out what the index has and is gone: {len(gone.pos)}")
-            for pos in gone.older.tolist():
-                found.older.append(to_str(name_of(store.key_at(pos))))
-                found.steps.append(f"go back to the version of {found.older[-1]} that is there")
-            for pos in gone.back.tolist():
-                found.older.append(to_str(name_of(store.key_at(pos))))
-                what = "what removed it is gone"
-                found.steps.append(f"have {found.older[-1]} there again: {what}")
+        rows, _ = self._store.index.merged()
+        block = {} if self._guessed else self._block
+        gone = gone_of(self._base, self._settings, block, rows, self._end)
+        if gone is None:
+            return
+        if len(gone.pos):
+            found.steps.append(f"leave out what the index has and is gone: {len(gone.pos)}")
+        for pos in [*gone.older.tolist(), *gone.back.tolist()]:
+            name = to_str(name_of(self._store.key_at(pos)))
+            what = f"have {name} there again: what removed it is gone"
+            if pos in gone.older:
+                what = f"go back to the version of {name} that is there"
+            found.older.append(name)
+            found.steps.append(what)
 
     def _find_lost(self, found: Repair) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""
-        with self._served() as source:
-            store = source.engine.store
-            for pos in store.index.positions().tolist():
-                try:
-                    key, inode, marked = store.inode_at(pos)
-                    attrs = {inode.attrs[0]} if inode.attrs else set[int]()
-                    is_lost = self._is_damaged if marked else self._is_lost
-                    lost = any(map(is_lost, inode.owned - attrs))
-                    if self._changed and not lost:  # a dictionary may be gone
-                        for pointer in _frames_of(inode):
-                            store.value_at(pointer, True)
-                except CorruptError:  # one that it builds on is damaged, or what it is made with
-                    key, lost, attrs = store.key_at(pos), True, set()
-                if lost:
-                    self._lost[pos] = key
-                elif any(map(self._is_lost, attrs)):
-                    self._bare[pos] = key, replace(inode, attrs=None)
+        store = self._store
+        for pos in store.index.positions().tolist():
+            if pos not in self._suspects and not self._changed:
+                continue
+            try:
+                key, inode, marked = store.inode_at(pos)
+                attrs = {inode.attrs[0]} if inode.attrs else set[int]()
+                is_lost = self._is_damaged if marked else self._is_lost
+                lost = any(map(is_lost, inode.owned - attrs))
+                if self._changed and not lost:  # a dictionary may be gone
+                    for pointer in _frames_of(inode):
+                        store.value_at(pointer, True)
+            except CorruptError:  # one that it builds on is damaged, or what it is made with
+                key, lost, attrs = store.key_at(pos), True, set()
+            if lost:
+                self._lost[pos] = key
+            elif any(map(self._is_lost, attrs)):
+                self._bare[pos] = key, replace(inode, attrs=None)
         for key in self._lost.values():
             found.lost.append(to_str(name_of(key)))
             found.steps.append(f"remove {found.lost[-1]}, whose content is damaged")
@@ -299,46 +328,31 @@ class _Repair:
             found.bare.append(to_str(name_of(key)))
             found.steps.append(f"give {found.bare[-1]} the default attributes: its are damaged")
 
-    def _served(self) -> AbstractContextManager[Container]:
-        """What is looked at; without what lies behind its end, as of a writer that was killed."""
-        return served(self._base + ".data", self._block, self._end)
-
     # --- the changes ---
 
     def keep(self, done: Repair) -> None:
         """Put what is going to be taken out into a container of its own, durable."""
-        if not (self._ranges or self._lost or any(flagged for _, flagged in self._ends.values())):
+        replaced = [(name, pos) for name, (pos, flagged) in self._ends.items() if flagged]
+        if not (self._ranges or self._lost or replaced):
             return
-        done.removed = _removed(self._base)
+        done.removed, store, content = _removed(self._base), self._store, Content(self._store)
         with create(done.removed) as kept, self._directory.open(self._name + ".data") as storage:
             for damage in self._ranges:
                 for at in range(damage.offset, damage.stop, PIECE):
                     size = min(PIECE, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
-            with self._served() as source:
-                store = source.engine.store
-                for pos, key in self._lost.items():
-                    inode, name = store.inode_left(pos), name_of(key)
-                    kept.put(b"files/" + name, left_of(store, inode)[0])
-                    self._keep_frames(store, inode, name, kept)
-                self._keep_replaced(source, kept)
-
-    def _keep_frames(self, store: Store, inode: Inode, name: bytes, kept: Container) -> None:
-        """The intact frames of a file whose dictionary may be lost: who has it still can read."""
-        frames = []
-        for pointer in _frames_of(inode) if self._changed else ():
-            with contextlib.suppress(CorruptError):
-                frames.append(store.entry_at(pointer).value)
-        if frames:
-            kept.put(b"frames/" + name, b"".join(frames))
-
-    def _keep_replaced(self, source: Container, kept: Container) -> None:
-        """Files marked deleted whose tombstone or successor is lost: nobody can tell which."""
-        store, content = source.engine.store, source.engine.content
-        for name, (pos, flagged) in self._ends.items():
-            if flagged:
+            for pos, key in self._lost.items():
+                inode, name = store.inode_left(pos), name_of(key)
+                kept.put(b"files/" + name, left_of(store, inode)[0])
+                frames = []  # whoever has the dictionary that may be lost still can read them
+                for pointer in _frames_of(inode) if self._changed else ():
+                    with contextlib.suppress(CorruptError):
+                        frames.append(store.entry_at(pointer).value)
+                if frames:
+                    kept.put(b"frames/" + name, b"".join(frames))
+            for name, pos in replaced:  # nobody can tell whether they were deleted or replaced
                 with contextlib.suppress(CorruptError):
-                    _, inode, _ = store.inode_at(pos)
+                    inode = store.inode_at(pos)[1]
                     kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))
 
     def mend(self) -> None:
@@ -374,11 +388,10 @@ class _Repair:
         for name, (_, flagged) in self._ends.items():
             if flagged:
                 yield inode_key(name), b""
-        settings = Settings.of(self._block, self._base)
         for key, inode in self._bare.values():
-            if settings.ao:  # mtimes ascend
+            if self._settings.ao:  # mtimes ascend
                 inode = replace(inode, mtime=max(self._latest, inode.mtime))
-            yield key, inode.encode(settings.form, inode.size)
+            yield key, inode.encode(self._settings.form, inode.size)
 
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
         """Dead entries in the place of a range: they verify, and where an inode points to, there
@@ -475,10 +488,7 @@ def rollback(
               to); OSError
     The bytes cut off are kept beside it. A run that is killed can be run again.
     """
-    path = base_of(base)
-    directory, name = locate(path)
-    if directory.info(name + ".data", follow=True) is None:
-        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    path, directory, name = _located(base)
     lock = WriterLock(path)
     try:
         with directory.open(name + ".data", "r" if dry_run else "w") as storage:
@@ -537,17 +547,13 @@ class _Rollback:
         fileids: set[int] = set()
         last = self._target
         with contextlib.suppress(CorruptError):
-            for batch, rows in self._rows(self._target, size):
+            for batch, rows in inode_rows(
+                self._storage, self._layout, self._settings, self._target, size, problem=raise_it
+            ):
                 names.update(rows.names)
                 fileids.update(rows.fileid[rows.fileid > 0].tolist())
                 last = int(batch.base + batch.end[-1])
         return names, fileids, last
-
-    def _rows(self, start: int, stop: int) -> Iterator[tuple[Batch, InodeRows]]:
-        def damaged(error: CorruptError) -> None:
-            raise error
-
-        return inode_rows(self._storage, self._layout, self._settings, start, stop, problem=damaged)
 
     def _keep(self, path: str, stop: int) -> None:
         directory, name = locate(path)
@@ -564,30 +570,17 @@ class _Rollback:
         Those are the last inodes of their names and of their files that are marked deleted though
         no tombstone follows them.
         """
-        by_name: dict[bytes, int] = {}
-        by_file: dict[int, int] = {}
-        flagged: list[tuple[int, bytes, int]] = []
-        start = self._layout.aligned(self._block["SBSIZE"])
-        for _, rows in self._rows(start, self._target):
-            numbers = zip(rows.pos.tolist(), rows.fileid.tolist(), rows.deleted, strict=True)
-            for name, (pos, fileid, deleted) in zip(rows.names, numbers, strict=True):
-                if name not in names and fileid not in fileids:
-                    continue
-                by_name[name] = by_file[fileid] = pos
-                if deleted and fileid:
-                    flagged.append((pos, name, fileid))
+        storage, form = self._storage, self._settings.form
+        kv = KVSeq(storage, self._block, writable=False)
+        found = rebuild(kv, self._settings, problem=raise_it, stop=self._target, marked=True)
         revived: list[int] = []
-        for pos, name, fileid in flagged:
-            if pos == by_name[name] == by_file[fileid]:
-                form, value = self._settings.form, self._entry(pos).value
-                stored = Inode.decode(value, form, file=self._base, offset=pos)
-                inode = whole(stored, pos, self._entry, form, self._base)
+        for pos in found.flagged.tolist():
+            entry = kv.get(pos)
+            inode = Inode.decode(entry.value, form, file=self._base, offset=pos)
+            if name_of(entry.key) in names or inode.fileid in fileids:
                 revived.append(pos)
-                self._storage.patch_each(inode.pointers, b"\0")
-        self._storage.sync()  # before their inodes: a run that was killed goes by these
-        self._storage.patch_each(revived, b"\0")
-        self._storage.sync()
-
-    def _entry(self, pos: int) -> KVEntry:
-        storage = self._storage
-        return self._layout.read(storage.read, pos, self._target, storage.name)
+                pointers = whole(inode, pos, kv.get, form, self._base).pointers
+                storage.patch_each(pointers, b"\0")
+        storage.sync()  # before their inodes: a run that was killed goes by these
+        storage.patch_each(revived, b"\0")
+        storage.sync()
