@@ -12,10 +12,10 @@ from typing import Any
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory
 from winkfs.container.container import Container, create
-from winkfs.container.datafile import give_name
+from winkfs.container.datafile import give_name, remove_files
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import FileExists
-from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES
+from winkfs.names import DATA, DERIVED, LOCK, PARTIAL
 
 
 @contextlib.contextmanager
@@ -57,10 +57,8 @@ def building(base: str, **options: Any) -> Iterator[Container]:
 def _remove(base: str) -> None:
     """Delete the files of a container, if there are any. Raises Locked while it is written."""
     lock = WriterLock(base)
-    directory, name = locate(base)
     try:
-        for suffix in SUFFIXES:
-            directory.unlink(name + suffix)
+        remove_files(base)
     finally:
         lock.release()
 
