@@ -34,6 +34,7 @@ import winkfs
 import winkfs.dataset.compaction
 from winkformats.errors import FormatError
 from winkfs import orders
+from winkfs.container.salvage import salvage
 from winkfs.orders import Order, Range
 from winkfs.results import store as results
 
@@ -540,7 +541,8 @@ class States(Trials):
             self.judge(where, path, done[1], rng)
         path.write_bytes(before)
 
-    def judge(self, where: str, path: Path, sectors: set[int], rng: random.Random) -> None:
+    def hit_by(self, path: Path, sectors: set[int]) -> set[str]:
+        """The files of which some bytes are in these sectors."""
         hit = {
             name
             for a, b, name in self.store.places.get(path, ())
@@ -548,6 +550,10 @@ class States(Trials):
         }
         if {0, HALF} <= {s - s % HALF for s in sectors}:  # both superblocks
             hit |= {name for _, _, name in self.store.places.get(path, ())}
+        return hit
+
+    def judge(self, where: str, path: Path, sectors: set[int], rng: random.Random) -> None:
+        hit = self.hit_by(path, sectors)
         seen = self.store.look(self.folder)
         self.compare(seen, hit, where)
         if rng.random() < 0.25:
@@ -590,10 +596,42 @@ class States(Trials):
             self.fail("lost by a writer", where, f"{lost[:5]}: {seen.told[:2]}")
 
 
-def run(kind: str, numbers: range, *, derived: bool) -> States:
+class Salvages(States):
+    """The same of what a salvage makes of the data file: files that the damage did not hit have all
+    that they had, the FILEID too, and the container is sound."""
+
+    def __init__(self, kind: str, folder: Path, *, derived: bool = True) -> None:
+        super().__init__(kind, folder, derived=derived)
+        with self.store.open(self.folder) as container:
+            self.ids = {name: container.stat(name).fileid for name in self.store.truth}
+
+    def judge(self, where: str, path: Path, sectors: set[int], rng: random.Random) -> None:
+        hit, found = self.hit_by(path, sectors), self.copy / "c"
+        shutil.rmtree(self.copy, ignore_errors=True)
+        self.copy.mkdir()
+        done = salvage(self.store.base(self.folder), found)
+        seen = self.store.look(self.copy)
+        seen.told += done.problems
+        names = dict.fromkeys(seen.names or ())
+        for known in (seen.listed, names):
+            for name in [name for name in known if name.startswith("lost+found/")]:
+                del known[name]
+        seen.names = set(names)
+        self.compare(seen, hit, where)
+        problems = self.store.verify(self.copy).problems
+        if problems:
+            self.fail("verify", where, problems)
+        with winkfs.open(found) as container:
+            ids = {name: container.stat(name).fileid for name in seen.found}
+        wrong = [name for name in ids if name not in hit and ids[name] != self.ids[name]]
+        if wrong or len(set(ids.values())) < len(ids):
+            self.fail("wrong", where, f"FILEIDs of {wrong[:5]}")
+
+
+def run(kind: str, numbers: range, *, derived: bool, trials: type[States] = States) -> States:
     """These states, in memory."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        states = States(kind, Path(folder), derived=derived)
+        states = trials(kind, Path(folder), derived=derived)
         for number in numbers:
             states.run(number)
         return states

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damage import WRONG, ContainerStore, run
+from damage import WRONG, ContainerStore, Salvages, run
 
 import winkfs
 
@@ -28,6 +28,15 @@ def test_damage_is_told_and_costs_what_it_hits(
     unreadable = states.count.pop("unreadable", 0)
     assert not any(states.count[what] for what in WRONG), states.failures
     assert unreadable <= states.count["states"] / 1000, states.failures
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["plain", "chains", "ao"])
+def test_a_salvage_has_all_that_the_damage_did_not_hit(kind: str, seed: int, soak: bool) -> None:
+    numbers = range(seed, seed + (SOAK if soak else 60))
+    states = run(kind, numbers, derived=True, trials=Salvages)
+    assert not states.failures
+    assert states.count["states"] > 40
 
 
 def test_a_flipped_bit_of_the_superblocks_costs_nothing(
