@@ -28,7 +28,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     },
     "a perm": {
         "sorted": "winkformats.extsort.BLOCK",  # pairs of a sorted block
-        "written": "winkformats.perm.FLUSH",  # bytes of pairs written at once
     },
     "looks": {
         "single": "winkformats.disk.storage.SINGLE",  # bytes read at the cost of a page
@@ -49,7 +48,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "ratio": "winkfs.container.ondisk.chain.RATIO",  # of a link: least part of the whole
     },
     "the index": {
-        "left": "winkfs.container.store.LEFT",  # changes that a close leaves
         "each": "winkfs.container.store.SHARE",  # files of the index for each change left
         "small": "winkfs.container.store.LARGE",  # files of an index that is always written
         "replayed": "winkfs.container.store.REPLAYED",  # bytes read while a change is replayed
@@ -82,10 +80,9 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     },
     "a data set": {
         "open": "winkfs.dataset.reading.OPEN",  # shards open at once
-        "each": "winkfs.dataset.manifest.EACH",  # manifests to a checkpoint
+        # manifests to a checkpoint
+        "each": ("winkfs.dataset.manifest.EACH", "winkfs.dataset.maintain.EACH"),
         "short": "winkfs.dataset.manifest.SMALL",  # bytes of a short manifest
-        "each_vacuumed": "winkfs.dataset.maintain.EACH",  # the same, for vacuum
-        "sparse": "winkfs.dataset.hidden.SPARSE",  # files for each that is read singly
         "compared": "winkfs.dataset.hidden.ROWS",  # rows compared together
     },
     "an order": {
@@ -115,11 +112,9 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         # names of a directory that are listed, and entries that are made, at once
         "batch": ("winkfs.mounting.listing.BATCH", "winkfs.mounting.numbers.BATCH"),
         "given": "winkmount.kernel.entries.LEAST",  # numbers that the kernel is given
-        "freely": "winkmount.kernel.entries.FREELY",  # numbers that are given freely
         "memory": "winkmount.kernel.entries.SHARE",  # part of the memory for numbers
         "remembered": "winkfs.mounting.ids.RECENT",  # ids remembered
         "cached": "winkfs.mounting.lookup.PAGES",  # pages that a mount leaves in the cache
-        "unlink": "winkmount.handles._SOON",  # seconds to the other half of an unlink
         "answer": "winkmount.mounts.ANSWER",  # seconds to a server's answer
         "wait": "winkmount.mounts.SLOW",  # seconds until umount says why it waits
         "device": "winkmount.service.DEVICE",  # device of FUSE

@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import xxhash
+from constants import shrink
 
 import winkfs
 from winkfs.container.container import Container
 from winkfs.dataset.transaction import begin
 
 Files = Mapping[str | bytes, bytes]
+
+
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fourth manifest is a checkpoint, and no other, however short they are."""
+    shrink(monkeypatch, "a data set", each=4, short=0)
 
 
 def add(root: str | Path, *shards: Files, operation: str = "append", **settings: Any) -> int:

@@ -156,9 +156,10 @@ def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of few rows there are many blocks, and those of other rows are not read with them."""
-    shrink(monkeypatch, "the catalog", block=6, gap=10)
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows there are many blocks, and those of other rows are not read with them; as many
+    as are given are decoded together."""
+    shrink(monkeypatch, "the catalog", block=6, gap=10, together=getattr(request, "param", 64))
 
 
 @pytest.fixture
@@ -166,12 +167,9 @@ def chance() -> random.Random:
     return random.Random(7)
 
 
-@pytest.mark.parametrize("together", [1, 3, 64])
+@pytest.mark.parametrize("small", [1, 3, 64], indirect=True)
 @pytest.mark.parametrize("odd", [0, 3])
-def test_any_range_of_names(
-    together: int, odd: int, chance: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "the catalog", together=together)
+def test_any_range_of_names(odd: int, chance: random.Random) -> None:
     names = sorted({b"%d/%d" % (chance.randrange(9), chance.randrange(99)) for _ in range(200)})
     kinds = [1] * len(names)
     for i in chance.sample(range(len(names)), odd):

@@ -33,6 +33,7 @@ base = container_checks.base  # fixture
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = 400
+MANY = (1 << 13) + 1  # rows that no close reads
 Model = dict[bytes, bytes]
 
 
@@ -40,6 +41,11 @@ Model = dict[bytes, bytes]
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 40 changes of FILES are few."""
     shrink(monkeypatch, "the index", each=10, small=100)
+
+
+@pytest.fixture
+def tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_tails(monkeypatch)
 
 
 def made(base: Path, **variant: bool) -> Model:
@@ -175,11 +181,9 @@ def test_the_index_of_a_classic_container_is_always_written(base: Path) -> None:
         assert not store.is_behind and store.index.overlay == {}
 
 
-def test_the_index_is_written_where_entries_have_no_checksums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tails")
+def test_the_index_is_written_where_entries_have_no_checksums(tmp_path: Path) -> None:
     """For there only the index knows what is behind a broken length."""
-    leave_tails(monkeypatch)
     for name, left in (("plain", True), ("no-kvcksum", False)):
         for path in GOLDEN.glob(f"{name}.*"):
             shutil.copy(path, tmp_path / path.name)
@@ -325,11 +329,11 @@ def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path) -> N
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.usefixtures("tails")
 def test_lives_with_tails_show_what_they_should(
     base: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """The same names again and again, for a reader that follows and for new ones."""
-    leave_tails(monkeypatch)
     shrink(monkeypatch, "the catalog", read=12, tail=3000)
     dice, model = random.Random(seed), dict[bytes, bytes]()
     winkfs.create(base).close()
@@ -381,11 +385,8 @@ def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) ->
     check_catalog(base, set(names))
 
 
-def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "the catalog", read=FILES - 1)
-    names = [b"x%d" % i for i in range(FILES)]
+def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(base: Path) -> None:
+    names = [b"x%d" % i for i in range(MANY)]
     with winkfs.create(base) as c:
         for name in names:
             c.put(name, b"1")
@@ -393,7 +394,7 @@ def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(
     with winkfs.open(base) as c:
         assert [name.encode() for name in c.names()] == sorted(names)
     winkfs.reindex(base)
-    others = [b"y%d" % i for i in range(FILES)]
+    others = [b"y%d" % i for i in range(MANY)]
     with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
         for name in others:
             c.put(name, b"1")
@@ -482,9 +483,7 @@ def test_what_happens_around_puts_in_bulk_is_in_the_catalog_of_the_close(
 
 
 @pytest.mark.usefixtures("bulk")
-def test_puts_before_those_in_bulk_are_read_where_they_are_few(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_puts_before_those_in_bulk_are_read_where_they_are_few(base: Path) -> None:
     with winkfs.create(base) as c:
         c.put("before", b"1")
         c.delete("before")
@@ -492,32 +491,30 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(
         c.put_many((b"f%d" % i, b"1") for i in range(90))
     names = {b"kept", *(b"f%d" % i for i in range(90))}
     check_catalog(base, names)
-    shrink(monkeypatch, "the catalog", tail=100)
     with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
-        c.put("before", b"1" * 200)
+        c.put("before", bytes(5 << 20))  # more than is read
         c.put_many([("f0", b"2"), ("g", b"2")])
     with store_of(base) as store, open_catalog(store) as catalog:
         assert catalog.covered < store.kv.end
         assert_catalog(store, catalog, [*names, b"before", b"g"])
 
 
+@pytest.mark.parametrize(
+    ("few", "closes", "files", "wanted", "last"),
+    [  # the first run is joined with more than its half behind it; one of many rows, with as many
+        (1 << 17, 30, 9, [[FILES, 9, 9, 9, 9], [FILES, 45]], [FILES + 9 * 23]),
+        (100, 9, 90, [[FILES, 90, 90, 90, 90], [FILES + 450]], [FILES + 450, 90, 90, 90, 90]),
+    ],
+)
 def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "the catalog", joined=0, behind=1, runs=5)
-    counts = _after_closes(base, 30, 9)
-    assert counts[3:5] == [[FILES, 9, 9, 9, 9], [FILES, 45]]
+    few: int, closes: int, files: int, wanted: list[list[int]], last: list[int], base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    shrink(monkeypatch, "the catalog", joined=0, behind=1, bulk=few, dense=1, runs=5)
+    counts = _after_closes(base, closes, files)
+    assert counts[3:5] == wanted
     assert max(map(len, counts)) == 5
-    assert [FILES + 9 * 23] in counts  # more than half of the first run
-
-
-def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "the catalog", joined=0, behind=1, bulk=100, dense=1, runs=5)
-    counts = _after_closes(base, 9, 90)
-    assert counts[3:5] == [[FILES, 90, 90, 90, 90], [FILES + 450]]
-    assert counts[8] == [FILES + 450, 90, 90, 90, 90]
+    assert last in counts
 
 
 def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
@@ -702,17 +699,16 @@ def test_names_that_went_in_the_tail_are_added_to_the_catalog_once(base: Path) -
     check_catalog(base, set(model))
 
 
-def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = made(base)
+def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(base: Path) -> None:
+    model = [f"f{i}" for i in range(2 * MANY)]
+    with winkfs.create(base) as c:
+        c.put_many((name, b"1") for name in model)
     with path_of(base, ".cat").open("r+b") as file:
         file.seek(8192 + 40)
         file.write(b"\xff" * 40)
-    shrink(monkeypatch, "the catalog", read=50, behind=0)
+    more = [f"x{i}" for i in range(2 * MANY)]
     with winkfs.open(base, "a") as c:
-        c.put_many((b"x%d" % i, b"1") for i in range(49))
-        c.put("y", b"1")
-        c.put("z", b"1")
+        c.put_many((name, b"1") for name in more)
+    assert not path_of(base, ".cat").exists()
     with winkfs.open(base) as c:
-        assert len(list(c.names())) == len(model) + 51
+        assert len(list(c.names())) == len(model) + len(more)

@@ -15,7 +15,6 @@ from typing import Any
 
 import datasets
 import pytest
-from constants import shrink
 from seam import disk_calls, once
 
 import winkfs
@@ -24,6 +23,8 @@ from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import DatasetConflict, Refusal, StalePlan
+
+checkpoints = datasets.checkpoints  # a fixture
 
 
 @pytest.fixture
@@ -340,10 +341,8 @@ def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
 # --- manifests ---
 
 
-def test_checkpoints_and_the_manifests_between_say_the_same(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "a data set", each=4, short=0)
+@pytest.mark.usefixtures("checkpoints")
+def test_checkpoints_and_the_manifests_between_say_the_same(root: str) -> None:
     for number in range(10):
         datasets.add(root, {f"n{number}": b"1"})
     log = Log(root)

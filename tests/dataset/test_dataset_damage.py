@@ -24,6 +24,7 @@ from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import begin
 
+checkpoints = datasets.checkpoints  # a fixture
 pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 run = commands.run  # a fixture
@@ -166,10 +167,8 @@ def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -
             log.at((times[number] + 1000) / 1e9)
 
 
-def test_between_checkpoints_it_costs_the_generations_up_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "a data set", each=4, short=0)
+@pytest.mark.usefixtures("checkpoints")
+def test_between_checkpoints_it_costs_the_generations_up_to_the_next(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
     for n in range(1, 7):
         datasets.add(root, {f"{n}": b"%d" % n})

@@ -14,7 +14,6 @@ from typing import Any
 
 import datasets
 import pytest
-from constants import shrink
 from seam import Call, disk_calls, once
 
 import winkfs
@@ -24,6 +23,8 @@ from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, StalePlan
+
+checkpoints = datasets.checkpoints  # a fixture
 
 
 @pytest.fixture
@@ -270,11 +271,8 @@ def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str
     assert len(vacuum(root, older_than=0).shards) == 1
 
 
-def test_vacuum_removes_manifests_that_nobody_needs(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    shrink(monkeypatch, "a data set", each=4, short=0, each_vacuumed=4)
+@pytest.mark.usefixtures("checkpoints")
+def test_vacuum_removes_manifests_that_nobody_needs(root: str) -> None:
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)

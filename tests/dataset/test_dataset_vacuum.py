@@ -11,7 +11,6 @@ from pathlib import Path
 
 import datasets
 import pytest
-from constants import shrink
 from seam import disk_calls, once, once_after
 
 import winkfs
@@ -20,6 +19,7 @@ from winkfs.dataset.manifest import create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
+checkpoints = datasets.checkpoints  # a fixture
 pytestmark = pytest.mark.slow
 
 
@@ -39,10 +39,8 @@ def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
     assert ended
 
 
-def test_another_vacuum_removes_the_manifests_that_are_being_read(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink(monkeypatch, "a data set", each=4)
+@pytest.mark.usefixtures("checkpoints")
+def test_another_vacuum_removes_the_manifests_that_are_being_read(root: str) -> None:
     for n in range(12):
         datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
     others = []

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from constants import shrink
 from mounting import WINKFS, leave_dead, mounted, need_fuse, serving
 
 import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.numbers import TOP, Numbers
 from winkmount.kernel.ahead import AHEAD, BEYOND, FIRST, LARGEST, Ahead, Batch, Held, Waiting
-from winkmount.kernel.entries import IN_VAIN, PROBES, Giving
+from winkmount.kernel.entries import FREELY, IN_VAIN, PROBES, Giving
 
 FILES: Final = 600
 PER_FOLDER: Final = 150
@@ -203,14 +202,11 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
 # --- which numbers are given ---
 
 
-def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shrink(monkeypatch, "a mount", freely=100)
+def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at() -> None:
     giving, folder = Giving(), 5
     giving.begins()
-    assert giving.gives(folder, 100) == (True, True)
-    giving.held = 100
+    assert giving.gives(folder, FREELY) == (True, True)
+    giving.held = FREELY
     assert giving.gives(folder, 10) == (False, False)
     giving.looked_up(7)  # in another directory
     assert giving.gives(folder, 10) == (False, False)

@@ -191,7 +191,7 @@ class Life(ABC):
         """Lives from a seed on until so many images were checked -> what happened in them."""
         done: Counter[str] = Counter()
         with pytest.MonkeyPatch.context() as patch:
-            cls.small(patch)
+            cls.of(kind).small(patch)
             for number in itertools.count(seed):
                 life = cls.of(kind).live(kind, number)
                 done += life.done
@@ -212,7 +212,7 @@ def main(module: str, kind: str, *seeds: str) -> None:
     # The module imports this one by its name, and not as __main__.
     life: type[Life] = importlib.import_module(module).Life
     with pytest.MonkeyPatch.context() as patch:
-        life.small(patch)
+        life.of(kind).small(patch)
         for seed in seeds:
             print(life.of(kind).live(kind, int(seed), trace=True).images, "images")
 

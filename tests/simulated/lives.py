@@ -175,7 +175,9 @@ class Life(harness.Life):
 
     @classmethod
     def of(cls, kind: str) -> type[Life]:
-        return DatasetLife if "data set" in kind else MountLife if kind == "mount" else Life
+        if kind in KINDS:
+            return KINDS[kind]
+        return DatasetLife if "data set" in kind else Life
 
     # --- a step ---
 
@@ -694,3 +696,12 @@ class DatasetLife(Life):
 
 
 DURING = ("put", "put_many", "delete", "sync", "reopen")
+
+
+class InterruptedLife(Life):
+    """Calls are interrupted; what came since is replayed, as in a large container."""
+
+    SMALL = {"the index": {"replayed": 1}}  # noqa: RUF012
+
+
+KINDS: dict[str, type[Life]] = {"mount": MountLife, "interrupts": InterruptedLife}

@@ -53,12 +53,8 @@ INTERRUPTED = [
     "kind",
     [pytest.param(kind, marks=INTERRUPTED if kind == "interrupts" else ()) for kind in VARIANTS],
 )
-def test_every_image_shows_what_was_acknowledged(
-    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
-    if kind == "interrupts":  # not a rebuild, as a large container
-        shrink(monkeypatch, "the index", replayed=1)
     Life.lives(kind, seed, IMAGES[kind][soak])
 
 
