@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,11 @@ WALKS = {
     walks.mount_read: (20, 12),
     walks.reindex: (460, 34),  # 450; on overlayfs each of two locks takes a second attempt
 }
+# What binds tests to the inside of the product: it has to be moved with it.
+INSIDES = {
+    "private attributes of others": 120,
+    "constants that are shrunk": 70,
+}
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
 
 
@@ -52,6 +58,34 @@ def figures() -> dict[str, int]:
 @pytest.mark.parametrize("what", BOUNDS)
 def test_the_house_keeps_its_plan(figures: dict[str, int], what: str) -> None:
     assert figures[what] <= BOUNDS[what]
+
+
+def insides() -> dict[str, int]:
+    """-> how often tests use `x._y`, not of `self`, and `shrink`, alone or in a policy."""
+    nodes = [
+        node
+        for path in house.ROOT.joinpath("tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    private = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in ("_asdict", "_exit", "_fields", "_make", "_replace")
+        and ast.unparse(node.value) not in ("self", "cls")
+    ]
+    calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    counts = (len(private), sum(map(calls.count, ("shrink", "make_chains", "leave_tails"))))
+    return dict(zip(INSIDES, counts, strict=True))
+
+
+@pytest.mark.parametrize("what", INSIDES)
+def test_tests_use_little_of_the_inside(what: str) -> None:
+    found = insides()[what]
+    print(f"{found} {what}, at most {INSIDES[what]}")
+    assert 0 < found <= INSIDES[what]
 
 
 @pytest.mark.parametrize("walk", WALKS)
