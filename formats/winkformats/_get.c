@@ -13,7 +13,6 @@
 #define PAGE 4096    /* bytes of the index that have a sum */
 #define EXTENTS 16   /* of a file that is read here, most */
 #define USUAL (1 << 20)         /* bytes of a content that a container need not have itself */
-#define FRAME (INT64_C(1) << 62)
 
 typedef struct {
     Bytes data;               /* a map */

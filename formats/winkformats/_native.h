@@ -29,6 +29,8 @@
 #define LINE 64      /* bytes of a cache line, and */
 #define LINES 24     /* of an entry, that are brought in at most */
 
+#define FRAME (INT64_C(1) << 62) /* in the bytes skipped of an extent: its entry is a frame */
+
 typedef const uint8_t *Bytes;
 
 static inline uint32_t once16(Bytes p)
@@ -116,3 +118,4 @@ FUNCTION(names_in);
 FUNCTION(size_of); /* _put.c */
 FUNCTION(pairs);
 FUNCTION(encode);
+FUNCTION(entries);

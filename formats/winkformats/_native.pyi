@@ -120,3 +120,17 @@ def encode(
     apart: bool,
     /,
 ) -> list[Buffer]: ...
+def entries(
+    pos: int,
+    least: int,
+    pairoff: bool,
+    contid: int,
+    fileid: int,
+    mtime: int,
+    ftype: int,
+    key: bytes,
+    data: bytes,
+    word: bytes,
+    frame: bytes | None,
+    /,
+) -> tuple[bytes, int, int]: ...

@@ -1,6 +1,8 @@
 /* The entries of many files that are put together. */
 #include "_native.h"
 
+#define LARGEST (1 << 20) /* bytes of an inode that is written here */
+
 /* A pair of name and content in a list, NULL: another thing stands there. */
 static PyObject *pair_at(PyObject *files, Py_ssize_t i)
 {
@@ -181,22 +183,28 @@ static uint8_t *content(const Batch *b, int64_t i, uint8_t *p, const uint8_t *ow
     return p + 4;
 }
 
+/* Write the key of a data entry, "<hex>/D0" -> digits of its FILEID. */
+static int hex(uint8_t *own, uint64_t fileid)
+{
+    static const char digits[] = "0123456789abcdef";
+    int width = 1;
+    while (width < 16 && fileid >> (4 * width))
+        width++;
+    for (int k = 0; k < width; k++)
+        own[k] = (uint8_t)digits[fileid >> (4 * (width - 1 - k)) & 15];
+    memcpy(own + width, "/D0", 3);
+    return width;
+}
+
 /* All entries of the batch -> whether they end where `ends` says, beyond which nothing is written. */
 static bool encode_all(const Batch *b)
 {
-    static const char digits[] = "0123456789abcdef";
     int64_t at = 0, e = 0;
     uint8_t *p = b->chunk ? b->chunk : b->between[0];
     for (int64_t i = 0; i < b->n; i++) {
         uint8_t own[24], value[240] = {0}; /* "<hex>/D0"; an inode to its last pair */
         uint8_t *pair = value + 56;
-        int width = 1;
-        uint64_t fileid = (uint64_t)b->fileids[i];
-        while (width < 16 && fileid >> (4 * width))
-            width++;
-        for (int k = 0; k < width; k++)
-            own[k] = (uint8_t)digits[fileid >> (4 * (width - 1 - k)) & 15];
-        memcpy(own + width, "/D0", 3);
+        int width = hex(own, (uint64_t)b->fileids[i]);
         int64_t place = at, size = b->ends[e++] - at;
         if (!(p = content(b, i, p, own, width, at, size)))
             return false;
@@ -346,4 +354,77 @@ end:
     column_free(&batch.attrs);
     release(b, 4);
     return parts;
+}
+
+/* An entry at p, checksum and all -> where the next one goes. */
+static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Bytes value, int64_t size, uint64_t seed)
+{
+    uint8_t *at = head(p, key, key_len, size);
+    memcpy(at, value, (size_t)size);
+    put32(at + size, (uint32_t)xxh3(p + 1, (size_t)(at + size - p) - 1, seed));
+    return at + size + 4;
+}
+
+/* entries(pos, least, pairoff, CONTID, FILEID, FMTIME, FTYPE, key, data, word, frame or None)
+ *
+ * -> the entries of one file for position `pos`, the position of its inode, and the bytes of that,
+ * `least` or more: data entry, if it has content, attributes, if there is a word, and inode. */
+FUNCTION(entries)
+{
+    enum { KEY, DATA, WORD, STORED };
+    Py_buffer b[4] = {0};
+    long long pos, least, fileid, mtime, ftype;
+    int pairoff;
+    unsigned long long contid;
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(args, "LLpKLLLy*y*y*z*", &pos, &least, &pairoff, &contid, &fileid, &mtime,
+                          &ftype, b, b + 1, b + 2, b + 3))
+        goto end;
+    int64_t size = b[DATA].len, word = b[WORD].len, stored = b[STORED].buf ? b[STORED].len : size;
+    int64_t pair = pairoff ? 24 : 16, used = 56 + (!!size + !!word) * pair;
+    int64_t isz = used < least ? least : used;
+    uint8_t own[24], pairs[48] = {0}, *pairs_end = pairs;
+    int width = hex(own, (uint64_t)fileid), longest = 14 + width;
+    if (b[KEY].len > 65535 || size > UINT32_MAX || word > UINT32_MAX || stored > UINT32_MAX
+        || isz > LARGEST || isz % 8) {
+        PyErr_SetString(PyExc_ValueError, "too long for an entry");
+        goto end;
+    }
+    int64_t total = 11 + b[KEY].len + isz;
+    total += (size ? longest + stored : 0) + (word ? longest + word : 0);
+    if (!(found = PyBytes_FromStringAndSize(NULL, total)))
+        goto end;
+    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(found), *p = start;
+    if (word) {
+        put64(pairs, (int64_t)((uint64_t)pos + (uint64_t)(size ? longest + stored : 0)));
+        put64(pairs + pair - 8, -word);
+        pairs_end += pair;
+    }
+    if (size) {
+        p = entry(p, own, width + 3, b[STORED].buf ? b[STORED].buf : b[DATA].buf, stored,
+                  contid + (uint64_t)pos);
+        put64(pairs_end, pos);
+        if (b[STORED].buf && pairoff)
+            put64(pairs_end + 8, FRAME);
+        put64(pairs_end + pair - 8, size);
+    }
+    if (word) {
+        own[width + 1] = 'A';
+        p = entry(p, own, width + 3, b[WORD].buf, word, contid + (uint64_t)pos + (uint64_t)(p - start));
+    }
+    uint64_t place = (uint64_t)pos + (uint64_t)(p - start);
+    uint8_t *value = head(p, b[KEY].buf, b[KEY].len, isz);
+    memset(value, 0, (size_t)isz);
+    put64(value + 16, fileid);
+    put64(value + 24, size);
+    put64(value + 32, ftype);
+    put64(value + 40, mtime);
+    put64(value + 48, (used - 56) / pair);
+    memcpy(value + 56, pairs, (size_t)(used - 56));
+    put64(value, (int64_t)xxh3(value + 8, (size_t)used - 8, 0));
+    put32(value + isz, (uint32_t)xxh3(p + 1, (size_t)(value + isz - p) - 1, contid + place));
+    found = Py_BuildValue("(NLL)", found, (long long)place, (long long)isz);
+end:
+    release(b, 4);
+    return found;
 }

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 10  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 11  # of the C sources: one that was built of older ones is not used
 
 
 class Read(Protocol):
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         size_of = staticmethod(_native.size_of)
         pairs = staticmethod(_native.pairs)
         encode = staticmethod(_native.encode)
+        entries = staticmethod(_native.entries)
 
 
 def built() -> type[Native] | None:

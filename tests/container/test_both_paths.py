@@ -26,6 +26,8 @@ KINDS = {
     "classic": {"classic": True},
     "murmur3": {"htalgo": 3},
     "columns": {"columns": {"lang": "string", "score": "float64"}},
+    "small inodes": {"isz": 56},
+    "compressed": {"compress": "zstd"},
 }
 
 
@@ -56,6 +58,8 @@ def names_and_contents(count, seed=1):
 
 def fill(base, kind):
     """What put_many, put_rows and put write, of all sorts."""
+    if kind == "compressed":
+        pytest.importorskip("zstandard")
     with winkfs.create(base, **KINDS[kind]) as c:
         files = names_and_contents(300)
         c.put_many((name, data, DAY) for name, data in files.items())  # past 0xf and 0xff
@@ -68,6 +72,12 @@ def fill(base, kind):
         if kind != "classic":
             c.put_rows(rows)
         c.put("late", b"one by one")
+        c.put("empty", b"")
+        c.put("exec", b"x" * 300, ftype=112)
+        if kind != "classic":
+            c.put("mode", b"m" * 300, mode=0o600)
+            c.put("mode of nothing", b"", mode=0o4711, uid=5, gid=1 << 31)
+            c.put("mode of a type", b"", mode=0o755)
         if kind == "columns":
             c.put_many([(f"t{i}", b"t", DAY * 2, {"lang": "de", "score": i / 2}) for i in range(9)])
         if kind in ("plain", "columns"):

@@ -230,6 +230,20 @@ def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> No
             os.close(fd)
 
 
+def test_a_file_that_is_put_with_hostile_numbers() -> None:
+    rng = random.Random(8)
+    for _ in range(TURNS):
+        pos, *numbers = (rng.choice([*EDGES, 12345]) for _ in range(4))
+        texts = [rng.randbytes(rng.choice([0, 1, 70, 70_000])) for _ in range(4)]
+        frame = rng.choice([None, texts[3]])
+        with refused():
+            made, place, size = code.entries(
+                pos, rng.choice([56, 96, 128, *EDGES]), rng.choice([True, False]), 5, *numbers,
+                *texts[:3], frame,
+            )  # fmt: skip
+            assert len(made) - 11 - len(texts[0]) - size == (place - pos) % (1 << 64)
+
+
 def test_files_that_are_put_with_hostile_columns() -> None:
     rng = random.Random(7)
     for _ in range(TURNS):

@@ -496,9 +496,11 @@ class Container(Reader):
             self._engine.need_writable()
             if exclusive and self._engine.run(self._engine.files.find, key):
                 raise FileExists("exists already", to_str(name))
-            xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
-            owner = self._engine.changes.attrs_for(ftype, mode, uid, gid, xattrs)
-            self._engine.run(self._engine.changes.put, key, content, mtime_ns, ftype, owner)
+            owner, changes = None, self._engine.changes
+            if columns or not (mode is None and uid is None and gid is None):
+                xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
+                owner = changes.attrs_for(ftype, mode, uid, gid, xattrs)
+            self._engine.run(changes.put, key, content, mtime_ns, ftype, owner)
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
         """Create or replace many files -> how many. Each is (name, data), (name, data, mtime) or

@@ -72,7 +72,7 @@ class OneFile:
     """
 
     def __init__(self, store: Store) -> None:
-        self._contid, self._pairoff = store.kv.layout.contid, store.settings.form.pairoff
+        self._contid, self._pairoff = store.kv.layout.contid & MASK64, store.settings.pairoff
         self._least = -(-store.settings.isz // 8) * 8
         self.beside = max(self._least, 56 + 2 * store.settings.form.pair) + HEADS
 
@@ -95,25 +95,31 @@ class OneFile:
         word       the value of the attribute entry; empty: there is none
         frame      of the content, which is stored in its place
         """
-        own, numbers, before, at = b"%x" % fileid, list[int](), b"", pos
+        if native.code is not None:
+            return native.code.entries(
+                pos, self._least, self._pairoff, self._contid, fileid, mtime, ftype, key, data,
+                word, frame,
+            )  # fmt: skip
+        at, entries, numbers = pos, b"", tuple[int, ...]()
         if data:
-            before = self._entry(own + b"/D0", data if frame is None else frame, pos)
-            at += len(before)
-            place = (pos, 0 if frame is None else FRAME) if self._pairoff else (pos,)
-            numbers = [*place, len(data)]
+            entries = self._entry(b"%x/D0" % fileid, data if frame is None else frame, pos)
+            skip = 0 if frame is None else FRAME
+            numbers = (pos, skip, len(data)) if self._pairoff else (pos, len(data))
+            at += len(entries)
         if word:
-            before += self._entry(own + b"/A0", word, at)
-            numbers = [at, *((0,) if self._pairoff else ()), -len(word), *numbers]
-            at = pos + len(before)
-        count = len(numbers) // (3 if self._pairoff else 2)
-        fields = FIELDS[len(numbers)].pack(0, fileid, len(data), ftype, mtime, count, *numbers)
+            entries += self._entry(b"%x/A0" % fileid, word, at)
+            numbers = (at, 0, -len(word), *numbers) if self._pairoff else (at, -len(word), *numbers)
+            at = pos + len(entries)
+        n = len(numbers)
+        count = n // 3 if self._pairoff else n // 2
+        fields = FIELDS[n].pack(0, fileid, len(data), ftype, mtime, count, *numbers)
         inode = (xxhash.xxh3_64_digest(fields) + fields).ljust(self._least, b"\0")
-        return before + self._entry(key, inode, at), at, len(inode)
+        return entries + self._entry(key, inode, at), at, len(inode)
 
     def _entry(self, key: bytes, value: bytes, pos: int) -> bytes:
-        body = b"%b%b%b%b" % (
+        body = b"".join((
             len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value,
-        )  # fmt: skip
+        ))  # fmt: skip
         return b"\0%b%b" % (body, xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:])
 
 
