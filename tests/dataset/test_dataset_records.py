@@ -16,8 +16,8 @@ from winkfs import digests, orders
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import create
 from winkfs.dataset.records import Manifest
-from winkfs.orders import Order, OrderedShard, Rows
 from winkfs.results import store as results
+from winkfs.results.orders import Order, OrderedShard, Rows
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 from seam import disk_calls
 
 from winkformats.errors import FormatError
-from winkfs import orders
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.orders import Order, OrderedShard, Range, Rows
+from winkfs.results import orders
 from winkfs.results import store as results
+from winkfs.results.orders import Order, OrderedShard, Range, Rows
 
 SHARDS = (OrderedShard("job/00000-0", 1, 5000), OrderedShard("job/00001-0", 2, 6000))
 

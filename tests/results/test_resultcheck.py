@@ -16,10 +16,10 @@ import winkfs
 import winkfs.digests
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.sequence import KVSeq
-from winkfs import orders
 from winkfs.container.store import Store
-from winkfs.orders import Order, OrderedShard, Rows
+from winkfs.results import orders
 from winkfs.results import store as results
+from winkfs.results.orders import Order, OrderedShard, Rows
 
 run = commands.run  # a fixture
 

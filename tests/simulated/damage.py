@@ -33,10 +33,10 @@ from test_digests import make, pairs
 import winkfs
 import winkfs.dataset.compaction
 from winkformats.errors import FormatError
-from winkfs import orders
 from winkfs.container.salvage import salvage
-from winkfs.orders import Order, Range
+from winkfs.results import orders
 from winkfs.results import store as results
+from winkfs.results.orders import Order, Range
 
 SECTOR, HALF = 512, 4096  # bytes: half of two superblocks
 DAMAGES = ("flip", "zero", "swap", "double", "stale")

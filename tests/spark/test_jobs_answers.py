@@ -24,11 +24,11 @@ from xxh3_clash import clash
 
 import winkfs
 import winkfs.digests
-from winkfs import orders
 from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, Refusal
+from winkfs.results import orders
 from winkfs.spark.jobs import dedup, digest, group, sort, stats
 from winkfs.spark.jobs.session import Bad, cause
 

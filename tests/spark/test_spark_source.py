@@ -37,11 +37,11 @@ from sparkfiles import (
 
 import winkfs
 from winkformats.disk.posix import FileStorage
-from winkfs import orders
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_name, to_path
+from winkfs.results import orders
 from winkfs.results import store as results
 
 pytest.importorskip("pyspark")

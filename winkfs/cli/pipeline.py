@@ -18,7 +18,7 @@ from winkfs.names import to_str
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from winkfs.digests import Digest, Digests
+    from winkfs.results.digests import Digest, Digests
     from winkfs.spark.jobs.session import Report
 
 Job = Callable[["SparkSession", "Report"], dict[str, Any]]

@@ -18,15 +18,15 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan_intact
 from winkformats.perm import Perm
-from winkfs import orders
 from winkfs.container.checks import count_used, lost_rows
 from winkfs.container.store import Store
 from winkfs.container.verify import Report
-from winkfs.digests import Digests, shard_of
 from winkfs.errors import Refusal
-from winkfs.orders import Order, Range
+from winkfs.results import orders
 from winkfs.results import store as results
+from winkfs.results.digests import Digests, shard_of
 from winkfs.results.digestshard import HEAD, DigestShard
+from winkfs.results.orders import Order, Range
 
 Progress = Callable[[int], None]
 FAULTS: Final = (FormatError, Refusal, OSError)

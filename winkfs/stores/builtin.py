@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 
 from winkfs.names import DATA, MANIFESTS, base_of
-from winkfs.registry import Kind, register
+from winkfs.stores.kinds import Kind, register
 
 
 def _data_set(path: str) -> str | None:

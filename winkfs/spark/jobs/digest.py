@@ -19,9 +19,9 @@ import numpy as np
 from winkformats import hashing
 from winkfs import digests
 from winkfs.dataset.snapshot import snapshot
-from winkfs.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.names import to_str
 from winkfs.results import store as results
+from winkfs.results.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers

@@ -1,4 +1,4 @@
-"""Job `sort`: the files of a container or data set by a key, as an order (`winkfs.orders`).
+"""Job `sort`: the files of a container or data set by a key, as an order (`winkfs.results.orders`).
 
 The job `group` makes its order here, too. Shuffled are a key and a position each, and content only
 where it is read. What comes out is read in order, without a shuffle, by
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
-from winkfs import orders
 from winkfs.dataset.snapshot import Snapshot, snapshot
-from winkfs.orders import Order, OrderedShard, Part, Rows
+from winkfs.results import orders
 from winkfs.results import store as results
+from winkfs.results.orders import Order, OrderedShard, Part, Rows
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column

@@ -138,7 +138,7 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
 def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     if partition.order is None:
         return unpack(partition.shard), unpack(partition.pos)
-    from winkfs import orders  # most tasks need none
+    from winkfs.results import orders  # most tasks need none
 
     folder, part, start, stop = partition.order
     rows = orders.open(folder).read(orders.Range(part, start, stop))

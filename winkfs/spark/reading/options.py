@@ -14,7 +14,7 @@
     minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
     where                      only files of which it is true, as WHERE of SQL: lang = 'de' and
                                size > 1000; on columns, path, size and mtime, see `container.where`
-    orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
+    orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.results.orders`
     asOf                       generation of a data set, or a time: what was there then
     readChanges    false       of a data set what its commits changed, a row for each file that was
                                put or deleted, see `_change` and `_generation`; compactions change

@@ -153,7 +153,7 @@ class Ordered(InputPartition):  # type: ignore[misc]
 
     pieces  containers, each as a whole
     shard   packed: which of the pieces; pos: position of the inode
-    order   instead: folder, part, first and last row of an order, see `winkfs.orders`
+    order   instead: folder, part, first and last row of an order, see `winkfs.results.orders`
     """
 
     def __init__(

@@ -14,7 +14,6 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
-from winkfs import orders
 from winkfs.container.catalog import Catalog, open_catalog
 from winkfs.container.select import select
 from winkfs.container.store import Store
@@ -24,6 +23,7 @@ from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import DerivedDamage, StalePlan
+from winkfs.results import orders
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import (
     OPEN,
