@@ -26,9 +26,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "bucket": "winkformats.hindex.table.BUCKET",  # cells of a bucket
         "segment": "winkformats.hindex.table.SEGMENT",  # entries of a segment
     },
-    "a perm": {
-        "sorted": "winkformats.extsort.BLOCK",  # pairs of a sorted block
-    },
     "looks": {
         "single": "winkformats.disk.storage.SINGLE",  # bytes read at the cost of a page
         "read": "winkformats.disk.storage.MAPPED",  # bytes for each look by a read

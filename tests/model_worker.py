@@ -93,7 +93,7 @@ def replay(mount: Twin, disk: Twin, history: list[Operation]) -> Differ | None:
     return None
 
 
-def shrink(tops: tuple[Path, Path], history: list[Operation], differ: Differ) -> list[Operation]:
+def shortened(tops: tuple[Path, Path], history: list[Operation], differ: Differ) -> list[Operation]:
     """Leave out what does not matter for a like difference, each time in new directories."""
     part, tried, end = max(1, len(history) // 2), 0, time.monotonic() + SHRINKING
     while part and time.monotonic() < end:
@@ -140,7 +140,7 @@ def alone(tops: tuple[Path, Path], seed: int, operations: int) -> None:
     except Differ as differ:
         os.umask(0o22)
         print(f"seed {seed}, operation {len(history)}: {differ}")
-        history = history[-60:] if before else shrink(tops, history, differ)
+        history = history[-60:] if before else shortened(tops, history, differ)
         print("replay:", json.dumps(history))
         sys.exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_the_house_keeps_its_plan(figures: dict[str, int], what: str) -> None:
     assert figures[what] <= BOUNDS[what]
 
 
+@functools.cache
 def insides() -> dict[str, int]:
     """-> how often tests use `x._y`, not of `self`, and `shrink`, alone or in a policy."""
     nodes = [

@@ -7,7 +7,6 @@ import struct
 import numpy as np
 import oracle_format
 import pytest
-from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -170,8 +169,7 @@ def test_merge_keeps_the_order_of_runs_where_pairs_are_equal(runs, count, by_rig
     assert merged == sorted(everything, key=lambda pair: pair[1])
 
 
-def test_merge_in_several_passes_is_still_stable(monkeypatch):
-    shrink(monkeypatch, "a perm", sorted=4)
+def test_merge_in_several_passes_is_still_stable():
     left, right = shuffled(5000, 50)
     storage = MemoryStorage()
     extsort.write_run([np.stack((left, right), axis=1)], storage)
