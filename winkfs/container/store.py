@@ -78,11 +78,7 @@ class Store(DataFile):
             self.catalog = DerivedCatalog(self)
             self.derived = self.catalog, self.idx, self.time
             if load:
-                self._load()
-                if not writable:
-                    self.refresh()
-                elif self.kv.superblock.damage is not None:
-                    self.sync_data()
+                self.load()
             else:
                 self._covered()
         except BaseException:
@@ -106,6 +102,14 @@ class Store(DataFile):
         return self.nextfid - 1
 
     # --- opening ---
+
+    def load(self) -> None:
+        """Find or make the index. Raises OSError."""
+        self._load()
+        if not self.writable:
+            self.refresh()
+        elif self.kv.superblock.damage is not None:
+            self.sync_data()
 
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
@@ -351,6 +355,8 @@ class Store(DataFile):
         """A reader looks whether the writer has synced, or put other files in our files' place."""
         if self._replaced():
             self.reopen()
+            return
+        if self.filesize_at and not self.moved():
             return
         # A delflag met in the replay may stem from a sync after the one replayed: go on until
         # there is no later one, then what set it is in the index too.

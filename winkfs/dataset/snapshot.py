@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from winkformats.disk.paths import absolute
 from winkfs.dataset.hidden import hidden_of
@@ -11,6 +12,9 @@ from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State, union
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.names import base_of
+
+if TYPE_CHECKING:
+    from winkfs.container.datafile import DataFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +72,21 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 
 def _plain(base: str) -> Snapshot:
     from winkfs.container.datafile import DataFile
-    from winkfs.container.ondisk.typed import schema_text
 
     data = DataFile(base, writable=False)
     try:
-        record = ShardRecord(
-            os.path.basename(base), data.settings.contid, data.kv.end,
-            content=data.dtotsz, tombs_at=data.kv.end, ao=data.settings.ao,
-            columns=schema_text(data.schema).decode(),
-        )  # fmt: skip
+        return Snapshot(base, 0, 0, (plain_shard(data),))
     finally:
         data.abandon()
-    return Snapshot(base, 0, 0, (Shard(base, record, grows=True),))
+
+
+def plain_shard(data: DataFile) -> Shard:
+    """A container that is no shard of a data set, as it is now."""
+    from winkfs.container.ondisk.typed import schema_text
+
+    record = ShardRecord(
+        os.path.basename(data.base), data.settings.contid, data.kv.end,
+        content=data.dtotsz, tombs_at=data.kv.end, ao=data.settings.ao,
+        columns=schema_text(data.schema).decode(),
+    )  # fmt: skip
+    return Shard(data.base, record, grows=True)

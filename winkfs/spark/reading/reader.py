@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from winkfs.names import base_of
 from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import (
     OPEN,
@@ -108,12 +109,21 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
 
         shards = shards_of(stores, options.as_of)
         return in_order(options, contents, worth_opening(options, shards))
-    named = [store for store in stores if not store[0].has("shards")]
-    shards = shards_of((store for store in stores if store not in named), options.as_of)
-    shards = worth_opening(options, shards)
-    parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
-    parts += [part for store in named if (part := part_of(options, contents, store))]
-    return scans(options, parts)
+    parts, named = list[Part](), list[Part]()
+    for kind, path in stores:
+        if not kind.has("shards"):
+            if part := part_of(options, contents, (kind, path)):
+                named.append(part)
+        elif kind.versions or options.as_of is not None:
+            shards = worth_opening(options, shards_of([(kind, path)], options.as_of))
+            for shard, number in shards:
+                parts += _parts(options, contents, shard, number)
+        else:
+            from winkfs.spark.reading.selected import part_now
+
+            if part := part_now(options, contents, base_of(path)):
+                parts.append(part)
+    return scans(options, parts + named)
 
 
 def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> Iterator[Part]:
@@ -131,13 +141,7 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
     if not shard.grows and options.selection.everything:
         yield Part(whole, weight, shard.hidden)
         return
-    from winkfs.spark.reading.selected import files_of, listed_now
+    from winkfs.spark.reading.selected import part_now
 
-    if not contents and options.selection.paths is None:
-        now = listed_now(options, shard, generation)
-        if now is not None:
-            yield now
-            return
-    shard, pos, size = files_of(options, shard)
-    if len(pos):
-        yield Part.of_rows(piece_of(shard, generation), pos, size, contents)
+    if now := part_now(options, contents, shard.base, shard, generation):
+        yield now

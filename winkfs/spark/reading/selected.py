@@ -22,6 +22,7 @@ from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.snapshot import plain_shard
 from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.results import orders
 from winkfs.spark.reading.options import Options
@@ -43,46 +44,66 @@ from winkfs.spark.reading.partition import (
     weights_of,
 )
 from winkfs.spark.reading.stores import Store as OpenStore
-from winkfs.spark.reading.stores import shards_of
+from winkfs.spark.reading.stores import shards_of, worth_opening
 
 FEW: Final = 64  # blocks of a catalog that may be cut between any of its files, and is where
 EACH: Final = 8  # blocks for each task are more
 
 
-def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
-    """-> the shard as of now, positions of its selected files, and their sizes, about."""
-    with _opened(shard) as store:
+def part_now(
+    options: Options, contents: bool, base: str, shard: Shard | None = None, generation: int = 0
+) -> Part | None:
+    """The selected files of a container as it is now; None: there are none.
+
+    shard   of a data set: its files are read one by one; None: it is no shard
+    """
+    with _opened(base) as store:
+        if shard is None:
+            shard = plain_shard(store)
+            if not worth_opening(options, [(shard, generation)]):
+                return None
+        else:
+            shard.check(store)
+        if shard.grows and not contents and options.selection.paths is None:
+            now = _listed_now(options, shard, generation, store)
+            if now is not None:
+                return now
+        store.load()
+        shard.check(store)
         shard = replace(shard, record=replace(shard.record, size=store.kv.end))
-        if not options.selection.everything:
+        if options.selection.everything:
+            pos = store.index.positions()
+            size = np.diff(pos, prepend=store.kv.start)
+        else:
             rows = _visible(options, shard, store)
-            return shard, rows.pos, rows.size
-        pos = store.index.positions()
-        return shard, pos, np.diff(pos, prepend=store.kv.start)
+            pos, size = rows.pos, rows.size
+    piece = piece_of(shard, generation)
+    return Part.of_rows(piece, pos, size, contents) if len(pos) else None
 
 
-def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
+def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -> Part | None:
     """The selected files of a container that may grow, to be listed from its catalog as it is now;
     None where it is not good, or does not have just these."""
-    with _opened(shard, load=False) as store:
-        catalog = open_catalog(store, exactly=True)
-        if catalog is None:
+    catalog = open_catalog(store, exactly=True)
+    if catalog is None:
+        return None
+    with catalog, contextlib.suppress(DerivedDamage):
+        if not catalog.count:
             return None
-        with catalog, contextlib.suppress(DerivedDamage):
-            if not catalog.count:
-                return None
-            record = replace(shard.record, size=store.kv.end, files=catalog.count)
-            shard = replace(shard, record=record)
-            piece = listed(piece_of(shard, generation), options.selection)
-            piece = replace(piece, place=catalog.file.place)
-            part = Part(piece, OPEN + weight_of(shard, False), NOTHING)
-            return _with_cuts(options, part, catalog)
+        record = replace(shard.record, size=store.kv.end, files=catalog.count)
+        shard = replace(shard, record=record)
+        piece = listed(piece_of(shard, generation), options.selection)
+        piece = replace(piece, place=catalog.file.place)
+        part = Part(piece, OPEN + weight_of(shard, False), NOTHING)
+        return _with_cuts(options, part, catalog)
     return None
 
 
 def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
     makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
-    with _opened(shard, load=False) as store:
+    with _opened(shard.base) as store:
+        shard.check(store)
         catalog = open_catalog(store, exactly=True)
         if catalog is None:
             return part
@@ -116,11 +137,12 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
 
 
 @contextlib.contextmanager
-def _opened(shard: Shard, *, load: bool = True) -> Iterator[Store]:
-    """Open for a moment that leaves the page cache as it was, except the index."""
-    with open_file(shard.base + ".data") as data:
+def _opened(base: str) -> Iterator[Store]:
+    """Open for a moment that leaves the page cache as it was, except the index, which is not loaded
+    yet. Raises NoSuchFile."""
+    with open_file(base + ".data") as data:
         drop = data.dropper(0, data.size())
-        store = shard.open(load=load)
+        store = Store(base, writable=False, load=False)
         try:
             yield store
         finally:
@@ -131,7 +153,9 @@ def _opened(shard: Shard, *, load: bool = True) -> Iterator[Store]:
 
 def _selected(options: Options, shard: Shard) -> FileTable:
     """The selected files of a shard that can be seen."""
-    with _opened(shard) as store:
+    with _opened(shard.base) as store:
+        store.load()
+        shard.check(store)
         return _visible(options, shard, store)
 
 
