@@ -99,8 +99,8 @@ MUTANTS = (
     ),
     Mutant(
         "what was not synced taken in where the second superblock is torn", DATAFILE,
-        "        if block.forgot:\n",
-        "        if block.damage is not None:\n",
+        "    if kv.superblock.forgot:\n",
+        "    if kv.superblock.damage is not None:\n",
         TORN,
     ),
     Mutant(
@@ -161,10 +161,8 @@ MUTANTS = (
     ),
     Mutant(
         "no tombstone at a delete", CHANGES,
-        '        self._kv.append(key, b"", deleted=True)\n'
-        "        self._pop(key)\n"
-        "        self.files.doom(draft.old",
-        "        self._pop(key)\n        self.files.doom(draft.old",
+        '        self._kv.append(key, b"", deleted=True)\n        self.files.doom(*gone)\n',
+        "        self.files.doom(*gone)\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
@@ -180,10 +178,12 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a time index that covers more than it holds", "winkfs/container/ondisk/time.py",
-        "            with store.deriving(self.suffix) as storage:\n",
+        "a time index that covers more than it holds", "winkfs/container/derived.py",
+        "            with store.deriving(self.suffix) as storage:\n"
+        "                self.marks.write",
         "            self.marks.marks[-1:] = []\n"
-        "            with store.deriving(self.suffix) as storage:\n",
+        "            with store.deriving(self.suffix) as storage:\n"
+        "                self.marks.write",
         f"{CUTS}[ao]",
     ),
     Mutant(
@@ -209,8 +209,8 @@ MUTANTS = (
         "checksums of pages of the index not looked at", "formats/winkformats/kv/pagesums.py",
         "            for page in self._wrong():\n"
         "                raise self._damage(page)\n"
-        "            self.whole = True\n",
-        "            self.whole = True\n",
+        "            self.good",
+        "            self.good",
         f"{DAMAGE}[plain-whole]",
     ),
     Mutant(

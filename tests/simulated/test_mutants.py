@@ -1,0 +1,10 @@
+"""The planted bugs themselves: see mutants.py, which `make mutants` runs."""
+
+import mutants
+import pytest
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_that_of_the_code(mutant: mutants.Mutant) -> None:
+    """Where its lines move, it has to be planted there."""
+    assert (mutants.ROOT / mutant.file).read_text().count(mutant.old) == 1
