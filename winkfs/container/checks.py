@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import lt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog
-from winkfs.container.catalogquery import Query, rows_now
+from winkfs.container.catalogquery import Query, rows_now, tables
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import whole
@@ -30,7 +29,7 @@ from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, Extent, Inode, attributes
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
-from winkfs.container.table import KIND, NOTHING, FileTable, some
+from winkfs.container.table import ALWAYS, KIND, NOTHING, FileTable, some
 from winkfs.entry import FileType
 
 PIECE: Final = 1 << 15  # inodes read again at a time
@@ -370,25 +369,23 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     """
     if not all(map(_ascends, catalog.file.runs)):
         return False
-    said, true = (
-        filter(some, rows_now(store, catalog, Query(columns=tuple(store.schema)))),
-        filter(some, true),
-    )
+    query = Query(columns=tuple(store.schema))
+    quick = tables(catalog, query) if catalog.covered == store.kv.end else None
+    said, true = filter(some, quick or rows_now(store, catalog, query)), filter(some, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
-        one = one if one.names else next(said, NOTHING)
-        other = other if other.names else next(true, NOTHING)
-        count = min(len(one.names), len(other.names))
+        one = one if len(one) else next(said, NOTHING)
+        other = other if len(other) else next(true, NOTHING)
+        count = min(len(one), len(other))
         if not count:
             break
         left, right = one.part(0, count), other.part(0, count)
-        if left.names != right.names or not np.array_equal(left.numbers, right.numbers):
+        same = (left.column == right.column).all() and np.array_equal(left.numbers, right.numbers)
+        if not same or left.typed(store.schema) != right.typed(store.schema):
             return False
-        if left.typed(store.schema) != right.typed(store.schema):
-            return False
-        finder.add(left.names)
+        finder.add(left.column)
         one, other = one.part(count), other.part(count)
-    if one.names or other.names:
+    if len(one) or len(other):
         return False
     if catalog.covered != store.kv.end or len(catalog.file.runs) > 1:
         return True  # clashes are those of another moment
@@ -399,8 +396,9 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
 
 def _ascends(run: Run) -> bool:
     last = b""
-    for rows in run.rows():
-        if not (last < rows.names[0] and all(map(lt, rows.names, rows.names[1:]))):
+    for rows in run.tables(b"", None, ALWAYS):
+        names = rows.column
+        if not (last < rows.name(0) and (names[:-1] < names[1:]).all()):
             return False
-        last = rows.names[-1]
+        last = rows.last
     return True
