@@ -1,0 +1,118 @@
+"""The cast of the container: which modules build a table of files, make a pass over a data file,
+and read an entry. Each has its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts import house
+
+pytestmark = pytest.mark.slow
+
+TABLES = {
+    "container.table": "defines it; makes it of what is put",
+    "container.survey": "of inodes",
+    "container.ondisk.block": "of blocks of the catalog",
+    "container.ondisk.catalog": "of blocks of the catalog, with values",
+    "container.namesorter": "of blocks of its scratch file",
+    "container.catalog": "of names that are gone",
+    "container.catalogquery": "of one inode that a condition is asked of",
+    "mounting.datasetnames": "of names of several shards",
+    "mounting.numbers": "the empty one",
+    "spark.reading.records": "of records of a store",
+    "spark.reading.stores": "of files of another store",
+}
+PASSES = {
+    "container.survey": "defines it: entries and inodes of a range, damage to a callback",
+    "container.recovery": "rebuild and replay",
+    "container.verify": "with all checks; and of BASE.cat",
+    "container.repair": "what is there in a damaged file",
+    "container.rewrite": "what lives goes to another file",
+    "container.salvage": "whatever is intact, whatever else is not",
+    "container.frames": "dictionaries that the superblock has lost",
+    "container.ondisk.time": "BASE.time",
+    "archive.backup": "what came since the last backup",
+    "dataset.shard": "the record of a shard without a catalog",
+    "dataset.compaction": "bytes that a compaction would give back",
+    "results.check": "a digest set",
+    "results.digestshard": "a digest set",
+    "mounting.appendonly": "files by time",
+    "spark.streaming": "a batch of an append-only container",
+}
+ENTRIES = {
+    "container.datafile": "defines it: an entry by position",
+    "container.read": "contents of one file and of many",
+    "container.survey": "inodes at positions, and their attributes",
+    "container.scan": "in the window of a scan",
+    "container.recovery": "which delflags are due",
+    "container.checks": "what extents point to",
+    "container.repair": "what an inode has left",
+    "container.rewrite": "inodes with many extents",
+    "container.salvage": "inodes behind broken lengths",
+    "container.frames": "dictionaries",
+    "container.write": "what a handle of several syncs has in memory",
+    "container.engine": "contents of rows of the catalog",
+    "container.catalogquery": "attributes that a condition is asked of",
+    "container.ondisk.chain": "inodes that build on others",
+    "container.ondisk.inode": "attributes",
+    "mounting.lookup": "what a mount reads, by pread",
+    "mounting.shards": "the same of a shard",
+    "mounting.view": "the name of a file",
+    "spark.reading.rows": "contents as an Arrow array",
+    "results.digestshard": "records of a digest set",
+}
+
+
+def calls(path: Path) -> set[str]:
+    """What a module calls, as its text has it."""
+    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return {ast.unparse(node.func) for node in found}
+
+
+def builds_a_table(path: Path) -> bool:
+    return not calls(path).isdisjoint(["FileTable", "FileTable.of"])
+
+
+def makes_a_pass(path: Path) -> bool:
+    wanted = {"scan", "scan_intact", "dead_bytes", "inode_rows"}
+    wanted |= {f"kvscan.{name}" for name in wanted}
+    text = path.read_text()
+    ours = "from winkformats.kv import scan" in text or any(
+        isinstance(node, ast.ImportFrom)
+        and node.module in ("winkformats.kv.scan", "winkfs.container.survey")
+        and not wanted.isdisjoint(alias.name for alias in node.names)
+        for node in ast.walk(ast.parse(text))
+    )
+    return ours and not wanted.isdisjoint(calls(path))
+
+
+def reads_an_entry(path: Path) -> bool:
+    ends = ("kv.get", "kv.get_many", "layout.read", "layout.decode", "entry_at")
+    return (
+        any(
+            text.endswith(ends) or text in ("values_at", "entry_rows", "lookup.value")
+            for text in calls(path)
+        )
+        or "kv.get," in path.read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    ("does", "reasons"),
+    [(builds_a_table, TABLES), (makes_a_pass, PASSES), (reads_an_entry, ENTRIES)],
+)
+def test_the_list_is_that_of_the_code(
+    does: Callable[[Path], bool], reasons: dict[str, str]
+) -> None:
+    ours = {
+        name.removeprefix("winkfs."): path
+        for name, path in house.modules().items()
+        if name.startswith("winkfs.") and not name.startswith("winkfs.stores.")
+    }
+    found = {name for name, path in ours.items() if does(path)}
+    print(does.__name__, sorted(found))
+    assert found == set(reasons)
