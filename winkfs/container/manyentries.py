@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,29 +35,31 @@ FIELDS: Final = [struct.Struct(f">{6 + n}q") for n in range(7)]  # NEXTI .. DCOU
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
 JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
+Data = bytes | bytearray | memoryview
 
 
-class Plain(Protocol):
-    """n files of one extent each, or all of none, without attributes.
+class Columns(NamedTuple):
+    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
 
-    keys                    of their inodes
-    key_lengths, lengths    int64[n], bytes of keys and content
-    data                    bytes-like, 1 MiB at most: the content, or a frame of it
-    framed                  bool[n], which are frames; None: none is
+    key_lengths, lengths    int64[n], bytes of keys and data
+    attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
+    framed                  bool[n], which of `data` are frames of the content; None: none
     """
 
-    @property
-    def keys(self) -> list[bytes]: ...
-    @property
-    def key_lengths(self) -> Int64: ...
-    @property
-    def data(self) -> Sequence[Any]: ...
-    @property
-    def lengths(self) -> Int64: ...
-    @property
-    def ftypes(self) -> Sequence[int]: ...
-    @property
-    def framed(self) -> Bools | None: ...
+    keys: list[bytes]
+    key_lengths: Int64
+    data: Sequence[Data]
+    lengths: Int64
+    ns: Sequence[int | None] | Int64
+    ftypes: Sequence[int]
+    attrs: Sequence[Any]
+    framed: Bools | None = None
+
+    def part(self, a: int, b: int) -> Columns:
+        """The files [a, b)."""
+        if (a, b) == (0, len(self.keys)):
+            return self
+        return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
 
 
 def can_append(store: Store) -> bool:
@@ -125,7 +127,7 @@ class OneFile:
 
 def append_plain(
     store: Store,
-    files: Plain,
+    files: Columns,
     fileids: Int64,
     mtimes: Int64,
     attrs: Sequence[bytes] | None = None,
@@ -185,7 +187,7 @@ def _encoded(
     layout: Layout,
     form: InodeForm,
     isz: int,
-    files: Plain,
+    files: Columns,
     lengths: Int64,
     keys: bytes,
     fileids: Int64,
@@ -250,7 +252,7 @@ def _values(
     return _Entries(heads[:, :1], bodies, _sums(layout, places, bodies), sealed=True)
 
 
-def _keyed(layout: Layout, places: Int64, files: Plain, keys: bytes, inodes: UInt8) -> _Entries:
+def _keyed(layout: Layout, places: Int64, files: Columns, keys: bytes, inodes: UInt8) -> _Entries:
     """Inode entries at these places. `keys`: of the files, joined; `inodes`: see `_inodes`."""
     n, lengths = len(places), files.key_lengths
     sizes = lengths.astype(">u2").view(np.uint8).reshape(n, 2)
@@ -307,26 +309,6 @@ def with_frames(
     return found, framed
 
 
-class _Tails(NamedTuple):
-    """Drafts as `append_plain` wants them."""
-
-    keys: list[bytes]
-    key_lengths: Int64
-    data: list[Any]
-    lengths: Int64
-    ftypes: list[int]
-    framed: Bools | None
-
-    @classmethod
-    def of(cls, batch: list[Draft], compressor: Compressor | None) -> Self:
-        keys, data = [draft.key for draft in batch], [draft.tail for draft in batch]
-        ftypes, n = [draft.ftype for draft in batch], len(batch)
-        lengths, framed = np.fromiter(map(len, data), np.int64, n), None
-        if compressor is not None:
-            data, framed = with_frames(compressor, data, ftypes, lengths <= PIECE)
-        return cls(keys, np.fromiter(map(len, keys), np.int64, n), data, lengths, ftypes, framed)
-
-
 def append_drafts(
     store: Store, drafts: Iterable[Draft], compressor: Compressor | None
 ) -> Iterator[list[bytes]]:
@@ -352,7 +334,13 @@ def append_drafts(
 
 
 def _append_batch(store: Store, batch: list[Draft], compressor: Compressor | None) -> list[bytes]:
-    files = _Tails.of(batch, compressor)
+    keys, data = [draft.key for draft in batch], [draft.tail for draft in batch]
+    ftypes, n, framed = [draft.ftype for draft in batch], len(batch), None
+    lengths = np.fromiter(map(len, data), np.int64, n)
+    if compressor is not None:
+        data, framed = with_frames(compressor, data, ftypes, lengths <= PIECE)
+    key_lengths = np.fromiter(map(len, keys), np.int64, n)
+    files = Columns(keys, key_lengths, data, lengths, (), ftypes, (), framed)
     fileids = np.array([draft.fileid for draft in batch], np.int64)
     mtimes = np.array([draft.mtime for draft in batch], np.int64)
     attrs = [draft.attrs.encode() for draft in batch if draft.attrs]

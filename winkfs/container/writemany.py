@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,18 +19,19 @@ from winkformats.arrays import Bools, Int64, keep_heap
 from winkformats.disk.room import has_ample_memory
 from winkfs.container.draft import CHUNK
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES, Compressor
-from winkfs.container.manyentries import append_plain, can_append, with_frames
+from winkfs.container.manyentries import Columns, Data, append_plain, can_append, with_frames
 from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import Attrs, check_directory, check_ftype
 from winkfs.entry import FileType, default_mode
-from winkfs.errors import NameTooLong, NotAllowed, Refusal
+from winkfs.errors import NameTooLong, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
-from winkfs.units import Clamped, as_content, is_time, shown, to_ns
+from winkfs.units import as_content, is_time, shown, to_ns
 
 if TYPE_CHECKING:
     from winkformats.native import Native
     from winkfs.container.engine import Engine
     from winkfs.container.store import Store
+    from winkfs.container.write import Changes
 
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
 STEP: Final = 256  # rows taken before their size is looked at
@@ -43,7 +44,6 @@ CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
-Data = bytes | memoryview
 BUFFERS: Final = (bytes, bytearray, memoryview)
 
 
@@ -65,74 +65,10 @@ class Row(NamedTuple):
     xattrs: Mapping[bytes, bytes] | None = None
 
 
-class Columns(NamedTuple):
-    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
-
-    key_lengths, lengths    int64[n], bytes of keys and data
-    attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
-    framed                  bool[n], which of `data` are frames of the content; None: none
-    """
-
-    keys: list[bytes]
-    key_lengths: Int64
-    data: Sequence[Data]
-    lengths: Int64
-    ns: Sequence[int | None] | Int64
-    ftypes: Sequence[int]
-    attrs: Sequence[Any]
-    framed: Bools | None = None
-
-    def part(self, a: int, b: int) -> Columns:
-        """The files [a, b)."""
-        if (a, b) == (0, len(self.keys)):
-            return self
-        return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
-
-
-class Writer(Protocol):
-    """What a call of put_many asks of `write.Changes`, which has all of it."""
-
-    last: int
-    clamped: Clamped
-    compressor: Compressor | None
-
-    @property
-    def may_learn(self) -> bool: ...
-
-    def learn(self, samples: Sequence[bytes], total: int) -> None: ...
-
-    def settle_drafts(self) -> None: ...
-
-    def put(
-        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
-    ) -> None: ...
-
-    def put_bulk(
-        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
-    ) -> None: ...
-
-    def column_attributes(self, values: Mapping[str, Any]) -> bytes: ...
-
-    def attrs_for(
-        self,
-        ftype: int,
-        mode: int | None,
-        uid: int | None,
-        gid: int | None,
-        xattrs: Mapping[bytes, bytes] | None,
-    ) -> Attrs | None: ...
-
-    def is_default(self, ftype: int, attrs: Attrs) -> bool: ...
-
-    def new_mtime(self, ns: int | None) -> int: ...
-
-    def disorder(self, mtime: int) -> NotAllowed: ...
-
-
 class BulkPut:
     """One call of put_many or put_rows."""
 
-    def __init__(self, store: Store, changes: Writer) -> None:
+    def __init__(self, store: Store, changes: Changes) -> None:
         keep_heap()
         self._store, self._changes = store, changes
         store.catalog.follow_bulk()
