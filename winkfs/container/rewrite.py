@@ -409,15 +409,15 @@ class FileCopier:
         raises  CorruptError where it is damaged: nothing of it is there then; OSError
         cost    memory: its largest entry
         """
-        target, changes = self._target, self._target.changes
-        ns = changes.clamped.nearest(self._source.settings.ns_of(inode.mtime), name_of(key))
+        target, ns = self._target, self._source.settings.ns_of(inode.mtime)
         fileid = inode.fileid if self._keep_ids else None
         with target.lock:
             target.need_writable()
+            changes, fill = target.changes, partial(self._fill, pos, inode)
             if attrs is not None and attrs.xattrs:
                 attrs = replace(attrs, xattrs=changes.typed(attrs.xattrs))
-            fill = partial(self._fill, pos, inode)
-            target.run(changes.put_made, key, fill, ns, inode.ftype, attrs, fileid)
+            known = changes.clamped.nearest(ns, name_of(key))
+            target.run(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
 
     def _fill(self, pos: int, inode: Inode, draft: Draft, writer: DraftWriter) -> None:
         """Give a new draft the content of a file."""
