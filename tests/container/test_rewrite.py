@@ -148,6 +148,24 @@ def test_inodes_of_one_file_that_a_search_finds_are_two_files(tmp_path: Path) ->
     assert found == {"a": b"2" * 50, "b": b"2" * 50, "last": b"3" * 50}
 
 
+def test_file_ids_that_leave_no_room_for_others_are_made_anew(tmp_path: Path) -> None:
+    """As somebody may have chosen them: what is left without a name needs FILEIDs, too."""
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("lost", b"1" * 9)
+        lost = c.engine.store.index.lookup(b"lost/I0")
+        c.engine.store.nextfid = (1 << 62) - 3
+        c.put_many([("a", b"2" * 9), ("b", b"3" * 9)])
+    path = path_of(tmp_path / "c", ".data")
+    data = bytearray(path.read_bytes())
+    data[lost + 8] ^= 1
+    path.write_bytes(data)
+    path_of(tmp_path / "c", ".idx").unlink()
+    salvage(tmp_path / "c", tmp_path / "out")
+    with winkfs.open(tmp_path / "out", "a") as c:
+        assert {c.read(name) for name in c.names()} == {b"1" * 9, b"2" * 9, b"3" * 9}
+        c.put("new", b"it goes on")
+
+
 def test_a_file_whose_attributes_are_damaged_is_salvaged_without(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("a", b"content" * 100, mode=0o600)

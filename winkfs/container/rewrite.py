@@ -36,6 +36,7 @@ from winkfs.container.ondisk.inode import (
     Inode,
     assemble,
     check_lives,
+    check_size,
     cut,
     data_key,
     joined,
@@ -406,7 +407,8 @@ class FileCopier:
         inode   with all its extents
         attrs   as they are shown; None: the defaults of the target
         key     of the inode in the target
-        raises  CorruptError where it is damaged: nothing of it is there then; OSError
+        raises  CorruptError where it is damaged: nothing of it is there then; Refusal EFBIG where
+                holes that are out of all proportion would become zeros; OSError
         cost    memory: its largest entry
         """
         target, ns = self._target, self._source.settings.ns_of(inode.mtime)
@@ -425,6 +427,8 @@ class FileCopier:
             draft.base = joined(self._entries(pos, inode, draft))
             draft.body = inode.lsize
             return
+        if not self._target.store.settings.holes:
+            check_size(inode.lsize, self._source.kv.end, self._file)
         for piece in pieces(self._content, inode, writer.chunk):
             if isinstance(piece, int):
                 writer.truncate(draft, draft.lsize + piece)

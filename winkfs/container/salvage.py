@@ -80,7 +80,7 @@ def salvage(
     progress  called with the number of bytes done since the last call
     raises    NoSuchFile; FileExists (out); FormatError where nothing says how to read it; OSError
     OUT gets its name when it is whole: see `building`.
-    cost      two passes over the file; memory: as `reindex`, and 8 bytes an entry
+    cost      two passes over the file; memory: as `reindex`, and 100 bytes an entry
     """
     path = _data_file(os.fspath(file))
     head, guessed = superblock_for(path, contid)
@@ -98,7 +98,7 @@ def salvage(
             if compression is not None:
                 made.engine.run(made.engine.changes.compress, compression)
             found.problems += source.notes
-            keep_ids = not searched and store.nextfid < SANE
+            keep_ids = not searched and store.nextfid < SANE // 2  # there is room for lost+found
             run = _Salvage(source, made, found, keep_ids=keep_ids)
             run.files(progress)
             if not source.ao:
