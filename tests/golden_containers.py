@@ -223,7 +223,7 @@ def without_sums() -> Iterator[None]:
     """While it lasts derived files have no checksums of their pages."""
     with (
         mock.patch(
-            "winkfs.container.ondisk.idx.write_base", functools.partial(write_base, sums=False)
+            "winkfs.container.derived.write_base", functools.partial(write_base, sums=False)
         ),
         mock.patch.object(TimeIndex, "write", functools.partialmethod(TimeIndex.write, sums=False)),
     ):
