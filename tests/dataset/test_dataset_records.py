@@ -12,10 +12,11 @@ import pytest
 
 import winkfs
 from winkformats.errors import FormatError
-from winkfs import digests, orders
+from winkfs import digests
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import create
 from winkfs.dataset.records import Manifest
+from winkfs.results import orders
 from winkfs.results import store as results
 from winkfs.results.orders import Order, OrderedShard, Rows
 
