@@ -11,6 +11,7 @@ from typing import Any
 
 import container_checks
 import pytest
+from constants import shrink
 from container_checks import PUTS, VARIANTS, VERBS, assert_sound, contents, one_line, path_of, raw
 from openfiles import descriptors
 from oracle_recipes import RECIPES
@@ -671,9 +672,12 @@ def test_put_many_from_the_container_itself(base: Path) -> None:
 
 
 @pytest.mark.slow
-def test_more_files_than_the_index_keeps_in_memory(base: Path) -> None:
+def test_more_files_than_the_index_keeps_in_memory(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one call, with doubles: within the call, against memory, against the disk."""
-    count = 70_000
+    count = 10_000
+    shrink(monkeypatch, "the index", fold=9_000)
     names = [b"name %d" % i for i in range(count)]
     with winkfs.create(base) as container:
         container.put("name 5", b"before")
