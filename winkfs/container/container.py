@@ -277,8 +277,9 @@ class Container(Reader):
         """`read` the ordinary way, if need be."""
         most = INT64 if size < 0 and offset == 0 else LARGE
         with self._engine.lock:
-            short, key = self._engine.ready(), self._engine.key(name)
-            found = short.read(name_of(key), most)
+            self._engine.catch_up()
+            key = self._engine.key(name)
+            found = self._engine.short_to(key).read(name_of(key), most)
             if isinstance(found, bytes) and offset >= 0:
                 return found[offset : offset + size if size >= 0 else None]
             return self._engine.files.read(key, offset, size)
@@ -321,8 +322,9 @@ class Container(Reader):
         found = self._engine.short.find(name)
         if found is None:
             with self._engine.lock:
-                short, key = self._engine.ready(), self._engine.key(name)
-                found = short.find(name_of(key))
+                self._engine.catch_up()
+                key = self._engine.key(name)
+                found = self._engine.short_to(key).find(name_of(key))
                 if found is None:
                     return self._engine.files.stat(key)
         if found is False:
@@ -394,12 +396,12 @@ class Container(Reader):
             if not isinstance(name, str | bytes | os.PathLike):
                 return False
             with self._engine.lock:
-                short = self._engine.ready()
+                self._engine.catch_up()
                 try:
                     key = self._engine.key(name)
                 except (ValueError, NameTooLong):
                     return False
-                found = short.has(name_of(key))
+                found = self._engine.short_to(key).has(name_of(key))
                 return self._engine.files.find(key) if found is None else found
         return found
 

@@ -67,7 +67,7 @@ class Engine:
     files, changes           what is seen of files by name, and what changes them
     lock                     of all calls, reentrant
     closed                   "" while it is open, else what became of it
-    short                    the short way to files, see `ready`
+    short                    the short way to files, see `short_to`
     losses                   how often a write failed: of what was not synced some is lost
     troubles                 how often that, or an interrupt, came: what was not synced may be lost
 
@@ -518,10 +518,9 @@ class Engine:
         if store.generation != self._generation:
             self._attach()
 
-    def ready(self) -> Short:
-        """Catch up -> the short way to files as it is now."""
-        self.catch_up()
-        self.short = renewed(self.short, self.store, self.changes.drafts)
+    def short_to(self, key: bytes) -> Short:
+        """The short way to a file as it is now. The caller has caught up."""
+        self.short = renewed(self.short, self.store, self.changes.drafts, key)
         return self.short
 
     def _check_lost(self) -> None:

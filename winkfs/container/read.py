@@ -13,6 +13,7 @@ The last two are compiled, too: see `native`.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 import sys
@@ -363,13 +364,13 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
     base = usual(index.base, kv.layout, settings)
     if base is None or settings.ckalgo != CK_XXH3:
         return replace(ORDINARY, stale=index.stale)
-    kv.show(kv.end - 1)
     code = _compiled(store)
-    if code is None or not store.mapped or base.looks is None:
-        plain = Plain(store, drafts, base)
-        return Short(plain.read, plain.has, plain.find, index.stale, plain.limits, INT64)
     shape, due = base.shape, int((time.monotonic() + LOOK) * 1e9)
     try:
+        kv.show(kv.end - 1)
+        if code is None or not store.mapped or base.looks is None:
+            plain = Plain(store, drafts, base)
+            return Short(plain.read, plain.has, plain.find, index.stale, plain.limits, INT64)
         looks = kv.looks(kv.end - 1)
         view, limits = looks.view, array("q", (0, 0)) if store.writable else looks.limits
         limits[0] = kv.end
@@ -383,21 +384,23 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
             -1 if _is_steady(store) else store.filesize_at,
             int.from_bytes(store.filesize, sys.byteorder), due, store.frames.content,
         )  # fmt: skip
-    except (OSError, CorruptError):  # no descriptor is left; cut short; the ordinary way sees
+    except (OSError, CorruptError):  # the disk is full; no descriptor is left; cut short
         return replace(ORDINARY, stale=index.stale)
     return Short(read, has, find, index.stale, limits, len(view))
 
 
-def renewed(short: Short, store: Store, drafts: dict[bytes, Draft]) -> Short:
-    """The short way as it is now: this one, if only more was written. The caller has the lock."""
+def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], key: bytes) -> Short:
+    """The short way as it is now, for this key: the same one, if only more was written. The caller
+    has the lock."""
     kv = store.kv
-    if not short.stale and store.writable and kv.end > short.limits[0]:
-        kv.show(kv.end - 1)
-        if kv.end <= short.reach:
-            short.limits[0] = kv.end
+    if not short.stale:
+        if store.index.overlay.get(key, 0) < short.limits[0]:
             return short
-    elif not short.stale:
-        return short
+        if kv.end <= short.reach:
+            with contextlib.suppress(OSError):  # the disk is full
+                kv.show(kv.end - 1)
+                short.limits[0] = kv.end
+            return short
     return short_way(store, drafts, often=short is ORDINARY)
 
 
