@@ -301,7 +301,7 @@ class Container(Reader):
         for batch in self._engine.bulkget.batches(names):
             with self._engine.lock:
                 self._engine.settled()
-                found, missing = self._engine.bulkget.get(batch, self._engine.short)
+                found, missing = self._engine.bulkget.get(batch, self._engine.short_to(b""))
             yield from found
             if missing is not None:
                 raise _missing(missing)

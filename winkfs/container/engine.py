@@ -309,7 +309,7 @@ class Engine:
         """The contents of a few thousand files at most, up to the first that is missing."""
         with self.lock:
             self.settled()
-            return self.bulkget.get(list(names), self.short)[0]
+            return self.bulkget.get(list(names), self.short_to(b""))[0]
 
     # --- other processes ---
 
@@ -519,7 +519,7 @@ class Engine:
             self._attach()
 
     def short_to(self, key: bytes) -> Short:
-        """The short way to a file as it is now. The caller has caught up."""
+        """The short way to a file as it is now, b"": to any. The caller has caught up."""
         self.short = renewed(self.short, self.store, self.changes.drafts, key)
         return self.short
 
