@@ -184,12 +184,11 @@ class _Rewrite:
         for number, entry in files:
             name, mode = entry.name, entry.mode  # str: names are encoded all at once
             usual, kept = mode == default_mode(entry.ftype), entry.ctime_ns == entry.mtime_ns
-            together = entry.size < LARGE and (kept or (usual and type(entry) is Entry))
-            whole = type(entry) is not SpecialEntry
-            data = b""
-            if together:
-                data = entry.read() if whole else b"".join(piece for _, piece in entry.pieces())
-            if not together or len(data) < entry.size:
+            data = None
+            if entry.size < LARGE and (kept or (usual and type(entry) is Entry)):
+                special = type(entry) is SpecialEntry
+                data = b"".join(p for _, p in entry.pieces()) if special else entry.read()
+            if data is None or len(data) < entry.size:
                 self._apart = number, entry
                 return
             if not kept:
