@@ -282,6 +282,7 @@ typedef struct {
 typedef enum { FAILED, ASK, NONE, FOUND } Answer;
 
 typedef struct {
+    bool content; /* is wanted, too */
     File file;
     Bytes key;
     Py_ssize_t key_len;
@@ -421,11 +422,14 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
         near->low = pos > r->before ? pos - r->before : 0;
         size = read_at(f->fd, near->bytes, pos - near->low + (size < PLAIN ? size : PLAIN), near->low);
     } else {
-        int64_t width = 11 + l->key_len + (int64_t)once32(f->data + pos + 3 + l->key_len);
-        near->low = pos;
-        size = size < width ? size : width;
-        size = size < PLAIN ? size : PLAIN;
+        int64_t most = size < PLAIN ? size : PLAIN, usual = 11 + l->key_len + f->isz;
+        if (l->content) /* it mostly lies right before: both are waited for at once */
+            bring(f->data, f->limit, pos - r->before, r->before);
+        size = usual < most ? usual : most; /* and the length of the inode is not waited for */
         memcpy(near->bytes, f->data + pos, (size_t)size);
+        if (once32(near->bytes + 3 + l->key_len) > f->isz)
+            memcpy(near->bytes, f->data + pos, (size_t)(size = most));
+        near->low = pos;
     }
     near->high = near->low + size;
     int64_t at = pos - near->low;
@@ -433,11 +437,12 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
 }
 
 /* Find the inode of a name. */
-static Answer look(Reader *r, PyObject *name, Look *l)
+static Answer look(Reader *r, PyObject *name, bool content, Look *l)
 {
     int64_t *limits = r->limits.buf, pos;
     File *f = &l->file;
     *f = r->file;
+    l->content = content;
     l->near.low = l->near.high = 0;
     l->key = (Bytes)l->room;
     l->key_len = key_of(name, l->room);
@@ -508,7 +513,7 @@ static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_
     int64_t most = count == 2 ? PyLong_AsLongLong(args[1]) : INT64_MAX;
     if (most == -1 && PyErr_Occurred())
         return NULL;
-    Answer answer = look(r, args[0], &l);
+    Answer answer = look(r, args[0], true, &l);
     if (answer != FOUND)
         return without(answer);
     int64_t left = l.inode.lsize;
@@ -534,7 +539,7 @@ static PyObject *reader_has(PyObject *capsule, PyObject *name)
 {
     Look l;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    Answer answer = r ? look(r, name, &l) : FAILED;
+    Answer answer = r ? look(r, name, false, &l) : FAILED;
     return answer == FOUND ? Py_NewRef(Py_True) : without(answer);
 }
 
@@ -545,7 +550,7 @@ static PyObject *reader_find(PyObject *capsule, PyObject *name)
     Look l;
     Value v;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    Answer answer = r ? look(r, name, &l) : FAILED;
+    Answer answer = r ? look(r, name, false, &l) : FAILED;
     if (answer != FOUND)
         return without(answer);
     Inode *i = &l.inode;
@@ -567,7 +572,7 @@ static PyMethodDef asked[] = {
     {"find", reader_find, METH_O, "what an inode says of a file"},
 };
 
-/* reader(data, limits, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, sums or None,
+/* reader(data, limits, isz, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, sums or None,
  *        overlay, drafts, doubts, data_fd, table_fd, before, filesize_at, filesize, due, decode)
  * -> (read, has, find)
  *
@@ -579,7 +584,7 @@ static PyMethodDef asked[] = {
  * The descriptors are duplicated; -1: there is none to look at. */
 FUNCTION(reader)
 {
-    long long first, count, free_mark, deleted, before, filesize_at;
+    long long isz, first, count, free_mark, deleted, before, filesize_at;
     int pairoff, fds[2];
     unsigned long long contid, filesize, due;
     Reader *r = PyMem_Calloc(1, sizeof *r);
@@ -592,13 +597,13 @@ FUNCTION(reader)
         PyMem_Free(r);
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "y*w*pKy*LLLLz*O!O!O!iiLLKKO", &r->data, &r->limits, &pairoff, &contid,
+    if (!PyArg_ParseTuple(args, "y*w*LpKy*LLLLz*O!O!O!iiLLKKO", &r->data, &r->limits, &isz, &pairoff, &contid,
                           &r->table, &first, &count, &free_mark, &deleted, &r->sums, &PyDict_Type,
                           &overlay, &PyDict_Type, &drafts, &PyTuple_Type, &doubts, fds, fds + 1,
                           &before, &filesize_at, &filesize, &due, &decode))
         goto end;
     const int64_t *limits = r->limits.buf;
-    if (r->limits.len != 16 || limits[0] < 0 || first < 0 || first > r->table.len || count < 1
+    if (r->limits.len != 16 || limits[0] < 0 || isz < 56 || isz > PLAIN || first < 0 || first > r->table.len || count < 1
         || count > (r->table.len - first) / 16 || before < 0 || before > NEAR
         || filesize_at > r->data.len - 8) {
         PyErr_SetString(PyExc_ValueError, "no such file or table");
@@ -609,7 +614,7 @@ FUNCTION(reader)
             PyErr_SetFromErrno(PyExc_OSError);
             goto end;
         }
-    r->file = (File){r->data.buf, r->files[0], false, 0, 0, pairoff ? 24 : 16, contid};
+    r->file = (File){r->data.buf, r->files[0], false, 0, isz, pairoff ? 24 : 16, contid};
     r->overlay = Py_NewRef(overlay);
     r->drafts = Py_NewRef(drafts);
     r->doubts = Py_NewRef(doubts);

@@ -62,6 +62,7 @@ def contents(
 def reader(
     data: Buffer,
     limits: array[int],
+    isz: int,
     pairoff: bool,
     contid: int,
     table: Buffer,

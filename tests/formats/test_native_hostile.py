@@ -202,6 +202,7 @@ def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> No
             three = code.reader(
                 data,
                 limits[: rng.choice([2, 2, 2, 2, 1])],
+                rng.choice([stored["isz"], 80, 2048]),
                 stored["pairoff"],
                 stored["contid"],
                 table,

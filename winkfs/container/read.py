@@ -377,7 +377,7 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
         base.looks.advise()
         cells = base.in_memory(make=often) or base.looks.view
         read, has, find = code.reader(
-            view, limits, settings.pairoff, kv.layout.contid, cells, base.offset, shape.htsize,
+            view, limits, *_form(store), cells, base.offset, shape.htsize,
             shape.htfree, shape.htdel, _sums(store, base), index.overlay, drafts,
             (index.stale, index.bulk), _descriptor(kv.storage, view),
             _descriptor(base.storage, cells), min(kv.end // max(base.live, 1), NEAR),
