@@ -426,7 +426,11 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
         if (l->content) /* it mostly lies right before: both are waited for at once */
             bring(f->data, f->limit, pos - r->before, r->before);
         size = usual < most ? usual : most; /* and the length of the inode is not waited for */
-        memcpy(near->bytes, f->data + pos, (size_t)size);
+        if (size + 64 <= most) /* in lines: a copy of any size has a long start */
+            for (int64_t i = 0; i < size; i += 64)
+                memcpy(near->bytes + i, f->data + pos + i, 64);
+        else
+            memcpy(near->bytes, f->data + pos, (size_t)size);
         if (once32(near->bytes + 3 + l->key_len) > f->isz)
             memcpy(near->bytes, f->data + pos, (size_t)(size = most));
         near->low = pos;
