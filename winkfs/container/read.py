@@ -498,7 +498,10 @@ class Plain:
         self, name: object
     ) -> tuple[int, int, int, int, list[Triple], Triple | None] | Literal[False] | None:
         """-> FILEID, LSIZE, FTYPE, FMTIME, extents, and the triple of the attributes."""
-        raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
+        try:
+            raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
+        except UnicodeEncodeError:
+            return None
         if type(raw) is not bytes or not 0 < len(raw) < LARGEST or b"\0" in raw:
             return None
         key = raw + INODE
