@@ -199,3 +199,19 @@ def test_a_file_is_found_by_the_time_it_was_put_with(base: Path) -> None:
         container.put("a", b"", mtime=moment)
         assert [entry.name for entry in container.scan(since=moment)] == ["a"]
         assert not list(container.scan(until=moment))
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_scan_goes_on_when_the_handle_is_closed(mode: str, base: Path) -> None:
+    """Also where an inode stands apart from its content, which is then looked at."""
+    with winkfs.create(base) as c:
+        c.put_many((f"{i:04}", b"%d" % i) for i in range(3000))
+        c.sync()
+        for i in range(0, 3000, 7):
+            c.utime(f"{i:04}", 5)
+    container = winkfs.open(base, mode)  # type: ignore[call-overload]
+    found = container.scan()
+    first = next(found)
+    container.close()
+    rest = {entry.name: entry.read() for entry in [first, *found]}
+    assert rest == {f"{i:04}": b"%d" % i for i in range(3000)}

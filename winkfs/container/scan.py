@@ -73,7 +73,7 @@ class Window:
         self._contid, self._quick = kv.layout.contid, kv.layout.standard
         self._frames = store.frames
         self._frames.load()
-        self._inodes = Inodes(kv, store.settings, None)
+        self._inodes = Inodes(kv, store.settings, None, storage=self._storage)
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False

@@ -286,12 +286,20 @@ class Inodes:
 
     problem  called with each damaged inode, which is left out; None: CorruptError
     checked  the checksums of the entries were found right
+    storage  of the data file; None: that of the handle, which may be closed before `ordinary` is
+             called
     """
 
     def __init__(
-        self, kv: KVSeq, settings: Settings, problem: Problem | None, *, checked: bool = False
+        self,
+        kv: KVSeq,
+        settings: Settings,
+        problem: Problem | None,
+        *,
+        checked: bool = False,
+        storage: Storage | None = None,
     ) -> None:
-        self._kv, self._storage, self._problem = kv, kv.storage, problem
+        self._kv, self._storage, self._problem = kv, storage or kv.storage, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
         self._layout, self._form, self._settings = kv.layout, settings.form, settings
         self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
