@@ -301,7 +301,11 @@ def reading(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @not_by_libfuse("keeps who waits for a read until it is done")
-@pytest.mark.parametrize("options", [["--ro"], []], ids=["read-only", "writable"])
+@pytest.mark.parametrize(
+    "options",
+    [["--ro"], [], ["-o", "spin=0"]],
+    ids=["read-only", "writable", "without-a-spin"],
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_who_is_killed_during_a_read_need_not_wait(
     base: str, there: Path, control: Path, options: list[str], number: int

@@ -389,14 +389,13 @@ class Connection:
 
     def _next(self) -> int:
         """As `_receive`: of what the standby has read, if there is such, else of the device."""
-        if not self._backlog:
-            return self._receive()
-        data = self._backlog.popleft()
-        _, opcode, unique, _ = p.IN.unpack_from(data)
-        if opcode not in p.SILENT and self.callers.waiting.pop(unique, None) is None:
-            return 0  # who asked was let go
-        self._room[: len(data)] = data
-        return len(data)
+        while self._backlog:
+            data = self._backlog.popleft()
+            _, opcode, unique, _ = p.IN.unpack_from(data)
+            if opcode in p.SILENT or self.callers.waiting.pop(unique, None) is not None:
+                self._room[: len(data)] = data
+                return len(data)  # else: the caller was let go
+        return self._receive()
 
     def serve(self, server: Server, ending: int) -> None:
         """Read requests and have them answered until the mount is gone, or `ending` can be read."""
