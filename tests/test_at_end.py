@@ -146,7 +146,7 @@ c.put("new", b"2")
 """
     status, err = ran(script, base)
     assert status == 0
-    assert f"{OPEN}: synced and closed" in err and "Fatal" not in err
+    assert err == f"winkfs: {base}: {OPEN}: synced and closed\n"  # and nothing of the thread
     assert {"new", "n0"} <= set(names(base))
 
 

@@ -96,7 +96,7 @@ def close_at_end(writer: Writer, path: str, lock: Lock) -> None:
     global _hooked
     if _hooked != os.getpid():
         weakref.finalize(writer, bool)  # the hook of finalizers is registered first: it runs last
-        atexit.register(_close_writers)
+        atexit.register(_close_writers, last=True)
         child = sys.modules.get("multiprocessing.process")
         if child is not None and child.parent_process() is not None:  # it may skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, _close_writers, exitpriority=0)
@@ -121,15 +121,19 @@ def _note_what_ends_a_child() -> None:
     traceback.print_exc = print_exc
 
 
-def _close_writers() -> None:
-    """Close the writers that are open, in the order in which they were opened."""
+def _close_writers(*, last: bool = False) -> None:
+    """Close the writers that are open, in the order in which they were opened.
+
+    last    all other threads are daemons: they wait for the locks until the process ends. One that
+            went on would print that the handle is closed, which can abort an interpreter that ends
+    """
     raised = sys.exc_info()[1] or _ended_child or getattr(sys, "last_value", None)
     failed = raised is not None and not isinstance(raised, SystemExit) and not hasattr(sys, "ps1")
     for writer, (path, lock) in list(_writers.items()):
         if writer.closed:
             continue
         try:
-            done = _close_writer(writer, lock, failed=failed)
+            done = _close_writer(writer, lock, failed=failed, last=last)
         except BaseException as error:
             done = f"{error}: what was not synced is lost"
         with suppress(Exception):  # stderr may be closed
@@ -137,7 +141,7 @@ def _close_writers() -> None:
             print(f"winkfs: {line}", file=sys.stderr, flush=True)
 
 
-def _close_writer(writer: Writer, lock: Lock, *, failed: bool) -> str:
+def _close_writer(writer: Writer, lock: Lock, *, failed: bool, last: bool) -> str:
     """-> what was done. Raises what `close` raises."""
     if not lock.acquire(timeout=PATIENCE):
         return "another thread is in the midst of a call: what was not synced is lost"
@@ -149,7 +153,8 @@ def _close_writer(writer: Writer, lock: Lock, *, failed: bool) -> str:
         writer.close()
         return "synced and closed"
     finally:
-        lock.release()
+        if not last:
+            lock.release()
 
 
 class Keeping(ABC):
