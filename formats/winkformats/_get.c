@@ -273,7 +273,7 @@ typedef struct {
     int files[2]; /* our own descriptors of data file and index; -1: of what is in memory */
     File file;
     int64_t first, count, free, deleted; /* of the table: its offset, HTSIZE, HTFREE, HTDEL */
-    int64_t before, filesize_at;         /* filesize_at < 0: nobody else writes */
+    int64_t before, filesize_at;         /* filesize_at < 0: no other process writes */
     uint64_t filesize, due;              /* as it stands in memory; nanoseconds */
 } Reader;
 

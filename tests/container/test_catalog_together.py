@@ -44,7 +44,7 @@ def rows_of(names: list[bytes], *, kinds: list[int] | None = None) -> FileTable:
     return FileTable.of(names, places, 1, places % 77, places << 20, places - 500, kind)
 
 
-def told(found: FileTable) -> list[Row]:
+def listed(found: FileTable) -> list[Row]:
     """Name, pos, pointer, size, mtime and kind of each row."""
     some = found.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].tolist()
     return [(name, *row) for name, row in zip(found.names, some, strict=True)]
@@ -79,16 +79,16 @@ def test_together_they_say_what_each_says(
         plain, alone = blocks.table(), [Block(value) for value in values]
         assert [name for block in alone for name in block.names] == names
     assert blocks.counts.tolist() == [block.count for block in alone]
-    assert told(plain) == told(FileTable(names, numbers))
+    assert listed(plain) == listed(FileTable(names, numbers))
     for number in range(len(COLUMNS) + 2):
         wanted = np.concatenate([block.column(number) for block in alone])
         assert np.array_equal(blocks.column(number), wanted)
     start = data.draw(st.integers(0, len(names)))
     stop = data.draw(st.integers(start, len(names)))
-    assert told(plain.part(start, stop)) == told(plain)[start:stop]
+    assert listed(plain.part(start, stop)) == listed(plain)[start:stop]
     chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(names),
                                          max_size=len(names))))  # fmt: skip
-    assert told(plain.take(chosen)) == [row for row, ok in zip(told(plain), chosen, strict=True)
+    assert listed(plain.take(chosen)) == [row for row, ok in zip(listed(plain), chosen, strict=True)
                                         if ok]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
 def test_names_that_share_what_is_not_there_are_refused() -> None:
     ((value, _),) = encode_blocks(rows_of([b"ab", b"abc"]), 2)
     raw, at, lengths = laid_out([value, value], 0)
-    assert [row[0] for row in told(Blocks(raw, at, lengths).table())] == [b"ab", b"abc"] * 2
+    assert [row[0] for row in listed(Blocks(raw, at, lengths).table())] == [b"ab", b"abc"] * 2
     (shared,) = (i for i in range(len(value)) if value[i : i + 2] == b"\0\2" and i > 176)
     for row, number in ((0, 1), (1, 3), (1, 200)):
         for block in at.tolist():
@@ -152,7 +152,7 @@ def written(rows: FileTable, schema: dict[str, str] | None = None) -> CatalogFil
 
 
 def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:
-    return [row for rows in run.tables(low, high, (None, None)) for row in told(rows)]
+    return [row for rows in run.tables(low, high, (None, None)) for row in listed(rows)]
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +174,7 @@ def test_any_range_of_names(odd: int, chance: random.Random) -> None:
     kinds = [1] * len(names)
     for i in chance.sample(range(len(names)), odd):
         kinds[i] |= chance.choice([GONE, ASK])
-    wanted = told(rows_of(names, kinds=kinds))
+    wanted = listed(rows_of(names, kinds=kinds))
     run = written(rows_of(names, kinds=kinds)).runs[0]
     assert len(run.firsts) > 20
     assert plainly(run) == wanted
@@ -184,7 +184,7 @@ def test_any_range_of_names(odd: int, chance: random.Random) -> None:
         assert plainly(run, low) == [row for row in wanted if low <= row[0]]
     positions = np.array(sorted(chance.sample(range(5000, 5000 + 1000 * len(names)), 900)))
     positions = np.union1d(positions, [row[1] for row in chance.sample(wanted, 20)])
-    found = [row for rows in run.at(positions, run.near(positions)) for row in told(rows)]
+    found = [row for rows in run.at(positions, run.near(positions)) for row in listed(rows)]
     assert found == [row for row in wanted if row[1] in positions and row[5] == 1]
 
 
@@ -194,9 +194,10 @@ def test_blocks_that_lie_apart(chance: random.Random) -> None:
     run = written(rows).runs[0]
     mtimes = rows.numbers[:, MTIME]
     since, until = int(mtimes[40]), int(mtimes[60])
-    found = [row for part in run.tables(b"", None, (since, until)) for row in told(part)]
-    assert {row for row in told(rows) if since <= row[4] < until} <= set(found) < set(told(rows))
-    assert plainly(run) == told(rows)
+    found = [row for part in run.tables(b"", None, (since, until)) for row in listed(part)]
+    wanted = {row for row in listed(rows) if since <= row[4] < until}
+    assert wanted <= set(found) < set(listed(rows))
+    assert plainly(run) == listed(rows)
 
 
 @settings(deadline=None)
@@ -219,10 +220,10 @@ def test_changes_over_what_was_there(
         if part := old.part(at, stop):
             parts.append(part if part.asked.any() else FileTable(part.joined, part.numbers))
         at = stop
-    wanted = {row[0]: row for row in told(old)} | {row[0]: row for row in told(new)}
+    wanted = {row[0]: row for row in listed(old)} | {row[0]: row for row in listed(new)}
     found = list(live(joined([iter(parts), iter([new])])))
     assert all(len(part.pos) for part in found)
-    assert [row for part in found for row in told(part)] == [
+    assert [row for part in found for row in listed(part)] == [
         row for _, row in sorted(wanted.items()) if not row[5] & GONE
     ]
 
@@ -238,7 +239,7 @@ def test_blocks_in_another_order() -> None:
         value = storage.read(int(part[0]), int(part[1]))
         part[0] = len(storage.data)
         storage.write(len(storage.data), [value])
-    assert plainly(run) == told(rows)
+    assert plainly(run) == listed(rows)
 
 
 def test_every_flipped_byte_is_damage_that_is_named() -> None:
@@ -253,7 +254,7 @@ def test_every_flipped_byte_is_damage_that_is_named() -> None:
                 plainly(run)
             assert error.value.offset == pos
             storage.data[at] ^= 1
-    assert plainly(run) == told(rows)
+    assert plainly(run) == listed(rows)
     storage.truncate(int(run.parts[-1, 0]))
     with pytest.raises(DerivedDamage, match="cut short"):
         plainly(run)
@@ -262,4 +263,4 @@ def test_every_flipped_byte_is_damage_that_is_named() -> None:
 def test_names_of_any_length() -> None:
     names = sorted([b"%05d" % i * (200 if i % 100 else 13_000) for i in range(600)])
     run = written(rows_of(names)).runs[0]
-    assert plainly(run) == told(rows_of(names))
+    assert plainly(run) == listed(rows_of(names))

@@ -105,7 +105,7 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("recipe", ["plain", "no-kvcksum", "align-64", "md5-inodes"])
-def test_each_flipped_byte_of_an_inode_is_told(recipe: str, tmp_path: Path) -> None:
+def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, tmp_path: Path) -> None:
     base = tmp_path / "c"
     golden_containers.RECIPES[recipe](base)
     path = Path(f"{base}.data")
@@ -122,9 +122,9 @@ def test_each_flipped_byte_of_an_inode_is_told(recipe: str, tmp_path: Path) -> N
     for at in covered:
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
         with store_of(base) as store:
-            told: list[CorruptError] = []
-            assert rows(files_at(store, positions, told.append)) == others, at - pos
-            assert [error.offset for error in told] == [pos]
+            damage: list[CorruptError] = []
+            assert rows(files_at(store, positions, damage.append)) == others, at - pos
+            assert [error.offset for error in damage] == [pos]
             with pytest.raises(CorruptError, match=f"at byte {pos}"):
                 files_at(store, positions)
 
@@ -156,7 +156,7 @@ def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:
     with store_of(base) as store:
         good = store.index.positions()
         for wrong in (-5, 0, 4095, int(good[0]) + 1, store.kv.end - 1, store.kv.end, 1 << 62):
-            told: list[CorruptError] = []
+            damage: list[CorruptError] = []
             positions = np.sort(np.append(good, wrong))
-            assert files_at(store, positions, told.append).pos.tolist() == good.tolist()
-            assert len(told) == 1
+            assert files_at(store, positions, damage.append).pos.tolist() == good.tolist()
+            assert len(damage) == 1

@@ -17,7 +17,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from winkfs.container.recovery import tail
 from winkfs.container.survey import read_rows
 from winkfs.container.table import COLUMNS, GONE, FileTable, Placed, joined, live
 from winkfs.names import INODE, OLD
-
-if TYPE_CHECKING:
-    pass
 
 Problem = Callable[[CorruptError], None]
 

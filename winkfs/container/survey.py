@@ -278,7 +278,7 @@ class Decoded(NamedTuple):
         )  # fmt: skip
 
 
-NOBODY: Final = Decoded(NOTHING, np.empty((0, 2), np.int64), None)
+NONE_DECODED: Final = Decoded(NOTHING, np.empty((0, 2), np.int64), None)
 
 
 class Inodes:
@@ -348,7 +348,7 @@ class Inodes:
         """As `ordinary`, without attributes. `at`: offsets in `data`, as `_all` takes them."""
         rows = entry_rows(data, at, self._layout, (1 + len(INODE), KEYS), (HEAD.size, VALUES))
         if not len(rows.which):
-            return NOBODY, rows.which
+            return NONE_DECODED, rows.which
         pos, words = positions[rows.which], 8 * (7 + 2 * self._words)
         wide = rows_at(rows.raw + bytes(words), rows.begin + rows.value, words)
         # CKSUM .. DCOUNT and two pairs, which may lie behind the end of an inode
@@ -507,10 +507,7 @@ class Inodes:
         table, which = found.table, np.flatnonzero(found.table.special)
         if not len(which):
             return table
-        numbers, values = (
-            table.numbers,
-            np.full(len(table), b"", object),
-        )
+        numbers, values = table.numbers, np.full(len(table), b"", object)
         words = [None] * len(which) if found.words is None else found.words[which].tolist()
         # What is simple needs no dictionary: of four attributes a third of the time.
         simple = [w is not None and CTIME_NAME not in w and is_whole(w, ATTRS.size) for w in words]
