@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import xxhash
 
+from winkformats.errors import FormatError
 from winkfs.archive.items import (
     EXECUTABLE,
     LARGE,
@@ -58,7 +60,7 @@ from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.writemany import Gatherer, Row
 from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.names import DATA, base_of, excluder, to_bytes, to_str
+from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED
 
 SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
@@ -280,7 +282,11 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
 
 
 class Packer:
-    """Puts the items of a source into an open container, small ones as one stream of rows."""
+    """Puts the items of a source into an open container, small ones many at a time.
+
+    room   bytes of small files that wait
+    names  of those that wait
+    """
 
     def __init__(
         self,
@@ -289,84 +295,72 @@ class Packer:
         note: Notes,
         progress: Progress | None,
         ratio: Ratio | None = None,
+        room: int = BATCH,
     ) -> None:
-        self._container = container
+        self.container, self.note, self.names = container, note, set[bytes]()
         self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
-        self._report = report
-        self._note = note
+        self._report, self._room = report, room
         self._progress = progress or (lambda done: None)
-        self._unordered = False
         settings = container.engine.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes
         status = Path(container.base + DATA).stat()
         self._owner = status.st_uid, status.st_gid
-        self._done = 0
-        self._other: Large | Copy | None = None
-        self._ended = False
-        self._waiting: dict[bytes, Row] = {}  # of an update: rows that are not put yet
-        self._synced = container.stored_bytes  # of an update: bytes up to its last sync
-        self._size = 0
+        self._done = self._size = 0
+        self._waiting: list[Row] = []
+        self._columns: Gatherer | None = None  # takes plain files, in any order
+        self._unordered = False
+        self._synced: int | None = None  # of an update: bytes up to its last sync
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
-        self._container.engine.follow_files()
         # A tree has every name once, and its order is only for the eye.
-        self._unordered = isinstance(source, Tree) and not self._container.ao
-        compressor = self._container.engine.changes.compressor
-        if isinstance(source, Tree) and self._unordered and compressor is None:
-            self._columns(source)
-            self._progress(self._done % STEP)
-            return
-        with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
-            while not self._ended:
-                try:
-                    self._container.put_rows(self._rows(items))
-                    if self._other is not None:
-                        self.stream(self._other, self._container)
-                finally:
-                    if isinstance(self._other, Large):
-                        self._other.file.close()
-        self._progress(self._done % STEP)
+        self._unordered = isinstance(source, Tree) and not self.container.ao
+        items: Generator[Item | Suspect | Block, None, None]
+        if isinstance(source, Tree) and self._may_gather():
+            self._columns, items = Gatherer(self.container.engine), source.blocks()
+        else:
+            items = source.items(by_mtime=self.container.ao)
+        put_all(items, [self])
 
-    def _columns(self, source: Tree) -> None:
-        """Put a tree whose order does not matter: see `_rows`, which writes the same."""
-        columns, held = Gatherer(self._container.engine), list[Row]()
+    def _may_gather(self) -> bool:
+        return self._unordered and self.container.engine.changes.compressor is None
 
-        def flush() -> None:
-            columns.put()
-            self._container.put_rows(held)
-            held.clear()
-            self._size = 0
+    def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
+        """Store what is new or has changed -> the Update that selected it.
 
-        with contextlib.closing(source.blocks()) as items:
-            for item in items:
-                if isinstance(item, Block):
-                    for part in item.parts(BATCH, PER_ROW, self._size):
-                        self._block(part, columns, held)
-                        if self._size >= BATCH:
-                            flush()
-                elif isinstance(item, Row):
-                    self._count(item.ftype, len(item.data))
-                    self._size += len(item.data) + PER_ROW
-                    row = self._kept(item)
-                    if _is_odd(row):
-                        held.append(row)
-                    else:
-                        columns.add_row(row)
-                    if self._size >= BATCH:
-                        flush()
-                else:
-                    try:
-                        flush()
-                        self.stream(item, self._container)
-                    finally:
-                        if isinstance(item, Large):
-                            item.file.close()
-        flush()
+        raises  as `run`
+        """
+        self._unordered = isinstance(source, Tree) and not self.container.ao
+        self._synced = self.container.stored_bytes
+        finder, ao = Finder(self.container, mark.end), self.container.ao
+        again = self.names.__contains__
+        chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
+        with contextlib.closing(finder):
+            put_all(source.changed(chosen, by_mtime=ao), [self], self._as_it_was)
+        self._report.unchanged += chosen.unchanged
+        return chosen
 
-    def _block(self, block: Block, columns: Gatherer, held: list[Row]) -> None:
+    def put(self, item: Item | Block, home: Container | None = None) -> None:
+        """Put an item; `home` has the target of a hard link, None: this container."""
+        if isinstance(item, Block):
+            for part in item.parts(self._room, PER_ROW, self._size):
+                self._block(part)
+                self._make_room(int(part.facts[0].sum()) + PER_ROW * len(part.names))
+        elif isinstance(item, Row):
+            self._count(item.ftype, len(item.data))
+            row = self._kept(item)
+            if self._columns is None or _is_odd(row):
+                self._waiting.append(row)
+            else:
+                self._columns.add_row(row)
+            self.names.add(to_bytes(item.name))
+            self._make_room(len(item.data) + PER_ROW)
+        else:
+            self._stream(item, home or self.container)
+
+    def _block(self, block: Block) -> None:
+        assert self._columns is not None
         self._count_block(block)
-        self._size += int(block.facts[0].sum()) + PER_ROW * len(block.names)
         ftypes = block.types(attrs=self._attrs)
         odd = block.facts[0] == 0
         if self._attrs:
@@ -374,91 +368,60 @@ class Packer:
         plain = np.flatnonzero(~odd).tolist()
         names, data = [block.names[i] for i in plain], [block.data[i] for i in plain]
         mtimes, none = block.facts[1, ~odd].tolist(), (None,) * len(plain)
-        columns.add(names, data, mtimes, ftypes[~odd].tolist(), none)
-        held += map(self._kept, block.rows(odd))
+        self._columns.add(names, data, mtimes, ftypes[~odd].tolist(), none)
+        self._waiting += map(self._kept, block.rows(odd))
 
-    def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
-        """Store what is new or has changed -> the Update that selected it.
+    def _make_room(self, size: int) -> None:
+        """Put those that wait, with so many bytes more, where these are too many."""
+        self._size += size
+        if self._size >= self._room:
+            self.flush()
 
-        raises  as `run`
+    def flush(self) -> None:
+        """Put those that wait.
+
+        Where order does not matter, those that the container does not write with the others come
+        last: between them each would cut a run short (100 files a directory: 1.7 times the time).
         """
-        self._container.engine.follow_files()
-        self._unordered = isinstance(source, Tree) and not self._container.ao
-        finder, ao = Finder(self._container, mark.end), self._container.ao
-        again = self._waiting.__contains__
-        chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
-        with (
-            contextlib.closing(finder),
-            contextlib.closing(source.changed(chosen, by_mtime=ao)) as items,
-        ):
-            for item in items:
-                self._take(item)
-            self._flush()
-        self._report.unchanged += chosen.unchanged
-        return chosen
+        rows, self._waiting, self._size = self._waiting, [], 0
+        if self._columns is not None:
+            self._columns.put()
+        elif self._unordered:
+            rows.sort(key=_is_odd)
+        if rows:
+            self.container.put_rows(rows)
+        self.names.clear()
+        if self._synced is not None and self.container.stored_bytes - self._synced > SYNCED:
+            self.container.sync()
+            self._synced = self.container.stored_bytes
 
-    def _take(self, found: Item | Suspect) -> None:
-        item = found.item if isinstance(found, Suspect) else found
-        name = to_bytes(item.name)
-        try:
-            if not isinstance(item, Row) or name in self._waiting:
-                self._flush()  # it may be one of them, or a link to one
-            if isinstance(found, Suspect):
-                item = readable_twice(found, self._container.base, self._note)
-                if self._as_it_was(item, compare=found.content):
-                    return
-            if isinstance(item, Row):
-                self._waiting[name] = item
-                self._size += len(item.data) + PER_ROW
-                if self._size >= BATCH:
-                    self._flush()
-            else:
-                self.stream(item, self._container)
-        except Unreadable as error:
-            self._note(Note(name, str(error), True))
-        finally:
-            if isinstance(item, Large):
-                item.file.close()
+    def end(self) -> None:
+        """Put those that wait; the progress is that of all."""
+        self.flush()
+        self._progress(self._done % STEP)
 
-    def _flush(self) -> None:
-        """Put the pending rows; not while the source is asked, which reads the container."""
-        rows = list(self._waiting.values())
-        for row in rows:
-            self._count(row.ftype, len(row.data))
-        kept = list(map(self._kept, rows))
-        if self._unordered:
-            kept.sort(key=_is_odd)
-        self._container.put_rows(kept)
-        self._waiting.clear()
-        self._size = 0
-        stored = self._container.stored_bytes
-        if stored - self._synced > SYNCED:
-            self._container.sync()
-            self._synced = stored
-
-    def _as_it_was(self, item: Item, *, compare: bool) -> bool:
+    def _as_it_was(self, suspect: Suspect) -> bool:
         """Whether the container has the file; then what is said of it is brought up to date."""
+        item = suspect.item
         name = to_bytes(item.name)
-        if name not in self._container:
+        if name not in self.container:
             return False
-        if compare and not same_content(item, self._container):
-            if isinstance(item, Large):
-                item.file.rewind()
+        if suspect.content and not same_content(item, self.container):
             return False
-        changed = differences(item, self._container)
+        changed = differences(item, self.container)
         if not changed:
             self._report.unchanged += 1
-        elif self._container.ao:
+        elif self.container.ao:
             if "mtime" in changed:
                 return False
-            self._note(Note(name, UNCHANGEABLE, True, often=1))
+            self.note(Note(name, UNCHANGEABLE, True, often=1))
         else:
             self._change(name, said_of(item), changed)
             self._report.updated += 1
         return True
 
     def _change(self, name: bytes, meta: Meta, changed: set[str]) -> None:
-        container = self._container
+        container = self.container
         if "mtime" in changed:
             container.utime(name, mtime_ns=meta.mtime_ns)
         if "mode" in changed:
@@ -468,38 +431,6 @@ class Packer:
             container.chown(name, meta.uid, meta.gid)
         if "xattrs" in changed:
             container.setxattrs(name, dict(meta.xattrs or {}), strict=False)
-
-    def put(self, rows: Iterable[Row]) -> None:
-        """Put rows that come in the order that the container wants."""
-        for row in rows:
-            self._count(row.ftype, len(row.data))
-        self._container.put_rows(map(self._kept, rows))
-
-    def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
-        """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`.
-
-        Where order does not matter, those that the container does not write with the others come
-        last: between them each would cut a run short (100 files a directory: 1.7 times the time).
-        """
-        self._other = None
-        held: list[Row] = []
-        size = 0
-        for item in items:
-            if not isinstance(item, Row):
-                self._other = item
-                break
-            self._count(item.ftype, len(item.data))
-            row = self._kept(item)
-            if self._unordered and _is_odd(row):
-                held.append(row)
-            else:
-                yield row
-            size += len(row.data) + PER_ROW
-            if size >= BATCH:  # put_rows gathers a thousand files, whatever their size
-                break
-        else:
-            self._ended = True
-        yield from held
 
     def _count(self, ftype: int, size: int) -> None:
         report = self._report
@@ -525,20 +456,15 @@ class Packer:
         if steps := self._done // STEP - before:
             self._progress(steps * STEP)
 
-    def stream(self, item: Large | Copy, home: Container) -> None:
-        """Put an item that is no row; `home` has the target of a hard link."""
+    def _stream(self, item: Large | Copy, home: Container) -> None:
         if isinstance(item, Copy):
             self._copy(item, home)
             return
         if item.sparse and not self._holes:
             if not self._may_copy(item, item.size):
                 return
-            self._note(Note(item.name, NO_HOLES, False, often=1))
-        try:
-            size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
-        except Unreadable as error:
-            self._note(Note(item.name, str(error), True))
-            return
+            self.note(Note(item.name, NO_HOLES, False, often=1))
+        size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
         self._count(FileType.FILE, size)
 
     def _may_copy(self, item: Large | Copy, size: int) -> bool:
@@ -548,14 +474,14 @@ class Packer:
         if not item.read or not self._ratio.is_exceeded(self._copied, item.read):
             return True
         self._copied -= size
-        self._note(Note(item.name, self._ratio.reason(item.read), True))
+        self.note(Note(item.name, self._ratio.reason(item.read), True))
         return False
 
     def _copy(self, item: Copy, home: Container) -> None:
         """A hard link in a tar file: the content is in a container already."""
         if item.target not in home:
             what = f"a hard link to {to_str(item.target)}, which was not packed"
-            self._note(Note(item.name, what, True))
+            self.note(Note(item.name, what, True))
             return
         old, meta = home.stat(item.target), item.meta
         if not self._may_copy(item, old.size):
@@ -569,7 +495,7 @@ class Packer:
     def _put_file(self, name: bytes, file: Readable | SparseReader, ftype: int, meta: Meta) -> int:
         row = Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid, meta.xattrs)
         kept = self._kept(row)
-        return self._container.put_file(
+        return self.container.put_file(
             name, file, mtime_ns=meta.mtime_ns, ftype=kept.ftype,
             mode=kept.mode, uid=kept.uid, gid=kept.gid, xattrs=kept.xattrs,
         )  # fmt: skip
@@ -579,7 +505,7 @@ class Packer:
         which is quicker, or that it has no place for."""
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
         if xattrs and not self._attrs:
-            self._note(Note(to_bytes(name), NO_XATTRS, False, often=1))
+            self.note(Note(to_bytes(name), NO_XATTRS, False, often=1))
         if ftype == FileType.FILE and (
             mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
         ):
@@ -590,7 +516,65 @@ class Packer:
         return Row(name, data, mtime_ns, ftype)
 
 
-def readable_twice(found: Suspect, base: str, note: Notes) -> Item:
+def packer_of(packers: Sequence[Packer], name: Name) -> Packer:
+    """Return that of the hash of a name, so that one that comes twice meets itself."""
+    if len(packers) == 1:
+        return packers[0]
+    return packers[xxhash.xxh3_64_intdigest(to_bytes(name)) % len(packers)]
+
+
+def put_all(
+    items: Generator[Item | Suspect | Block, None, None],
+    packers: Sequence[Packer],
+    same: Callable[[Suspect], bool] = lambda suspect: False,
+) -> None:
+    """Put the items of a source, with each the packer of its name.
+
+    same    whether a suspect is as it was; its file is read again behind it
+    raises  what the source or a container raises; what came before is put
+    """
+
+    def put(found: Item | Suspect) -> None:
+        item = found.item if isinstance(found, Suspect) else found
+        packer, home = packer_of(packers, item.name), None
+        try:
+            waits = isinstance(found, Suspect) and to_bytes(item.name) in packer.names
+            if waits or not isinstance(item, Row):
+                for each in packers:  # it may be one of those that wait, or a link to one
+                    each.flush()
+            if isinstance(found, Suspect):
+                item = _readable_twice(found, packer.container.base, packer.note)
+                if same(Suspect(item, found.content)):
+                    return
+                if isinstance(item, Large):
+                    item.file.rewind()
+            if isinstance(item, Copy):
+                home = packer_of(packers, item.target).container
+            packer.put(item, home)
+        except Unreadable as error:
+            packer.note(Note(to_bytes(item.name), str(error), True))
+        finally:
+            if isinstance(item, Large):
+                item.file.close()
+
+    for packer in packers:
+        packer.container.engine.follow_files()
+    with contextlib.closing(items):
+        try:
+            for found in items:
+                if isinstance(found, Block):
+                    packers[0].put(found)
+                else:
+                    put(found)
+        except FormatError:  # what came before is put
+            for packer in packers:
+                packer.flush()
+            raise
+    for packer in packers:
+        packer.end()
+
+
+def _readable_twice(found: Suspect, base: str, note: Notes) -> Item:
     """The item, from a scratch file beside `base` if it can be read only once, but is to be
     compared and then maybe stored."""
     item = found.item

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import islice
@@ -23,36 +23,31 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-import xxhash
-
 import winkformats
 import winkfs
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
     Copy,
-    Item,
-    Large,
     Note,
     Notes,
     Ratio,
     Seen,
     Suspect,
-    Unreadable,
 )
 from winkfs.archive.pack import (
     BATCH,
     Packer,
     PackReport,
     check_names,
-    readable_twice,
+    packer_of,
+    put_all,
     root_of,
     scratch_of,
 )
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
 from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
-from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import open as open_dataset
 from winkfs.dataset.manifest import Log, discard_empty, is_dataset
@@ -60,7 +55,7 @@ from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import FileExists, NoSuchFile
-from winkfs.names import Name, excluder, to_bytes
+from winkfs.names import excluder, to_bytes
 
 PARALLEL: Final = 32 << 20  # bytes from which starting processes is worth it
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
@@ -162,17 +157,22 @@ def _discarding(root: str) -> Callable[..., None]:
 class _Changes:
     """What of a source a data set does not have, or has otherwise.
 
-    stored  whether a name was stored since this began
+    packers  what new shards are written with
     """
 
     def __init__(self, dataset: Dataset, root: int, progress: Progress, *, checksum: bool) -> None:
         self.dataset = dataset
-        self.stored: Callable[[bytes], bool] = lambda name: False
+        self.packers: Sequence[Packer] = ()
         self._finders: dict[str, Finder] = {}
         self._since, self._seen, self._mark = _mark_of(dataset, root)
-        self.update = Update(
-            self._look, self._since, checksum, False, lambda name: self.stored(name), progress
-        )
+        self.update = Update(self._look, self._since, checksum, False, self._stored, progress)
+
+    def _stored(self, name: bytes) -> bool:
+        """Whether a name was stored since this began."""
+        if not self.packers:
+            return False
+        packer = packer_of(self.packers, name)
+        return name in packer.names or name in packer.container
 
     def _look(self, names: Sequence[bytes]) -> Known:
         found = Known()
@@ -194,8 +194,11 @@ class _Changes:
             finder.close()
 
     def same(self, suspect: Suspect) -> bool:
-        """Whether a file is as it was; a large one can be read again after it."""
+        """Whether a file is as it was."""
         item = suspect.item
+        names = [item.name, item.target] if isinstance(item, Copy) else [item.name]
+        if any(self._stored(to_bytes(name)) for name in names):
+            return False
         try:
             home = self.dataset.home(item.name)
             same = not suspect.content or same_content(item, home, self.dataset)
@@ -410,14 +413,16 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
     try:
         for number in range(shards):
             writers.append(ShardWriter(job.transaction, f"{number:05}", **job.settings))
-        stream = _Stream(job, writers, changes)
-        items: Generator[Item | Suspect, None, None]
+        packers = [
+            Packer(writer.container, job.report, job.note, job.progress, job.ratio, BATCH // shards)
+            for writer in writers
+        ]
         if changes is None:
-            items = source.items(by_mtime=job.settings["ao"])
+            put_all(source.items(by_mtime=job.settings["ao"]), packers)
         else:
+            changes.packers = packers
             items = source.changed(changes.update, by_mtime=job.settings["ao"])
-        with contextlib.closing(items):
-            stream.put(items)
+            put_all(items, packers, changes.same)
         empty = [writer for writer in writers if writer.empty]
         records = [writer.finish() for writer in writers if not writer.empty]
         for writer in empty:
@@ -427,78 +432,6 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         for writer in writers:
             writer.abandon()
         raise
-
-
-class _Stream:
-    """Gives the items of a stream to shards, many rows at a time."""
-
-    def __init__(self, job: _Job, writers: list[ShardWriter], changes: _Changes | None) -> None:
-        self._job, self._changes = job, changes
-        if changes is not None:
-            changes.stored = self._has
-        self._containers = [writer.container for writer in writers]
-        self._packers = [
-            Packer(container, job.report, job.note, job.progress, job.ratio)
-            for container in self._containers
-        ]
-        self._waiting: list[list[Row]] = [[] for _ in writers]
-        self._names: set[bytes] = set()  # of rows that wait
-        self._held = 0
-
-    def _has(self, name: bytes) -> bool:
-        return name in self._names or name in self._containers[self._number(name)]
-
-    def _changed(self, found: Suspect) -> Item | None:
-        """None: it is as it was."""
-        assert self._changes is not None
-        item = readable_twice(found, self._job.transaction.root, self._job.note)
-        names = [item.name, item.target] if isinstance(item, Copy) else [item.name]
-        if any(self._has(to_bytes(name)) for name in names):
-            return item
-        if not self._changes.same(Suspect(item, found.content)):
-            if isinstance(item, Large):
-                item.file.rewind()
-            return item
-        if isinstance(item, Large):
-            item.file.close()
-        return None
-
-    def put(self, items: Iterable[Item | Suspect]) -> None:
-        for found in items:
-            try:
-                item = found if not isinstance(found, Suspect) else self._changed(found)
-            except Unreadable as error:
-                name = found.item.name if isinstance(found, Suspect) else found.name
-                self._job.note(Note(to_bytes(name), str(error), True))
-                continue
-            if item is None:
-                continue
-            number = self._number(item.name)
-            if isinstance(item, Row):
-                self._waiting[number].append(item)
-                self._names.add(to_bytes(item.name))
-                self._held += len(item.data) + PER_FILE
-                if self._held >= BATCH:
-                    self._flush()
-                continue
-            target = item.target if isinstance(item, Copy) else item.name
-            try:
-                self._flush()
-                self._packers[number].stream(item, self._containers[self._number(target)])
-            finally:
-                if isinstance(item, Large):
-                    item.file.close()
-        self._flush()
-
-    def _number(self, name: Name) -> int:
-        return xxhash.xxh3_64_intdigest(to_bytes(name)) % len(self._packers)
-
-    def _flush(self) -> None:
-        for packer, rows in zip(self._packers, self._waiting, strict=True):
-            if rows:
-                packer.put(rows)
-        self._waiting, self._held = [[] for _ in self._packers], 0
-        self._names.clear()
 
 
 if __name__ == "__main__":
