@@ -64,7 +64,7 @@ from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED
 
 SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
-BATCH: Final = 16 << 20  # bytes of content
+BATCH: Final = 8 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
 UNCHANGEABLE: Final = (
     "its mode, owner or attributes are other ones now: an append-only container cannot change them"
@@ -284,8 +284,8 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
 class Packer:
     """Puts the items of a source into an open container, small ones many at a time.
 
-    room   bytes of small files that wait
-    names  of those that wait
+    packers  how many share the memory for those that wait
+    names    of those that wait, of an update
     """
 
     def __init__(
@@ -295,11 +295,14 @@ class Packer:
         note: Notes,
         progress: Progress | None,
         ratio: Ratio | None = None,
-        room: int = BATCH,
+        packers: int = 1,
     ) -> None:
         self.container, self.note, self.names = container, note, set[bytes]()
         self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
-        self._report, self._room = report, room
+        self._report = report
+        # A dictionary is trained by the first that are put.
+        many = packers > 1 or container.engine.changes.may_learn
+        self._room = (SAMPLE if many else BATCH) // packers
         self._progress = progress or (lambda done: None)
         settings = container.engine.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes
@@ -353,7 +356,6 @@ class Packer:
                 self._waiting.append(row)
             else:
                 self._columns.add_row(row)
-            self.names.add(to_bytes(item.name))
             self._make_room(len(item.data) + PER_ROW)
         else:
             self._stream(item, home or self.container)
@@ -526,11 +528,11 @@ def packer_of(packers: Sequence[Packer], name: Name) -> Packer:
 def put_all(
     items: Generator[Item | Suspect | Block, None, None],
     packers: Sequence[Packer],
-    same: Callable[[Suspect], bool] = lambda suspect: False,
+    same: Callable[[Suspect], bool] | None = None,
 ) -> None:
     """Put the items of a source, with each the packer of its name.
 
-    same    whether a suspect is as it was; its file is read again behind it
+    same    of an update: whether a suspect is as it was; its file is read again behind it
     raises  what the source or a container raises; what came before is put
     """
 
@@ -538,18 +540,19 @@ def put_all(
         item = found.item if isinstance(found, Suspect) else found
         packer, home = packer_of(packers, item.name), None
         try:
-            waits = isinstance(found, Suspect) and to_bytes(item.name) in packer.names
-            if waits or not isinstance(item, Row):
+            if to_bytes(item.name) in packer.names or not isinstance(item, Row):
                 for each in packers:  # it may be one of those that wait, or a link to one
                     each.flush()
             if isinstance(found, Suspect):
                 item = _readable_twice(found, packer.container.base, packer.note)
-                if same(Suspect(item, found.content)):
+                if same is not None and same(Suspect(item, found.content)):
                     return
                 if isinstance(item, Large):
                     item.file.rewind()
             if isinstance(item, Copy):
                 home = packer_of(packers, item.target).container
+            elif isinstance(item, Row):
+                packer.names.add(to_bytes(item.name))
             packer.put(item, home)
         except Unreadable as error:
             packer.note(Note(to_bytes(item.name), str(error), True))
@@ -564,6 +567,8 @@ def put_all(
             for found in items:
                 if isinstance(found, Block):
                     packers[0].put(found)
+                elif same is None and isinstance(found, Row):
+                    packer_of(packers, found.name).put(found)
                 else:
                     put(found)
         except FormatError:  # what came before is put

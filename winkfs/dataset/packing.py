@@ -36,7 +36,6 @@ from winkfs.archive.items import (
     Suspect,
 )
 from winkfs.archive.pack import (
-    BATCH,
     Packer,
     PackReport,
     check_names,
@@ -414,7 +413,7 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         for number in range(shards):
             writers.append(ShardWriter(job.transaction, f"{number:05}", **job.settings))
         packers = [
-            Packer(writer.container, job.report, job.note, job.progress, job.ratio, BATCH // shards)
+            Packer(writer.container, job.report, job.note, job.progress, job.ratio, shards)
             for writer in writers
         ]
         if changes is None:
