@@ -20,7 +20,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     "arrays": {
         "rows": "winkformats.arrays.ROWS",  # rows of one key looked at together
         "ranked": "winkformats.arrays.RANKED",  # texts whose pairs of bytes are counted
-        "some": "winkformats.arrays.SOME",  # texts that tell whether all are in order
     },
     "a table": {
         "bucket": "winkformats.hindex.table.BUCKET",  # cells of a bucket

@@ -29,11 +29,6 @@ PIECE: Final = 4 << 20  # bytes of such a matrix
 ROWS: Final = 1 << 16  # looked at together
 WORD: Final = 8  # bytes
 RANKED: Final = 1 << 14  # texts; of fewer a table of two bytes costs more than it saves
-SOME: Final = 1024  # texts
-FRONT: Final = np.frombuffer(
-    b"".join(b"\xff" * k + bytes(WORD - k) for k in range(WORD + 1)), np.uint64
-)
-"""Masks of the first 0 .. WORD bytes."""
 
 
 @cache
@@ -178,10 +173,6 @@ def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
     return found
 
 
-Words = Callable[[Int64 | slice, int], UInt64]
-"""The WORD bytes of some texts from a multiple of WORD on; behind their ends they are 0."""
-
-
 def text_order(texts: TextColumn) -> Int64:
     """The indices of texts in byte order; of equal ones in the order in which they stand."""
     if texts.dtype == object:
@@ -189,59 +180,30 @@ def text_order(texts: TextColumn) -> Int64:
         return np.array(sorted(range(len(known)), key=known.__getitem__), np.int64)
     if (texts[1:] >= texts[:-1]).all():
         return np.arange(len(texts))
-    words = np.ascontiguousarray(texts).view(np.uint64).reshape(len(texts), -1)
-
-    def word(rows: Int64 | slice, at: int) -> UInt64:
-        return np.ascontiguousarray(words[rows, at // WORD])
-
-    return _order(len(texts), texts.dtype.itemsize, word)
+    return _order(np.ascontiguousarray(texts).view(np.uint64).reshape(len(texts), -1))
 
 
-def order_at(raw: UInt8, at: Int64, lengths: Int64) -> Int64:
-    """The same of texts raw[at[i] : at[i] + lengths[i]]; WORD bytes more follow the last one."""
-    words = np.ndarray((len(raw) - WORD + 1,), np.uint64, raw, 0, (1,))
-    least, most = int(lengths.min(initial=0)), int(lengths.max(initial=0))
-
-    def word(rows: Int64 | slice, begin: int) -> UInt64:
-        if begin + WORD <= least:
-            return words[at[rows] + begin]
-        own = lengths[rows]
-        found: UInt64 = words[at[rows] + np.minimum(own, begin)]
-        found &= FRONT[np.clip(own - begin, 0, WORD)]
-        return found
-
-    return np.arange(len(at)) if _in_order(most, word) else _order(len(at), most, word)
-
-
-def _in_order(width: int, word: Words) -> bool:
-    todo = np.empty(0, np.int64)  # texts that begin as the one behind them
-    for part in (slice(SOME), slice(None)):  # mostly some of them tell that they are not
-        known = word(part, 0).view(">u8").astype(np.uint64)
-        if (known[1:] < known[:-1]).any():
-            return False
-        todo = np.flatnonzero(known[1:] == known[:-1])
-    for at in range(WORD, width, WORD):
-        low, high = (word(rows, at).view(">u8").astype(np.uint64) for rows in (todo, todo + 1))
-        if (high < low).any():
-            return False
-        todo = todo[high == low]
-    return True
-
-
-def _order(count: int, width: int, word: Words) -> Int64:
-    """The order of 2^24 texts at most. As many bytes of each as fit are one number with its index:
-    numbers are sorted several times as fast as texts, and faster than indices by numbers.
+def _order(words: UInt64) -> Int64:
+    """The order of 2^24 texts at most, uint64[n, ..]. As many bytes of each as fit are one number
+    with its index: numbers are sorted several times as fast as texts, and faster than indices by
+    numbers.
 
     Two bytes take as many bits as tell apart those that there are. Texts that still are alike are
     sorted by what follows, behind the number of those that they are alike with.
     """
+
+    def pairs_at(at: int) -> npt.NDArray[np.uint16]:
+        word = np.ascontiguousarray(words[rows, at // WORD])
+        return word.view(">u2").reshape(-1, WORD // 2)
+
+    count, width = len(words), WORD * words.shape[1]
     order = np.arange(count)
     todo = np.arange(count)  # places in `order` that are not decided yet, ascending
     group = np.zeros(count, np.uint64)  # those with one number begin alike; ascending from 0
     rows: Int64 | slice = slice(None)
     at = 0
     while len(todo) and at < width:
-        pairs, keys = word(rows, at - at % WORD).view(">u2").reshape(-1, WORD // 2), group
+        pairs, keys = pairs_at(at), group
         own = len(todo).bit_length()  # bits of the index
         room = 8 * WORD - own - int(group[-1]).bit_length()
         while at < width:
@@ -253,7 +215,7 @@ def _order(count: int, width: int, word: Words) -> Int64:
                 keys |= ranks
             at, room = at + 2, room - bits
             if at % WORD == 0 and at < width:
-                pairs = word(rows, at).view(">u2").reshape(-1, WORD // 2)
+                pairs = pairs_at(at)
         keys = keys << np.uint64(own)
         keys |= np.arange(len(todo), dtype=np.uint64)
         keys.sort()
