@@ -57,31 +57,18 @@ class Batch:
         self.storage, self.layout, self.base, self.data = storage, layout, base, data
         self.raw: UInt8 = np.frombuffer(data, np.uint8)
         self.at, self.pos = at, at + base
-        key_field, value_field = layout.key, layout.value
         where = at + layout.delflag
-        known = lengths or (None, None)
-        self.key_len = self._lengths(where, key_field.prefix, key_field.room, known[0])
-        self.key = where + key_field.prefix
-        where = self.key + (self.key_len if key_field.room < 0 else key_field.room)
-        self.value_len = self._lengths(where, value_field.prefix, value_field.room, known[1])
-        self.value = where + value_field.prefix
-        where = self.value + (self.value_len if value_field.room < 0 else value_field.room)
-        self.end = where + layout.checksum
+        self.key = where + layout.key.prefix
+        self.key_len = lengths[0] if lengths else lengths_at(data, where, layout.key)
+        where = self.key + _taken(layout.key, self.key_len)
+        self.value = where + layout.value.prefix
+        self.value_len = lengths[1] if lengths else lengths_at(data, where, layout.value)
+        self.end = self.value + _taken(layout.value, self.value_len) + layout.checksum
         self.flags: UInt8 = self.raw[at] if layout.delflag else np.zeros(len(at), np.uint8)
         self.whole = len(at) == 0 or bool(self.end[-1] <= len(data))
 
     def __len__(self) -> int:
         return len(self.at)
-
-    def _lengths(self, where: Int64, prefix: int, room: int, known: Int64 | None) -> Int64:
-        if known is not None:
-            return known
-        if prefix == 0:
-            return np.full(len(where), room, np.int64)
-        total = np.zeros(len(where), np.int64)
-        for i in range(prefix):
-            total = total << 8 | self.raw[where + i]
-        return total
 
     def words(self, where: Int64, count: int, dtype: str) -> npt.NDArray[np.generic]:
         """Gather `count` numbers of `dtype` (like ">i8") from each offset -> [n, count]."""
@@ -424,14 +411,15 @@ class _Candidates:
         set_at = np.append(np.flatnonzero(raw), len(raw) + layout.minimum)
         at = at[set_at[np.searchsorted(set_at, at)] - at < layout.minimum]
         # As `Batch` does, but each step only where the last one leads inside the window.
-        where, size = _lengths_at(raw, at + layout.delflag, layout.key)
-        keep = (size <= layout.key.limit) & (size <= len(raw))
-        where += size if layout.key.room < 0 else layout.key.room
+        where = at + layout.delflag
+        size = lengths_at(data, where, layout.key)
+        where += layout.key.prefix + _taken(layout.key, size)
+        keep = (size >= 0) & (size <= layout.key.limit) & (size <= len(raw))
         keep &= where + layout.value.prefix <= len(raw)
         at, where = at[keep], where[keep]
-        where, size = _lengths_at(raw, where, layout.value)
-        keep = (size <= layout.value.limit) & (size <= stop - base)
-        where += size if layout.value.room < 0 else layout.value.room
+        size = lengths_at(data, where, layout.value)
+        where += layout.value.prefix + _taken(layout.value, size)
+        keep = (size >= 0) & (size <= layout.value.limit) & (size <= stop - base)
         end = where + layout.checksum
         keep &= (end > at) & (end + base <= stop)
         if layout.delflag and layout.align <= 1:  # the entry behind begins with one, too
@@ -455,14 +443,6 @@ class _Candidates:
             body = self._data[at + layout.delflag : end - 4]
             if layout.sum(pos, body) == self._data[end - 4 : end]:
                 yield _Place(pos, self._base + end)
-
-
-def _lengths_at(raw: UInt8, where: Int64, field: Field) -> tuple[Int64, Int64]:
-    """-> offsets behind the length prefixes at `where`, and the lengths; int64[n] each."""
-    length = np.full(len(where), 0 if field.prefix else field.room, np.int64)
-    for i in range(field.prefix):
-        length = (length & ((1 << 54) - 1)) << 8 | raw[where + i]  # never negative
-    return where + field.prefix, length
 
 
 def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
