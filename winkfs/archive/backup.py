@@ -100,7 +100,7 @@ def backup(
     if kind.name == "data set":
         if state:
             raise ValueError("a data set keeps generations: winkfs dataset history lists them")
-        return _DatasetBackup(root_of(path), root_of(target), keep, progress).run()
+        return _DatasetBackup(kind.name, root_of(path), root_of(target), keep, progress).run()
     if kind.name != "container":
         raise Refusal(
             f"is of the kind {kind.name}: containers and data sets can be backed up", source
@@ -128,12 +128,54 @@ class _State:
     variables: dict[str, int]
 
 
-class _ContainerBackup:
-    def __init__(self, base: str, dest: str, keep: int, progress: Progress | None) -> None:
+class _Copying:
+    """Copies bytes of data files, and looks at their checksums."""
+
+    def __init__(self, kind: str, base: str, dest: str, keep: int, progress: Progress | None):
         self._base, self._dest, self._keep = base, dest, keep
         self._progress = progress or (lambda _: None)
+        self.done = Backup(kind)
+
+    def _bytes(
+        self, storage: Storage, target: Storage, start: int, end: int, *, counted: bool = True
+    ) -> None:
+        reader = storage.bulk(start, end)
+        try:
+            for at in range(start, end, PIECE):
+                size = min(PIECE, end - at)
+                data = reader.read(at, size)
+                if len(data) < size:
+                    raise Refusal(f"{storage.name} was cut short meanwhile", self._base)
+                target.write(at, [bytes(data)])
+                self.done.copied += size if counted else 0
+                self._progress(size)
+        finally:
+            reader.close()
+
+    def _check(
+        self, target: Storage, block: Superblock, start: int, end: int
+    ) -> tuple[int, list[int]]:
+        """Look at the checksums of what was copied -> position of the last entry, 0 without any;
+        those that declare columns."""
+        layout = KVSeq(target, block, writable=False).layout
+        last, columns = 0, list[int]()
+        start = layout.aligned(start)
+        try:
+            for batch in scan_intact(target, layout, start, end, problem=self._note):
+                last = int(batch.pos[-1])
+                columns += batch.pos[entries_of(batch, KEY)].tolist()
+        except CorruptError as error:  # no checksums by which to find where it goes on
+            self._note(error)
+        return last, columns
+
+    def _note(self, problem: FormatError | str) -> None:
+        self.done.problems.append(str(problem))
+
+
+class _ContainerBackup(_Copying):
+    def __init__(self, base: str, dest: str, keep: int, progress: Progress | None) -> None:
+        super().__init__("container", base, dest, keep, progress)
         self._directory, self._name = locate(dest)
-        self.done = Backup("container")
 
     def run(self, state: int) -> Backup:
         if f"{absolute(self._dest)}/".startswith(f"{absolute(self._base)}/"):
@@ -271,39 +313,6 @@ class _ContainerBackup:
             store.abandon()
             raise
 
-    def _bytes(self, storage: Storage, target: Storage, start: int, end: int) -> None:
-        reader = storage.bulk(start, end)
-        try:
-            for at in range(start, end, PIECE):
-                size = min(PIECE, end - at)
-                data = reader.read(at, size)
-                if len(data) < size:
-                    raise Refusal(f"{storage.name} was cut short meanwhile", self._base)
-                target.write(at, [bytes(data)])
-                self.done.copied += size
-                self._progress(size)
-        finally:
-            reader.close()
-
-    def _check(
-        self, target: Storage, block: Superblock, start: int, end: int
-    ) -> tuple[int, list[int]]:
-        """Look at the checksums of what was copied -> position of the last entry, 0 without any;
-        those that declare columns."""
-        layout = KVSeq(target, block, writable=False).layout
-        last, columns = 0, list[int]()
-        start = layout.aligned(start)
-        try:
-            for batch in scan_intact(target, layout, start, end, problem=self._note):
-                last = int(batch.pos[-1])
-                columns += batch.pos[entries_of(batch, KEY)].tolist()
-        except CorruptError as error:  # no checksums by which to find where it goes on
-            self._note(error)
-        return last, columns
-
-    def _note(self, problem: CorruptError | str) -> None:
-        self.done.problems.append(str(problem))
-
     # --- all of it ---
 
     def _replace(self, storage: Storage, block: Superblock, end: int) -> None:
@@ -403,14 +412,9 @@ def _states(directory: Directory, name: str) -> list[_State] | None:
 # --- a data set ---
 
 
-class _DatasetBackup:
-    def __init__(self, root: str, dest: str, keep: int, progress: Progress | None) -> None:
-        self._root, self._dest, self._keep = root, dest, keep
-        self._progress = progress or (lambda _: None)
-        self.done = Backup("data set")
-
+class _DatasetBackup(_Copying):
     def run(self) -> Backup:
-        root, dest = os.path.realpath(self._root), os.path.realpath(self._dest)
+        root, dest = os.path.realpath(self._base), os.path.realpath(self._dest)
         if dest == root or dest.startswith(root + "/") or root.startswith(dest + "/"):
             raise Refusal("is the data set, in it or around it: give another path", self._dest)
         self.done.whole = not is_dataset(self._dest)
@@ -439,7 +443,7 @@ class _DatasetBackup:
             directory_of(pending).create_new(BEGUN).close()
 
     def _copy(self) -> None:
-        log = Log(self._root)
+        log = Log(self._base)
         newest = log.newest()
         self._check_same(log)
         oldest = max(log.head().oldest, newest - self._keep)
@@ -471,7 +475,7 @@ class _DatasetBackup:
         """Copy the files of a shard that are not there yet, the data file last."""
         job, name = record.path.split("/")
         make_directory(f"{self._dest}/{job}")
-        with directory_of(self._root).subdirectory(job) as source:
+        with directory_of(self._base).subdirectory(job) as source:
             target = directory_of(f"{self._dest}/{job}")
             if target.exists(name + DATA):
                 return
@@ -482,31 +486,18 @@ class _DatasetBackup:
                     with source.open(name + suffix, uncached=True) as file:
                         self._file(file, target, name + suffix)
                 elif suffix == DATA:
-                    raise FileNotFoundError(2, "no such file", f"{self._root}/{record.path}.data")
+                    raise FileNotFoundError(2, "no such file", f"{self._base}/{record.path}.data")
 
     def _file(self, file: Storage, target: Directory, name: str) -> None:
         with replacing(target, name, like=file, uncached=True) as copy:
-            size = file.size()
-            for at in range(0, size, PIECE):
-                data = file.read(at, min(PIECE, size - at))
-                copy.write(at, [data])
-                self.done.copied += len(data) if name.endswith(DATA) else 0
-                self._progress(len(data))
+            self._bytes(file, copy, 0, file.size(), counted=name.endswith(DATA))
             if name.endswith(DATA):
-                self._check(copy)
+                try:
+                    kv = KVSeq(copy, read_superblock(copy), writable=False)
+                    self._check(copy, kv.superblock, kv.start, kv.end)
+                except FormatError as error:
+                    self._note(error)
         copy.close()
-
-    def _check(self, copy: Storage) -> None:
-        """Look at the checksums of what was copied."""
-        try:
-            kv = KVSeq(copy, read_superblock(copy), writable=False)
-            for _ in scan_intact(copy, kv.layout, kv.start, kv.end, problem=self._note):
-                pass
-        except FormatError as error:
-            self._note(error)
-
-    def _note(self, problem: FormatError) -> None:
-        self.done.problems.append(str(problem))
 
     def _publish(self, number: int, data: bytes) -> None:
         if is_dataset(self._dest):

@@ -156,25 +156,25 @@ class Reader:
 
         raises  Unreadable where the archive ends before
         """
+        data = self._read(size)
+        if len(data) < size:
+            raise Unreadable(self.cut())
+        return data
+
+    def _read(self, size: int) -> bytes:
+        """Return the next bytes, fewer at the end of the archive."""
         data = self._file.read(size)
         self._at += len(data)
-        self._left -= len(data)
+        self._left = max(self._left - len(data), 0)
         if len(data) < size:
             self._left, self._ended = 0, True
             self._check_damage()
-            raise Unreadable(self.cut())
         return data
 
     def drain(self) -> bool:
         """Pass over the rest of the member -> whether it was there."""
         while self._left > 0:
-            want = min(self._left, BUFFER)
-            data = self._file.read(want)
-            self._at += len(data)
-            self._left -= len(data)
-            if len(data) < want:
-                self._left, self._ended = 0, True
-                self._check_damage()
+            self._read(min(self._left, BUFFER))
         return not self._ended
 
     @property
@@ -196,12 +196,9 @@ class Reader:
 
     def _block(self) -> bytes:
         """Return the next block; b"" at the end, noting where it is not the end of the archive."""
-        block = self._file.read(BLOCK)
-        self._at += len(block)
+        block = self._read(BLOCK)
         if len(block) == BLOCK:
             return block
-        self._ended = True
-        self._check_damage()
         if not self._members:
             whole = "whole " if self._source else ""
             raise NoTar(f"not a {whole}tar file: {self.cut()}")
@@ -300,13 +297,7 @@ class Reader:
         if size > most:
             self.drain()
             return None
-        data = self._file.read(padded)
-        self._at += len(data)
-        self._left = 0
-        if len(data) < padded:
-            self._ended = True
-            self._check_damage()
-        return data[:size]
+        return self._read(padded)[:size]
 
     def _global(self, head: tar.Header) -> None:
         at = self._at - BLOCK

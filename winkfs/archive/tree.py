@@ -156,24 +156,21 @@ class Tree:
         self._names = names
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        with self._opened() as root:
-            if not by_mtime:
-                if native.code is None:
-                    yield from self._each(root)
-                    return
-                for some in self._ahead(root):
-                    yield from some.rows() if isinstance(some, Block) else (some,)
-                return
-            for kind, seen, _ in self._sorted(self._chosen(root, None)):
-                if item := self._read(_found(root, kind, seen), seen.mtime_ns):
-                    yield item
+        if by_mtime:
+            yield from self.changed(None, by_mtime=True)  # type: ignore[misc]  # no suspects
+            return
+        for some in self.blocks():
+            yield from some.rows() if isinstance(some, Block) else (some,)
 
     def blocks(self) -> Generator[Item | Block, None, None]:
         """As `items`; the compiled path gives as columns what is plain."""
         with self._opened() as root:
             yield from self._each(root) if native.code is None else self._ahead(root)
 
-    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+    def changed(
+        self, update: Chooser | None, *, by_mtime: bool
+    ) -> Generator[Item | Suspect, None, None]:
+        """As `items`, of the files that `update` chooses; None: of all."""
         with self._opened() as root:
             chosen = self._chosen(root, update)
             for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
@@ -364,7 +361,7 @@ class Tree:
             mtime = _mtime(before) if mtime_ns is None else mtime_ns
             if _is_clamped(before):
                 self._note(clamped(found.name))
-            xattrs = self._xattrs.of_file(fd, before.st_dev)
+            xattrs = self._xattrs.of(fd, before)
             sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
             if size >= LARGE or sparse:
                 watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
@@ -385,18 +382,15 @@ class Tree:
         mtime = _mtime(status) if mtime_ns is None else mtime_ns
         if _is_clamped(status) and kind != OTHER:
             self._note(clamped(name))
+        if kind == OTHER:
+            what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
+            self._note(Note(name, what, False))
+            return None
+        target = os.readlink(path, dir_fd=fd) if kind == LINK else b""
+        mode = None if kind == LINK else status.st_mode & PERMISSIONS
+        xattrs = self._xattrs.of(b"/proc/self/fd/%d/%b" % (fd, path), status)
         owner = status.st_uid, status.st_gid
-        if kind == DIR:
-            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
-            mode = status.st_mode & PERMISSIONS
-            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
-        if kind == LINK:
-            target = os.readlink(path, dir_fd=fd)
-            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
-            return Row(name, target, mtime, FileType.LINK, None, *owner, xattrs)
-        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
-        self._note(Note(name, what, False))
-        return None
+        return Row(name, target, mtime, FTYPES[kind], mode, *owner, xattrs)
 
     def _failed(self, name: bytes, error: OSError) -> None:
         what = "vanished before it was read" if error.errno == errno.ENOENT else error.strerror
@@ -412,35 +406,19 @@ class XAttrs:
         self._prefix = "" if everything else USER
         self._without: set[int] = set()
 
-    def of_file(self, fd: int, device: int) -> dict[bytes, bytes] | None:
-        """Those of an open file, which is on that device; None: it has none."""
-        if device in self._without:
-            return None
-        try:
-            names = os.listxattr(fd)
-        except OSError as error:
-            self._refused(error, device)
-            return None
-        return self._values(names, fd) if names else None
-
-    def of_path(self, path: bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
-        """The same of what is at a path, itself where it is a link."""
+    def of(self, file: int | bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
+        """Those of an open file, or of what is at a path, itself where it is a link; None: it has
+        none."""
         if status.st_dev in self._without or (stat.S_ISLNK(status.st_mode) and self._prefix):
             return None  # the kernel keeps no user.* of links
-        try:
-            names = os.listxattr(path, follow_symlinks=False)
-        except OSError as error:
-            self._refused(error, status.st_dev)
-            return None
-        return self._values(names, path) if names else None
-
-    def _refused(self, error: OSError, device: int) -> None:
-        if error.errno != errno.EOPNOTSUPP:
-            raise error
-        self._without.add(device)
-
-    def _values(self, names: list[str], file: int | bytes) -> dict[bytes, bytes] | None:
         found, follow = {}, isinstance(file, int)
+        try:
+            names = os.listxattr(file, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            self._without.add(status.st_dev)
+            return None
         for name in names:
             if name.startswith(self._prefix):
                 with contextlib.suppress(FileNotFoundError):
