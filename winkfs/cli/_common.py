@@ -405,14 +405,38 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def tell(report: Report) -> None:
-    """What a verify found, a line each: notes on standard error, problems on standard output."""
-    for note in report.notes:
+def say_report(
+    report: Report, record: Mapping[str, Any], what: str, as_json: bool, more: int = 0
+) -> int:
+    """What a verify found: a record, or a line each, notes on standard error, problems on standard
+    output, and how `what` is, with so many problems more -> exit status."""
+    for note in [] if as_json else report.notes:
         say(note)
-    for problem in report.problems:
-        sys.stdout.buffer.write(shown(problem) + b"\n")
-    if report.more:
-        click.echo(f"and {counted(report.more, 'more problem')}")
+    beyond = [f"and {counted(report.more, 'more problem')}"] if report.more else []
+    state = counted(len(report.problems) + more, "problem") if report.problems else "sound"
+    answer(record, as_json, *report.problems, *beyond, f"{what}: {state}")
+    return 1 if report.problems else 0
+
+
+def say_facts(facts: Mapping[str, Any], as_json: bool) -> int:
+    """Facts as a record, or a line each, and on standard error what is wrong -> exit status."""
+    problems = facts.get("problems", ())
+    if as_json:
+        emit(facts)
+    else:
+        print_nested({name: value for name, value in facts.items() if name != "problems"})
+        for problem in problems:
+            say(problem)
+    return 1 if problems else 0
+
+
+def answer(record: Mapping[str, Any], as_json: bool, *lines: str) -> None:
+    """A record for programs, or lines for people."""
+    if as_json:
+        emit(record)
+        return
+    for line in lines:
+        sys.stdout.buffer.write(shown(line) + b"\n")
 
 
 def print_nested(record: Mapping[str, Any], indent: str = "") -> None:

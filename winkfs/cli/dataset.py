@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,6 +12,7 @@ from winkfs.cli._common import (
     JSON,
     SIZE,
     Progress,
+    answer,
     counted,
     emit,
     printable,
@@ -116,19 +116,14 @@ def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> 
 
 
 def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
-    counts = {"generation": done.generation, "removed": done.removed, "added": done.added}
-    counts |= {"bytes_before": done.before, "bytes_after": done.after}
-    if as_json:
-        emit({"base": root, **counts, "dry_run": dry_run})
-        return
+    record = {"base": root, "generation": done.generation, "removed": done.removed}
+    record |= {"added": done.added, "bytes_before": done.before, "bytes_after": done.after}
     before = f"{counted(done.removed, 'shard')} of {done.before} bytes"
     after = f"{done.added} of {done.after}"
-    if not done.removed:
-        click.echo("nothing to do")
-    elif dry_run:
-        click.echo(f"{before} would become about {after}")
-    else:
-        click.echo(f"generation {done.generation}: {before} became {after}")
+    line = f"generation {done.generation}: {before} became {after}"
+    if dry_run:
+        line = f"{before} would become about {after}"
+    answer(record | {"dry_run": dry_run}, as_json, line if done.removed else "nothing to do")
 
 
 @dataset.command()
@@ -148,10 +143,7 @@ def history(root: str, as_json: bool) -> int:
         else:
             record = _record(found)
             line = _line(record)
-        if as_json:
-            emit(record)
-        else:
-            sys.stdout.write(printable(line) + "\n")
+        answer(record, as_json, printable(line))
     for problem in log.problems:
         say(problem)
     return 1 if damaged or log.problems else 0
@@ -205,20 +197,15 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
     done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
     for note in done.notes:
         say(note)
-    if as_json:
-        record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
-        record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
-        emit(record | {"notes": done.notes, "dry_run": dry_run})
-        return
-    for path in done.shards + done.leftovers:
-        click.echo(printable(path))
+    record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
+    record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
+    record |= {"notes": done.notes, "dry_run": dry_run}
     what = "would be removed" if dry_run else "removed"
     shards, leftovers = counted(len(done.shards), "shard"), counted(len(done.leftovers), "leftover")
     manifests = counted(len(done.manifests), "manifest")
-    click.echo(
-        f"{shards}, {leftovers}, {manifests}, {done.bytes} bytes {what}; the oldest generation is "
-        f"{done.oldest}"
-    )
+    line = f"{shards}, {leftovers}, {manifests}, {done.bytes} bytes {what}; the oldest generation "
+    paths = map(printable, done.shards + done.leftovers)
+    answer(record, as_json, *paths, f"{line}is {done.oldest}")
 
 
 @dataset.command()
@@ -235,16 +222,13 @@ def repair(root: str, apply: bool, as_json: bool) -> int:
     from winkfs.dataset.maintain import repair as run
 
     done = run(root, apply=apply)
-    if as_json:
-        emit({"base": root, "mended": done.mended, "copies": done.copies, "left": done.left,
-              "applied": apply})  # fmt: skip
-    else:
-        for line in done.mended:
-            click.echo(printable(line if apply else f"would be mended: {line}"))
-        if done.copies:
-            click.echo(f"{done.copies} copies of manifests {'made' if apply else 'are missing'}")
-        for line in done.left:
-            say(line)
-        if not (done.mended or done.copies or done.left):
-            click.echo("nothing to repair")
+    record = {"base": root, "mended": done.mended, "copies": done.copies, "left": done.left,
+              "applied": apply}  # fmt: skip
+    lines = [printable(line if apply else f"would be mended: {line}") for line in done.mended]
+    if done.copies:
+        lines.append(f"{done.copies} copies of manifests {'made' if apply else 'are missing'}")
+    nothing = [] if lines or done.left else ["nothing to repair"]
+    answer(record, as_json, *lines, *nothing)
+    for line in [] if as_json else done.left:
+        say(line)
     return 1 if done.left or (done.mended and not apply) else 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from winkfs.cli._common import (
@@ -12,12 +10,11 @@ from winkfs.cli._common import (
     CONTAINER,
     JSON,
     Progress,
+    answer,
     bytes_to_read,
     counted,
-    emit,
     say,
-    shown,
-    tell,
+    say_report,
 )
 
 CONTID = click.option(
@@ -42,22 +39,11 @@ def verify(base: str, as_json: bool) -> int:
 
     with Progress("verifying", "bytes", bytes_to_read(base)) as bar:
         report = winkfs.verify(base, progress=bar)
-    if as_json:
-        counts = {"files": report.files, "entries": report.entries, "bytes": report.bytes}
-        more = report.more
-        emit(
-            {"base": base, **counts, "problems": report.problems, "more_problems": more}
-            | ({"notes": report.notes} if report.notes else {})
-        )
-    else:
-        tell(report)
-        click.echo(_summary(base, report.files, report.entries, len(report.problems)))
-    return 1 if report.problems else 0
-
-
-def _summary(base: str, files: int, entries: int, problems: int) -> str:
-    state = counted(problems, "problem") if problems else "sound"
-    return f"{base}: {counted(files, 'file')}, {counted(entries, 'entry')}: {state}"
+    record = {"base": base, "files": report.files, "entries": report.entries}
+    record |= {"bytes": report.bytes, "problems": report.problems, "more_problems": report.more}
+    record |= {"notes": report.notes} if report.notes else {}
+    what = f"{base}: {counted(report.files, 'file')}, {counted(report.entries, 'entry')}"
+    return say_report(report, record, what, as_json)
 
 
 @click.command()
@@ -77,10 +63,8 @@ def reindex(base: str, as_json: bool) -> int:
         files = winkfs.reindex(base, progress=bar, problem=problems.append)
         for problem in problems:
             bar.say(problem)
-    if as_json:
-        emit({"base": base, "files": files, "problems": problems})
-    else:
-        click.echo(f"{counted(files, 'file')} indexed")
+    record = {"base": base, "files": files, "problems": problems}
+    answer(record, as_json, f"{counted(files, 'file')} indexed")
     return 1 if problems else 0
 
 
@@ -105,14 +89,13 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
         for problem in done.problems:
             bar.say(problem)
-    if as_json:
-        emit({"base": base, "dest": dest, "kind": done.kind, "whole": done.whole,
+    record = {"base": base, "dest": dest, "kind": done.kind, "whole": done.whole,
               "bytes_copied": done.copied, "bytes": done.size, "states": done.states,
-              "problems": done.problems})  # fmt: skip
-    else:
-        what = "all" if done.whole else "what is new"
-        more = f", {done.states} states" if done.states > 1 else ""
-        click.echo(f"{dest}: {done.copied} bytes copied ({what}), {done.size} bytes{more}")
+              "problems": done.problems}  # fmt: skip
+    what = "all" if done.whole else "what is new"
+    more = f", {done.states} states" if done.states > 1 else ""
+    copied = f"{done.copied} bytes copied ({what}), {done.size} bytes"
+    answer(record, as_json, f"{dest}: {copied}{more}")
     return 1 if done.problems else 0
 
 
@@ -137,12 +120,10 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
 
     with Progress("compacting", "bytes", bytes_to_read(base)) as bar:
         done = run(base, order=order, dry_run=dry_run, progress=bar, compress=compress)
-    if as_json:
-        counts = {"bytes_before": done.before, "bytes_after": done.after, "files": done.files}
-        emit({"base": base, "dry_run": dry_run, **counts})
-        return
-    verb = "would become" if dry_run else "became"
-    click.echo(f"{base}: {done.before} bytes {verb} {done.after}, {counted(done.files, 'file')}")
+    record = {"base": base, "dry_run": dry_run, "bytes_before": done.before}
+    record |= {"bytes_after": done.after, "files": done.files}
+    verb, files = "would become" if dry_run else "became", counted(done.files, "file")
+    answer(record, as_json, f"{base}: {done.before} bytes {verb} {done.after}, {files}")
 
 
 @click.command()
@@ -161,18 +142,12 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
     from winkfs.container.repair import repair as run
 
     done = run(base, apply=apply, contid=contid)
-    if as_json:
-        emit({"base": base, "applied": apply, "steps": done.steps, "lost": done.lost,
-              "bare": done.bare, "older": done.older, "removed": done.removed})  # fmt: skip
-    else:
-        for step in done.steps:
-            sys.stdout.buffer.write(shown(step if apply else f"would {step}") + b"\n")
-        if done.removed:
-            click.echo(f"what was taken out is in {done.removed}")
-        if not done.steps:
-            click.echo(f"{base}: nothing to repair")
-        elif not apply:
-            click.echo("nothing was changed: --apply does it")
+    record = {"base": base, "applied": apply, "steps": done.steps, "lost": done.lost,
+              "bare": done.bare, "older": done.older, "removed": done.removed}  # fmt: skip
+    lines = [step if apply else f"would {step}" for step in done.steps]
+    lines += [f"what was taken out is in {done.removed}"] if done.removed else []
+    end = f"{base}: nothing to repair" if not done.steps else "nothing was changed: --apply does it"
+    answer(record, as_json, *lines, *([] if apply and done.steps else [end]))
     return 1 if done.lost or done.bare or done.older or (done.steps and not apply) else 0
 
 
@@ -192,17 +167,13 @@ def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
     from winkfs.container.repair import rollback as run
 
     done = run(base, previous=previous, dry_run=dry_run)
-    if as_json:
-        emit({"base": base, "dry_run": dry_run, "bytes_before": done.before,
-              "bytes_after": done.after, "files": done.names, "removed": done.removed})  # fmt: skip
-        return
-    for name in done.names:
-        sys.stdout.buffer.write(shown(name) + b"\n")
-    if done.before == done.after:
-        click.echo(f"{base}: nothing was written after the last sync")
-        return
+    record = {"base": base, "dry_run": dry_run, "bytes_before": done.before,
+              "bytes_after": done.after, "files": done.names, "removed": done.removed}  # fmt: skip
     verb = "would go" if dry_run else "went"
-    click.echo(f"{base}: {verb} back from {done.before} bytes to {done.after}")
+    line = f"{base}: {verb} back from {done.before} bytes to {done.after}"
+    if done.before == done.after:
+        line = f"{base}: nothing was written after the last sync"
+    answer(record, as_json, *done.names, line)
 
 
 @click.command()
@@ -224,11 +195,9 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
         say(problem)
     if done.guessed:
         say(f"{file}: its superblock is lost: made up from {done.guessed}")
-    if as_json:
-        counts = {"files": done.files, "partial": done.partial, "orphans": done.orphans}
-        emit({"file": file, "out": out, **counts, "problems": done.problems})
-    else:
-        partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")
-        click.echo(f"{out}: {counted(done.files, 'file')}; below lost+found {partial} of files and "
-                   f"{orphans} of content")  # fmt: skip
+    record = {"file": file, "out": out, "files": done.files, "partial": done.partial,
+              "orphans": done.orphans, "problems": done.problems}  # fmt: skip
+    partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")
+    found = f"below lost+found {partial} of files and {orphans} of content"
+    answer(record, as_json, f"{out}: {counted(done.files, 'file')}; {found}")
     return 1 if done.problems else 0

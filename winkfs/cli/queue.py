@@ -19,12 +19,15 @@ from winkfs.cli._common import (
     SIZE,
     STDIN,
     Progress,
+    answer,
     complete_file,
     counted,
     emit,
     pairs,
     printable,
     say,
+    say_facts,
+    say_report,
     time_value,
 )
 from winkfs.cli.ring import ALL, COUNT, LINES
@@ -34,8 +37,6 @@ from winkfs.cli.store import (
     bodies_of,
     complete_folder,
     put_all,
-    say_facts,
-    say_report,
     write_body,
 )
 from winkfs.errors import NoSuchFile, Refusal
@@ -336,12 +337,10 @@ def verify(base: str, as_json: bool) -> int:
 
     with Progress("verifying", "bytes") as bar:
         report = run(base, bar)
-    if as_json:
-        more = {"more_problems": report.more} if report.more else {}
-        emit({"problems": report.problems, "messages": report.files} | more)
-    else:
-        say_report(report, base, f"{counted(report.files, 'message')}, {report.bytes} bytes")
-    return 1 if report.problems else 0
+    record = {"problems": report.problems, "messages": report.files}
+    record |= {"more_problems": report.more} if report.more else {}
+    what = f"{base}: {counted(report.files, 'message')}, {report.bytes} bytes"
+    return say_report(report, record, what, as_json, report.more)
 
 
 @queue.command()
@@ -357,11 +356,8 @@ def repair(base: str, as_json: bool) -> None:
 
     check(base)
     steps = run(base)
-    if as_json:
-        emit({"base": base, "steps": steps})
-        return
-    for step in steps or [f"{base}: nothing to repair"]:
-        click.echo(printable(step))
+    lines = map(printable, steps or [f"{base}: nothing to repair"])
+    answer({"base": base, "steps": steps}, as_json, *lines)
 
 
 @queue.command()
@@ -392,14 +388,11 @@ def compact(
             seconds=max_age, bytes=max_size, segments=max_segments, least=keep, unread=unread,
             dry_run=dry_run,
         )  # fmt: skip
-        if as_json:
-            emit({"base": base, "dry_run": dry_run, **done._asdict()})
-        else:
-            left = counted(done.unread, "unread message")
-            lost = f", with {left}" if done.unread else ""
-            verb = "would be removed" if dry_run else "removed"
-            gone = counted(done.segments, "segment")
-            click.echo(f"{base}: {gone} of {done.bytes} bytes {verb}{lost}")
+        lost = f", with {counted(done.unread, 'unread message')}" if done.unread else ""
+        verb = "would be removed" if dry_run else "removed"
+        gone = counted(done.segments, "segment")
+        record = {"base": base, "dry_run": dry_run, **done._asdict()}
+        answer(record, as_json, f"{base}: {gone} of {done.bytes} bytes {verb}{lost}")
 
 
 @queue.command()
@@ -471,10 +464,8 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
     with opened(base, change=True, dead_letters=there) as found:
         done = found.requeue(count)
         found.problems += found.dead_letters().problems
-        if as_json:
-            emit({"base": base, "requeued": done})
-        else:
-            click.echo(f"{base}: {counted(done, 'message')} pushed again")
+        line = f"{base}: {counted(done, 'message')} pushed again"
+        answer({"base": base, "requeued": done}, as_json, line)
 
 
 def _letters(base: str) -> str | None:

@@ -35,9 +35,8 @@ from winkfs.cli._common import (
     missing,
     name_bytes,
     opened,
-    print_nested,
     printable,
-    say,
+    say_facts,
     shown,
     stat_record,
     time_value,
@@ -536,14 +535,7 @@ def info(base: str, as_json: bool) -> int:
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:
         record = file_record(base)
-    problems: list[str] = record.get("problems", [])
-    if as_json:
-        emit(record)
-        return 1 if problems else 0
-    print_nested({key: value for key, value in record.items() if key != "problems"})
-    for problem in problems:
-        say(problem)
-    return 1 if problems else 0
+    return say_facts(record, as_json)
 
 
 # --- info of a single file ---

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, SIZE, STDIN, Progress, complete_file, counted, emit, say
-from winkfs.cli.store import bodies_of, say_facts, say_report, write_body
+from winkfs.cli._common import (
+    JSON,
+    SIZE,
+    STDIN,
+    Progress,
+    complete_file,
+    counted,
+    emit,
+    say,
+    say_facts,
+    say_report,
+)
+from winkfs.cli.store import bodies_of, write_body
 from winkfs.errors import NoSuchFile
 
 if TYPE_CHECKING:
@@ -197,14 +208,8 @@ def verify(file: str, as_json: bool) -> int:
 
     with Progress("verifying", "bytes") as bar:
         report = check(file, bar)
-    if as_json:
-        counts = {"records": report.files, "bytes": report.bytes, "pages": report.entries}
-        emit({"base": file, **counts, "problems": report.problems, "notes": report.notes,
-              "more_problems": report.more})  # fmt: skip
-    else:
-        what = (
-            f"{counted(report.files, 'record')} in {counted(report.entries, 'page')}, "
-            f"{report.bytes} bytes"
-        )
-        say_report(report, file, what)
-    return 1 if report.problems else 0
+    record = {"base": file, "records": report.files, "bytes": report.bytes}
+    record |= {"pages": report.entries, "problems": report.problems, "notes": report.notes}
+    pages = counted(report.entries, "page")
+    what = f"{file}: {counted(report.files, 'record')} in {pages}, {report.bytes} bytes"
+    return say_report(report, record | {"more_problems": report.more}, what, as_json, report.more)

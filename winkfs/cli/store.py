@@ -27,10 +27,10 @@ from winkfs.cli._common import (
     emit,
     opened_any,
     pairs,
-    print_nested,
     printable,
     say,
-    tell,
+    say_facts,
+    say_report,
 )
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
@@ -38,7 +38,6 @@ from winkfs.units import parse_size
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from winkfs.container.verify import Report
     from winkfs.registry import Kind
     from winkfs.stores.records import Records, Row
 
@@ -120,23 +119,6 @@ def forced(kind: Kind, force: bool) -> dict[str, bool]:
 
 def _no_records(kind: Kind, base: str) -> Refusal:
     return Refusal(f"winkfs store is for stores of records, and this is a {kind.name}", base)
-
-
-def say_facts(facts: Mapping[str, Any], as_json: bool) -> None:
-    """A record of the store, and what is wrong there on standard error."""
-    if as_json:
-        emit(facts)
-        return
-    print_nested({name: value for name, value in facts.items() if name != "problems"})
-    for problem in facts.get("problems", ()):
-        say(problem)
-
-
-def say_report(report: Report, base: str, what: str) -> None:
-    """What a verify found: its problems, and in a line how it is."""
-    tell(report)
-    state = counted(len(report.problems) + report.more, "problem") if report.problems else "sound"
-    click.echo(f"{base}: {what}: {state}")
 
 
 def write_body(body: bytes, facts: Record | None, *, lines: bool) -> None:
@@ -420,13 +402,10 @@ def verify(base: str, as_json: bool) -> int:
     store_at(base)
     with Progress("verifying", "bytes") as bar:
         report = winkfs.verify(base, progress=bar)
-    if as_json:
-        counts = {"records": report.files, "bytes": report.bytes}
-        emit({"base": base, **counts, "problems": report.problems, "notes": report.notes,
-              "more_problems": report.more})  # fmt: skip
-    else:
-        say_report(report, base, f"{counted(report.files, 'record')}, {report.bytes} bytes")
-    return 1 if report.problems else 0
+    record = {"base": base, "records": report.files, "bytes": report.bytes}
+    record |= {"problems": report.problems, "notes": report.notes, "more_problems": report.more}
+    what = f"{base}: {counted(report.files, 'record')}, {report.bytes} bytes"
+    return say_report(report, record, what, as_json, report.more)
 
 
 @store.command()
@@ -448,8 +427,7 @@ def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
     """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
     with records(base, "a", force=force) as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
-    say_facts(done, as_json)
-    return 1 if done.get("problems") else 0
+    return say_facts(done, as_json)
 
 
 @store.command()
@@ -465,9 +443,8 @@ def salvage(base: str, target: str, as_json: bool) -> int:
     function = kind.function("salvage", path)
     with Progress("salvaging", "bytes") as bar:
         facts = function(path, target, bar)
-    say_facts(facts, as_json)
     lost = any(value for name, value in facts.items() if "lost" in name)
-    return 1 if lost or facts.get("problems") else 0
+    return say_facts(facts, as_json) or int(lost)
 
 
 @store.command()
