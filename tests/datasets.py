@@ -59,7 +59,7 @@ def delete(root: str | Path, *names: str) -> int:
     with winkfs.create(base) as container:
         container.put_many((name, b"") for name in names)
         container.sync()
-        tombs_at = container.engine.store.kv.end
+        tombs_at = container.store.kv.end
         for name in names:
             container.delete(name)
     return job.commit([job.seal(base, tombs_at)])

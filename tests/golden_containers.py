@@ -135,9 +135,7 @@ def duplicates_life(c: Container) -> Files:
     for version in range(3):
         c.put_many([(f"n{i}", b"version %d" % version, version) for i in range(3)])
         sync(c)
-    c.engine.store.keeps_older = (
-        False  # a delete that marks the newest version only, as others have it
-    )
+    c.store.keeps_older = False  # a delete that marks the newest version only, as others have it
     c.delete("n0")
     return {b"n%d" % i: File(b"version 2", 2 * NANO) for i in (1, 2)}
 
@@ -173,7 +171,7 @@ def page(number: int, size: int = 1500) -> bytes:
 def compressed_life(c: Container) -> Files:
     """What becomes of files whose content is compressed."""
     c.put("before", page(1), mtime_ns=T0)  # without a dictionary
-    c.engine.learn([page(i) for i in range(40, 80)], 1 << 30)
+    c.learn([page(i) for i in range(40, 80)], 1 << 30)
     c.put_many([(f"docs/{i}.html", page(i), i) for i in range(5)])
     c.put("short", b"not smaller", mtime_ns=T0)
     c.put("large", page(7, 300_000), mtime_ns=T0)
@@ -242,7 +240,7 @@ def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | 
         files = live(c)
         tick()
         if names:
-            c.engine.save_catalog()
+            c.save_catalog()
     return files
 
 

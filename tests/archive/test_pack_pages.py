@@ -137,7 +137,7 @@ def test_cat_of_many_files_leaves_few_pages(
     monkeypatch.setattr(cli_read, "KEPT", 1 << 20)
     with winkfs.create(tmp_path / "c") as container:
         container.put_many((f"{i:04d}", os.urandom(30_000)) for i in range(1000))
-        container.engine.save_catalog()
+        container.save_catalog()
     evict(tmp_path / "c.data")
     done = run("cat", tmp_path / "c", "*")
     assert (done.status, len(done.out)) == (0, 30_000_000)

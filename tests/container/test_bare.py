@@ -40,7 +40,7 @@ def put(base: Path, given: list[Row]) -> tuple[bytes, list[bytes]]:
     """-> the entries, and the derived files, without their superblocks."""
     with winkfs.open(base, "a") as container:
         container.put_rows(given)
-        container.engine.save_catalog()
+        container.save_catalog()
     derived = [base.with_suffix(suffix) for suffix in (".cat", ".time")]
     found = [path.read_bytes()[BLOCKS:] for path in derived if path.exists()]
     return base.with_suffix(".data").read_bytes()[BLOCKS:], found

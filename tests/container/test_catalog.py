@@ -135,7 +135,7 @@ def test_a_catalog_outlives_the_file_that_replaces_its_own(base: Path) -> None:
         old = build(store)
     with winkfs.open(base, "a") as container:
         container.put("c", b"1")
-        container.engine.save_catalog()
+        container.save_catalog()
     winkfs.reindex(base)
     assert old.names(0, 9) == [b"a", b"b"]
     check_catalog(base, {b"a", b"b", b"c"})
@@ -165,7 +165,7 @@ def patched(base: Path, **variables: int) -> None:
 def test_a_catalog_that_cannot_be_believed_is_none(change: str, base: Path) -> None:
     made(base, [b"a"])
     with winkfs.open(base, "a") as container:
-        container.engine.save_catalog()
+        container.save_catalog()
     path = path_of(base, ".cat")
     if change == "cut":
         path.write_bytes(path.read_bytes()[:-1])
@@ -180,7 +180,7 @@ def test_a_catalog_that_cannot_be_believed_is_none(change: str, base: Path) -> N
     problems = winkfs.verify(base).problems
     assert len(problems) == (change == "cut") and all("c.cat" in line for line in problems)
     with winkfs.open(base, "a") as container:
-        container.engine.save_catalog()
+        container.save_catalog()
     check_catalog(base, {b"a"})
 
 
@@ -239,10 +239,10 @@ def test_runs_and_the_tail_make_the_catalog_of_today(
     for _ in range(6):
         with winkfs.open(base, "a") as container:
             if seed % 2:
-                container.engine.follow_files()
+                container.follow_files()
             changed(container, model, chance)
             if seed % 2:
-                container.engine.save_catalog()
+                container.save_catalog()
         with store_of(base, writable=True) as store, open_catalog(store) as catalog:
             changes = dict(tail(store, catalog.covered))
             assert changes == {name: store.index.lookup(name + b"/I0") for name in changes}
@@ -282,11 +282,11 @@ def test_few_changes_are_added_and_many_are_not(
     size, before = path_of(base, ".data").stat().st_size, path_of(base, ".cat").stat()
     with winkfs.open(base, "a") as container:
         if followed:
-            container.engine.follow_files()
+            container.follow_files()
         container.put_many((name, b"") for name in new)
         container.sync()
         with disk_calls() as calls:
-            container.engine.save_catalog()
+            container.save_catalog()
     after = path_of(base, ".cat").stat()
     assert (after.st_ino == before.st_ino) == (count == 3)
     if count == 3:
@@ -343,7 +343,7 @@ def test_a_current_catalog_is_not_written_again(base: Path) -> None:
     winkfs.reindex(base)
     before = path_of(base, ".cat").read_bytes()
     with winkfs.open(base, "a") as container:
-        container.engine.save_catalog()
+        container.save_catalog()
     assert path_of(base, ".cat").read_bytes() == before
 
 
@@ -353,7 +353,7 @@ def test_a_new_index_leaves_the_catalog_where_it_is(base: Path) -> None:
     with winkfs.open(base, "a") as container:
         container.put("b", b"1")
         container.sync()
-        container.engine.store.merge()
+        container.store.merge()
         container.abort()
     with store_of(base) as store, open_catalog(store) as catalog:
         assert dict(tail(store, catalog.covered)) == {b"b": store.index.lookup(b"b/I0")}
@@ -367,7 +367,7 @@ def test_a_reader_lists_the_files_of_its_moment_though_a_writer_replaced_them(ba
         writer.put("b", b"1")
         writer.sync()
         with winkfs.open(base) as reader:
-            reader.engine.freeze()
+            reader.freeze()
             writer.put("b", b"2")
             writer.delete("a")
             writer.sync()
@@ -397,7 +397,7 @@ def test_half_a_rename_is_no_tail_to_go_by(tmp_path: Path) -> None:
                 container.rename("a", "b")
             done = not interrupter.fired
             names = {name.encode() for name in container.names()}
-            container.engine.save_catalog()
+            container.save_catalog()
         check_catalog(base, names)
         assert winkfs.verify(base).problems == []
         with store_of(base) as store:
@@ -428,7 +428,7 @@ def test_a_name_that_only_the_catalog_knew_and_that_went_is_gone(base: Path) -> 
     with winkfs.open(base, "a") as container:
         container.put("a", b"1")
         container.sync()
-        container.engine.save_catalog()
+        container.save_catalog()
         container.delete("a")
         container.sync()
         copy_files(base.parent, image)  # as a kill leaves it: the index has nothing of this
@@ -453,13 +453,13 @@ def test_a_name_that_went_came_again_and_went_is_gone(way: str, again: str, base
         if again == "before the kill":
             container.put("a", b"2")
             container.sync()
-            container.engine.save_catalog()
+            container.save_catalog()
         copy_files(base.parent, image)
     with winkfs.open(image / "c", "a") as container:
         if again != "before the kill":
             container.put("a", b"3") if again == "put" else container.put_many([("a", b"3")])
             container.sync()
-            container.engine.save_catalog()
+            container.save_catalog()
         container.delete("a") if way == "delete" else container.rename("a", "b")
     with winkfs.open(image / "c") as container:
         assert list(container.names()) == (["z"] if way == "delete" else ["b", "z"])
@@ -549,7 +549,7 @@ def test_a_full_disk_leaves_the_old_catalog(whole: bool, base: Path) -> None:
         container.put_many((name, b"1") for name in new)
         container.sync()
         with disk_calls(refusing("write", suffix, errno.ENOSPC)) as calls:
-            container.engine.save_catalog()
+            container.save_catalog()
         assert any(call.path.endswith(suffix) for call in calls)
         assert list(container.names()) == ["a", *sorted(new)]
         assert path_of(base, ".cat").read_bytes() == before
@@ -567,7 +567,7 @@ def test_a_symbolic_link_in_the_place_of_the_catalog_is_not_written_through(base
     before = other.read_bytes()
     with winkfs.open(base, "a") as container:
         container.put("b", b"1")
-        container.engine.save_catalog()
+        container.save_catalog()
     assert other.read_bytes() == before and not path.is_symlink()
     check_catalog(base, {b"a", b"b"})
 
@@ -693,7 +693,7 @@ def test_files_of_some_time_are_those_of_today(
         with winkfs.open(base, "a") as container:
             container.put(changed, b"yy", mtime)
             container.delete("0/07") if changed == "3/10" else None
-            container.engine.save_catalog()
+            container.save_catalog()
         times[changed] = mtime
     del times["0/07"]
     with winkfs.open(base, "a") as container:
@@ -722,7 +722,7 @@ def test_a_time_that_int64_does_not_hold_is_asked_of_the_inode(base: Path) -> No
         ):
             assert {entry.name for entry in container.scan(since, until)} == wanted
             times = (to_ns(since), to_ns(until))
-            found = container.engine.rows(b"", None, times)
+            found = container.rows(b"", None, times)
             assert {name.decode() for rows in found for name in rows.names} == wanted
 
 
@@ -750,7 +750,7 @@ def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:
     with winkfs.open(base, "a") as container:
         container.put("new", b"")
         container.delete("d1/1")
-        container.engine.save_catalog()
+        container.save_catalog()
     path = path_of(base, ".cat")
     good = path.read_bytes()
     with store_of(base) as store, open_catalog(store) as catalog:

@@ -66,7 +66,7 @@ def overwrite(c: Container, dice: random.Random, model: bytearray, count: int) -
 
 def links_of(base: Path, name: str = "file") -> tuple[Link, ...]:
     with winkfs.open(base) as c:
-        store = c.engine.store
+        store = c.store
         return store.inode_at(store.index.lookup(name.encode() + b"/I0"))[1].links
 
 
@@ -150,12 +150,12 @@ def test_growth_is_bounded(tmp_path: Path) -> None:
         c.sync()
         before, written = path_of(base, ".data").stat().st_size, 0
         for _ in range(60):
-            c.engine.run(c.engine.changes.write_many, b"file/I0", [
+            c.change(c.changes.write_many, b"file/I0", [
                 (dice.randrange(2000) * BLOCK, bytes(BLOCK)) for _ in range(50)
             ], None)  # fmt: skip
             c.sync()
             written += 50 * BLOCK
-        end = c.engine.store.kv.end
+        end = c.store.kv.end
     assert end - before <= 1.2 * written
     assert 2 <= len(links_of(base)) <= 8
 
@@ -297,7 +297,7 @@ def test_spark_reads_it(tmp_path: Path) -> None:
     base = tmp_path / "c"
     model = overwritten(base)
     with winkfs.open(base) as c:
-        store = c.engine.store
+        store = c.store
         pos = np.array([store.index.lookup(b"file/I0")])
         contents = Contents(store, store.kv.start, store.kv.end)
         values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
@@ -305,7 +305,7 @@ def test_spark_reads_it(tmp_path: Path) -> None:
         contents.close()
     flip(base, middle(base))
     with winkfs.open(base) as c:
-        contents = Contents(c.engine.store, 8192, c.engine.store.kv.end)
+        contents = Contents(c.store, 8192, c.store.kv.end)
         values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
         assert values.to_pylist() == [None]
         assert "bad entry" in errors[0] or "checksum" in errors[0]
@@ -512,7 +512,7 @@ def forged(base: Path, nexti: int, extents: list[Extent], lsize: int, **more: in
         c.put("f", b"0123456789")
         c.put("g", b"another")
         c.sync()
-        store = c.engine.store
+        store = c.store
         store.need_chains()
         c.put("h", b"")
         c.sync()
@@ -572,7 +572,7 @@ def test_a_chain_of_too_many_inodes_is_told(tmp_path: Path) -> None:
     base = tmp_path / "c"
     forged(base, 1, TEN, 10)
     with winkfs.open(base, "a") as c:
-        store = c.engine.store
+        store = c.store
         pos = store.index.lookup(b"f/I0")
         fileid = store.inode_at(pos)[1].fileid
         for _ in range(80):
@@ -588,7 +588,7 @@ def test_an_inode_of_a_container_without_inchain_builds_on_no_other(tmp_path: Pa
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put("f", b"0123456789")
-        store = c.engine.store
+        store = c.store
         at = store.index.lookup(b"f/I0")
         made = Inode(store.inode_at(at)[1].fileid, 10, FileType.FILE, 0, TEN, nexti=at)
         store.index.assign(b"f/I0", store.kv.append(b"f/I0", made.encode(FORM, 128)))

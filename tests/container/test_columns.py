@@ -79,23 +79,23 @@ def test_catalog_of_what_was_put_is_that_of_the_data_file(
     base = tmp_path / "c"
     with winkfs.create(base, ao=ao) as c:
         random_life(c, rng, range(5))
-        c.engine.follow_files()
+        c.follow_files()
         random_life(c, rng, range(5, 30))
-        c.engine.save_catalog()
+        c.save_catalog()
         check_catalog(base, {name for name, *_ in listing(base)})
         random_life(c, rng, range(30, 45))
-        c.engine.save_catalog()
+        c.save_catalog()
     check_catalog(base, {name for name, *_ in listing(base)})
 
 
 def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base, ao=True) as c:
-        c.engine.follow_files()
+        c.follow_files()
         c.put_many((f"name{i}", b"x", i) for i in range(5))
         c.rename("name4", "other")
         c.put_many((f"name{i}", b"x", i) for i in range(5, 9))
-        c.engine.save_catalog()
+        c.save_catalog()
     names = {name for name, *_ in listing(base)}
     assert b"other" in names
     check_catalog(base, names)
@@ -136,7 +136,7 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
         c.sync()
         c.truncate("1", 5)
         c.sync()
-        store = c.engine.store
+        store = c.store
         skipped = Inode(9, 6, FileType.FILE, 0, [Extent(8192, 4, 6)])
         first = Inode(10, 10, FileType.FILE, 0, [Extent(8192, 0, 10)])
         for name, inode in ((b"skipped", skipped), (b"first", first)):

@@ -121,12 +121,12 @@ def test_what_is_no_file_is_kept(tmp_path: Path) -> None:
         base = tmp_path / order
         with winkfs.create(base) as c:
             c.put("a", b"1")
-            c.engine.store.kv.append(b"of somebody else/X7", b"note")
+            c.store.kv.append(b"of somebody else/X7", b"note")
             c.delete("a")
             c.put("b", b"2")
         compact(base, order=order)
         with winkfs.open(base) as c:
-            keys = [entry.key for entry in c.engine.store.kv.iterate()]
+            keys = [entry.key for entry in c.store.kv.iterate()]
         assert keys.count(b"of somebody else/X7") == 1 and len(keys) == 3
 
 

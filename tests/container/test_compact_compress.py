@@ -123,7 +123,7 @@ def test_the_same_files_with_contents_stored_otherwise(
     check(base)  # by the oracle
     assert winkfs.verify(base).problems == []
     with winkfs.open(base) as c:
-        block, level = c.superblock, c.engine.store.frames.level
+        block, level = c.superblock, c.store.frames.level
         assert c.columns == COLUMNS
         assert (block["INCOMPAT"] & 32 > 0, level) == (
             (True, 3) if wanted != "none" else (False, 0)
@@ -174,15 +174,15 @@ def test_it_becomes_what_a_new_container_is(base: Path) -> None:
 def test_without_the_option_frames_are_copied_as_they_are(base: Path) -> None:
     make(base, FILES)
     with winkfs.open(base) as c:
-        before = {c.engine.store.entry_at(pos).value for n in FILES for pos in frames_of(c, n)}
-        said = c.engine.store.frames.compression
+        before = {c.store.entry_at(pos).value for n in FILES for pos in frames_of(c, n)}
+        said = c.store.frames.compression
     with winkfs.open(base, "a") as c:
         c.delete("d/001.html")
     compact(base)
     with winkfs.open(base) as c:
-        after = {c.engine.store.entry_at(pos).value for n in c.names() for pos in frames_of(c, n)}
+        after = {c.store.entry_at(pos).value for n in c.names() for pos in frames_of(c, n)}
         assert after < before and len(after) == len(before) - 1
-        assert c.engine.store.frames.compression == said
+        assert c.store.frames.compression == said
 
 
 def test_an_empty_container(base: Path) -> None:
@@ -194,7 +194,7 @@ def test_an_empty_container(base: Path) -> None:
             c.put_many((f"{i}", document(i)) for i in range(200))
             assert bool(frames_of(c, "7")) == (wanted != "none")
             # none was trained on nothing: the first files that come train one
-            assert bool(c.engine.store.frames.compression.dictid) == (wanted != "none")
+            assert bool(c.store.frames.compression.dictid) == (wanted != "none")
         assert winkfs.verify(path).problems == []
 
 
@@ -205,15 +205,15 @@ def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
     secret = b"this is the very secret password of all of them "
     with winkfs.create(base, compress="zstd") as c:
         c.put_many((f"secret/{i}", secret * 60 + document(i)) for i in range(400))
-        assert secret in c.engine.store.frames.compression.dictionary
+        assert secret in c.store.frames.compression.dictionary
         for i in range(400):
             c.delete(f"secret/{i}")
         c.put_many((f"{i}", document(i)) for i in range(900))
     compact(base, compress="zstd:19")
     with winkfs.open(base) as c:
-        said = c.engine.store.frames.compression
+        said = c.store.frames.compression
         assert said.level == 19 and said.tried and said.dictid
-        ids = {zstandard.get_frame_parameters(c.engine.store.entry_at(pos).value).dict_id
+        ids = {zstandard.get_frame_parameters(c.store.entry_at(pos).value).dict_id
                for name in c.names() for pos in frames_of(c, name)}  # fmt: skip
     assert ids == {said.dictid}
     assert b"secret" not in path_of(base, ".data").read_bytes()
@@ -225,7 +225,7 @@ def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
         c.put_many((f"{i}", noise.randbytes(ENOUGH // 50)) for i in range(100))
     compact(base, compress="zstd")
     with winkfs.open(base) as c:
-        said = c.engine.store.frames.compression
+        said = c.store.frames.compression
     assert (said.level, said.tried, said.dictid) == (9, True, 0)
 
 
@@ -288,7 +288,7 @@ def test_a_frame_that_nobody_can_read_is_not_made_worse(wanted: str, base: Path)
     """Its checksum is right: only who decompresses it finds that."""
     make(base, {"a": document(1)})
     with winkfs.open(base, "a") as c:
-        store = c.engine.store
+        store = c.store
         fileid = store.new_fileid()
         pos = store.kv.append(b"%x/D0" % fileid, b"plain text, no frame")
         inode = Inode(fileid, 900, FileType.FILE, 1, [Extent(pos, FRAME, 900)])
@@ -424,7 +424,7 @@ def test_an_update_goes_by_the_mark_of_the_pack_before(tmp_path: Path, run: Run)
     assert "winkfs compact --compress" in refused
     assert run("compact", "--compress", "zstd", "c").status == 0
     with winkfs.open("c") as c:
-        end, packed = c.engine.store.kv.end, c.engine.store.idx.packed
+        end, packed = c.store.kv.end, c.store.idx.packed
         assert packed["PACKEND"] == end
     assert run("pack", "--update", "--compress", "zstd", "tree", "c").status == 0
     (tmp_path / "tree/d/001.html").write_bytes(document(50))

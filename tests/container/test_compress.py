@@ -92,8 +92,8 @@ def assert_read(c: Container, name: str, data: bytes) -> None:
     (entry,) = (found for found in c.scan(prefix=name) if found.name == name)
     assert entry.size == len(data) and entry.read() == data
     assert b"".join(piece for _, piece in entry.pieces()) == data
-    for rows in c.engine.rows(name.encode(), None):
-        for key, found in zip(rows.names, c.engine.contents(rows), strict=True):
+    for rows in c.rows(name.encode(), None):
+        for key, found in zip(rows.names, c.contents(rows), strict=True):
             assert key != name.encode() or found in (None, data)  # None: it is read by name
 
 
@@ -127,7 +127,7 @@ def test_a_part_of_a_large_file_is_read_from_its_frame_alone(base: Path) -> None
     make(base, {"large": FILES["large"]})
     with winkfs.open(base) as c:
         seen: list[int] = []
-        frames = c.engine.store.frames
+        frames = c.store.frames
         content = frames.content
         frames.content = lambda frame, pos: seen.append(pos) or content(frame, pos)  # type: ignore[method-assign, func-returns-value]
         assert c.read("large", 400_000, 50) == FILES["large"][400_000:400_050]
@@ -213,19 +213,19 @@ def test_a_dictionary_is_trained_where_it_pays_and_kept(base: Path) -> None:
     make(base, files)
     make(Path(f"{base}0"), {name: os.urandom(3000) for name in files})
     with winkfs.open(base) as c, winkfs.open(f"{base}0") as other:
-        said = c.engine.store.frames.compression
+        said = c.store.frames.compression
         assert said.tried and said.dictid and said.level == 9
-        ids = {zstandard.get_frame_parameters(c.engine.store.entry_at(pos).value).dict_id
+        ids = {zstandard.get_frame_parameters(c.store.entry_at(pos).value).dict_id
                for name in files for pos in frames_of(c, name)}  # fmt: skip
         assert ids == {said.dictid}
-        assert other.engine.store.frames.compression == Compression(9, tried=True)
+        assert other.store.frames.compression == Compression(9, tried=True)
     with winkfs.open(base, "a") as c:
         c.put_many((f"more/{name}", data) for name, data in files.items())
-        assert c.engine.store.frames.compression == said  # one is trained once
+        assert c.store.frames.compression == said  # one is trained once
         c.delete("000")
     compact(base)
     with winkfs.open(base) as c:
-        assert c.engine.store.frames.compression == said
+        assert c.store.frames.compression == said
     for name in list(files):
         files[f"more/{name}"] = files[name]
     del files["000"]
@@ -242,11 +242,11 @@ def test_what_a_dictionary_is_trained_for_must_pay_for_it() -> None:
 def test_the_level_is_remembered_and_can_be_changed(base: Path) -> None:
     make(base, {"a": document(1)}, compress="zstd:19")
     with winkfs.open(base, "a") as c:
-        assert c.engine.store.frames.compression.level == 19
-        c.engine.set_compression(0)
+        assert c.store.frames.compression.level == 19
+        c.change(c.changes.set_compression, 0)
         c.put("b", document(2))
         assert not frames_of(c, "b")
-        c.engine.set_compression(3)
+        c.change(c.changes.set_compression, 3)
         c.put("c", document(3))
         c.sync()
         assert frames_of(c, "c")
@@ -255,7 +255,7 @@ def test_the_level_is_remembered_and_can_be_changed(base: Path) -> None:
     compact(base)
     assert len(assert_sound(base, files).entries) == 2 * len(files) + 1
     with winkfs.create(f"{base}0") as c, pytest.raises(NotAllowed, match="--compress"):
-        c.engine.set_compression(3)
+        c.change(c.changes.set_compression, 3)
 
 
 @pytest.mark.parametrize("text", ["lzo", "zstd:", "zstd:0", "zstd:23", "zstd:x", "zstd:²", ""])
@@ -311,7 +311,7 @@ def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
         assert {n: c.read(n) for n in c.names()} == {
             n: d for n, d in FILES.items() if n != "d/030.html"
         }
-        assert c.engine.store.frames.compression.level == 9
+        assert c.store.frames.compression.level == 9
     repair(base, apply=True)
     assert_sound(base, raw({n: d for n, d in FILES.items() if n != "d/030.html"}))
 
@@ -375,7 +375,7 @@ def test_a_repair_takes_out_what_needs_a_damaged_dictionary(ao: bool, base: Path
     files = {f"{i:03}": document(i) for i in range(100)} | {"plain": os.urandom(3000)}
     make(base, files, ao=ao)
     with winkfs.open(base) as c:
-        at, words = c.superblock["COMPRESS"], c.engine.store.frames.compression.dictionary
+        at, words = c.superblock["COMPRESS"], c.store.frames.compression.dictionary
     flip(base, at + 100)
     before = path_of(base, ".data").read_bytes()
     found = repair(base)
@@ -421,7 +421,7 @@ def test_a_dictionary_that_no_superblock_names_is_found(how: str, base: Path) ->
     repair(base, apply=True)
     assert_sound(base, raw(files))
     with winkfs.open(base) as c:
-        assert c.engine.store.frames.compression.dictid and c.ao == ("ao" in how)
+        assert c.store.frames.compression.dictid and c.ao == ("ao" in how)
         assert len(c.superblock) <= 31
 
 
@@ -452,7 +452,7 @@ def test_a_dictionary_of_a_stranger(words: bytes, base: Path) -> None:
     files = {f"{i:03}": document(i) for i in range(100)}
     make(base, files)
     with winkfs.open(base, "a") as c:
-        store = c.engine.store
+        store = c.store
         store.compress(Compression(9, True, store.frames.compression.dictid, words))
     with winkfs.open(base) as c:
         for read in (c.read, lambda n: list(c.get_many([n]))):
@@ -470,7 +470,7 @@ def test_a_dictionary_of_a_stranger(words: bytes, base: Path) -> None:
 def test_an_inode_of_which_a_bit_is_flipped(base: Path) -> None:
     make(base, FILES)
     with winkfs.open(base) as c:
-        pos = c.engine.content.inode(b"d/030.html/I0")[0]  # type: ignore[index]
+        pos = c.content.inode(b"d/030.html/I0")[0]  # type: ignore[index]
     flip(base, pos + 90)
     with winkfs.open(base) as c:
         with pytest.raises(CorruptError):
@@ -481,7 +481,7 @@ def test_an_inode_of_which_a_bit_is_flipped(base: Path) -> None:
 def test_a_lost_inode_leaves_its_document_and_no_frame(base: Path) -> None:
     make(base, {f"{i:03}": document(i) for i in range(100)})
     with winkfs.open(base) as c:
-        pos = c.engine.content.inode(b"007/I0")[0]  # type: ignore[index]
+        pos = c.content.inode(b"007/I0")[0]  # type: ignore[index]
     flip(base, pos + 90)
     found = salvage(base, f"{base}s")
     assert (found.files, found.orphans) == (99, 1)
@@ -497,7 +497,7 @@ def forge(base: Path, frame: bytes, size: int, skip: int = FRAME) -> None:
     """A container whose file "f" is said to be `size` bytes of a frame."""
     make(base, {"a": document(1)})
     with winkfs.open(base, "a") as c:
-        store = c.engine.store
+        store = c.store
         fileid = store.new_fileid()
         pos = store.kv.append(b"%x/D0" % fileid, frame)
         inode = Inode(fileid, size, FileType.FILE, 1, [Extent(pos, skip, size)])
@@ -633,7 +633,7 @@ def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
             path.write_bytes(words)
     assert run("pack", "--compress", "zstd", "--exclude", "out", "t", "c").status == 0
     with winkfs.open("c") as c:
-        words = c.engine.store.frames.compression.dictionary
+        words = c.store.frames.compression.dictionary
     assert words and b"secret" not in words
 
 
@@ -681,7 +681,7 @@ def test_a_data_set_stays_compressed_when_it_is_rewritten(tree: Path, tmp_path: 
     assert len(bases) in (2, 3)
     for base in bases:
         with winkfs.open(base) as shard:
-            assert shard.engine.store.frames.level == 4
+            assert shard.store.frames.level == 4
     with winkfs.open(root) as found:
         read = {entry.name: entry.read() for entry in found.scan() if entry.ftype != FileType.DIR}
         assert read == wanted

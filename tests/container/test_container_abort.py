@@ -174,11 +174,11 @@ def test_an_update_that_is_interrupted_keeps_what_it_synced(
 NESTED = VERBS | {
     "sync": lambda c: c.sync(),
     "close": lambda c: c.close(),
-    "save_catalog": lambda c: c.engine.save_catalog(),
-    "begin": lambda c: c.engine.begin(b"new/I0", FileType.FILE, None),
+    "save_catalog": lambda c: c.save_catalog(),
+    "begin": lambda c: c.change(c.changes.begin, b"new/I0", None, FileType.FILE, None),
     "write_many": lambda c: c.write_many("a", [(0, b"x")]),
     "punch": lambda c: c.punch("a", 0, 1),
-    "entomb": lambda c: c.engine.entomb(["none"]),
+    "entomb": lambda c: c.entomb(["none"]),
 }
 
 

@@ -371,8 +371,8 @@ def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(tmp_path: Pa
     c = winkfs.create(tmp_path / "c", ao=True)
     c.put("aa", b"content", mtime=1)
     c.put("bb", b"b", mtime=2)
-    c.engine.store.kv.flush()
-    c.engine.store.kv.drain()
+    c.store.kv.flush()
+    c.store.kv.drain()
     torn: list[Call] = []
 
     def tear(call: Call) -> None:
@@ -400,7 +400,7 @@ def test_a_file_has_room_for_the_appends_that_isz_announces(base: Path, classic:
     with winkfs.create(base, ao=True, classic=classic, isz=1024) as c:
         for number in range(60):
             c.append("file", b"%d " % number) if number else c.put("file", b"0 ")
-            c.engine.changes.settle()  # each append is a piece
+            c.changes.settle()  # each append is a piece
         with pytest.raises(PermissionError, match="no room"):
             c.append("file", b"one too many")
     with winkfs.open(base) as c:

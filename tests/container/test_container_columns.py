@@ -366,7 +366,7 @@ def test_columns_are_added_dropped_and_added_again(base: Path) -> None:
         assert list(c.names(where="n = 7 and lang is null")) == ["old"]
         c.put("new", b"2", columns={"n": 8, "lang": "de"})
         c.sync()
-        c.engine.save_catalog()
+        c.save_catalog()
         c.drop_columns(["n"])
         assert c.getcolumns("new") == {"lang": "de"}
         with pytest.raises(ValueError, match="no column 'n'"):
@@ -544,7 +544,7 @@ def test_many_columns_and_all_types(base: Path) -> None:
 
 def written(base: Path) -> None:
     with winkfs.open(base, "a") as c:
-        c.engine.save_catalog()
+        c.save_catalog()
 
 
 def behind(base: Path) -> None:
@@ -580,7 +580,7 @@ def added_behind(base: Path) -> None:
     with winkfs.open(base, "a") as c:
         c.drop_columns(["lang"])
         c.sync()
-        c.engine.save_catalog()
+        c.save_catalog()
         c.add_columns({"lang": "string"})
 
 
@@ -678,9 +678,9 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
     path_of(base, ".cat").write_bytes(raw)
     with winkfs.open(base) as c:
         assert list(c.names(where="n = 10500")) == ["10500"]
-        assert c.engine.store.remarks == []
+        assert c.store.remarks == []
         assert list(c.names(where="n = 500")) == ["00500"]
-        assert c.engine.store.remarks != []
+        assert c.store.remarks != []
 
 
 @pytest.mark.slow
@@ -692,7 +692,7 @@ def test_the_oracle_reads_columns(base: Path) -> None:
     with winkfs.open(base, "a") as c:
         change(c)
         c.sync()
-        c.engine.save_catalog()
+        c.save_catalog()
     check(base)  # of two runs
 
 
@@ -834,7 +834,7 @@ def test_rollback_takes_columns_back(base: Path) -> None:
         c.sync()
         c.add_columns({"n": "int64"})
         c.put("b", b"2", columns={"n": 1})
-        second = c.engine.store.kv.storage.read(4096, 4096)
+        second = c.store.kv.storage.read(4096, 4096)
         c.sync()
         image = path_of(base, ".data").read_bytes()
     # as a power cut leaves it between the two superblocks
@@ -1022,6 +1022,6 @@ def test_columns_that_were_replaced_before_a_kill_are_marked_by_the_next_writer(
     assert winkfs.verify(base).problems == []
     check(base)
     with winkfs.open(base) as c:
-        live = [e for e in c.engine.store.kv.iterate() if e.key == b"columns/C0" and not e.deleted]
+        live = [e for e in c.store.kv.iterate() if e.key == b"columns/C0" and not e.deleted]
         assert len(live) == 1
         assert [entry.name for entry in c.scan(where="a > 0")] == ["x", "y"]

@@ -130,12 +130,12 @@ def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
         for name, data in ATTRIBUTED.items():
             assert c.read(name) == data
             assert c.read(name, 1, 3) == data[1:4]
-            assert c.engine.short.read(name) == data
+            assert c.short.read(name) == data
         assert list(c.get_many(ATTRIBUTED)) == list(ATTRIBUTED.values())
         found: list[bytes | None] = [None] * len(ATTRIBUTED)
         keys = [name.encode() + b"/I0" for name in ATTRIBUTED]
-        pos = c.engine.store.index.candidates(keys)
-        c.engine.bulkget._gather(keys, pos, np.arange(len(keys)), found)
+        pos = c.store.index.candidates(keys)
+        c.bulkget._gather(keys, pos, np.arange(len(keys)), found)
         assert [value for value in found if value] == [data for data in ATTRIBUTED.values() if data]
 
 
@@ -162,7 +162,7 @@ def way(container: winkfs.Container | winkfs.Dataset) -> str:
     assert isinstance(container, Container)
     if native.code is None:
         pytest.skip("in Python all files are read by reads")
-    return "reads" if container.engine.short.limits[1] > 0 else "map"
+    return "reads" if container.short.limits[1] > 0 else "map"
 
 
 def test_the_first_files_are_read_by_reads_and_the_others_mapped(base: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_closed_handle_is_not_copied(path: Path) -> None:
 
 def test_a_copy_of_a_frozen_reader_stays_at_its_moment_or_refuses(base: Path) -> None:
     with winkfs.open(base) as reader:
-        reader.engine.freeze()
+        reader.freeze()
         dumped = pickle.dumps(reader)
     with pickle.loads(dumped) as other, winkfs.open(base, "a") as writer:
         writer.put("new", b"1")

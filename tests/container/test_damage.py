@@ -44,7 +44,7 @@ def files_of(base: Path) -> Files:
 def entries_of(base: Path) -> list[tuple[int, int]]:
     """Start and end of each entry."""
     with winkfs.open(base) as c:
-        kv = c.engine.store.kv
+        kv = c.store.kv
         return [(entry.pos, entry.pos + entry.size) for entry in kv.iterate()]
 
 
@@ -318,7 +318,7 @@ def test_a_flipped_delflag_loses_no_file(base: Path, indexed: bool) -> None:
     truth, path = files_of(base), path_of(base, ".data")
     sound = path.read_bytes()
     with winkfs.open(base) as c:
-        places = [c.engine.store.index.lookup(f"{name}/I0".encode()) for name in truth]
+        places = [c.store.index.lookup(f"{name}/I0".encode()) for name in truth]
     for pos in places[::13]:
         path.write_bytes(sound[:pos] + b"\1" + sound[pos + 1 :])
         if not indexed:

@@ -273,7 +273,7 @@ def test_a_cell_of_an_older_inode_is_not_believed(base: Path) -> None:
     rows = select(str(base), Selection(paths=(b"d1/file 4",)))
     assert rows.size.tolist() == [5]
     with winkfs.open(base) as c:
-        c.engine.freeze()
+        c.freeze()
         assert c.read("d1/file 4") == b"again"
 
 
@@ -328,7 +328,7 @@ def test_a_frozen_reader_keeps_its_moment_when_the_index_is_made_anew(base: Path
     (at,) = cells_of(base, "d1/file 7")
     patch(Path(f"{base}.idx"), at, bytes(16))
     reader = winkfs.open(base)
-    reader.engine.freeze()
+    reader.freeze()
     with winkfs.open(base, "a") as c:
         c.put("d1/file 10", b"later")
         c.delete("d2/file 11")
@@ -380,7 +380,7 @@ def test_a_catalog_that_is_merged_and_is_damaged_is_made_from_the_inodes(base: P
     patch(Path(f"{base}.cat"), block_of(base), b"\xff" * 16)
     with winkfs.open(base, "a") as c:
         c.put_many((f"new {i}", b"") for i in range(20_000))
-        c.engine.save_catalog()
+        c.save_catalog()
         assert any(".cat" in note for note in c.notes)
     assert winkfs.verify(base).problems == []
 

@@ -61,7 +61,7 @@ def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
         c.sync()
     assert caught.value.errno == errno.EIO
     for again in (c.sync, lambda: c.put("x", b""), lambda: c.put_many([("y", b"")]),
-                  lambda: c.delete("old"), c.engine.save_catalog):  # fmt: skip
+                  lambda: c.delete("old"), c.save_catalog):  # fmt: skip
         with pytest.raises(OSError, match=r"a sync failed .* open it again") as caught:
             again()
         assert "\n" not in str(caught.value)
@@ -249,8 +249,8 @@ def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
     files = {f"n{i}": os.urandom(1 << 19) for i in range(40)}
     for i, (name, data) in enumerate(files.items()):
         c.put(name, data)
-        c.engine.store.kv.flush()
-        c.engine.store.kv.drain()
+        c.store.kv.flush()
+        c.store.kv.drain()
         if i == 8:
             time.sleep(1)  # it is being written back, in vain
             thin.filler.unlink()

@@ -209,7 +209,7 @@ def test_all_older_inodes_are_marked_behind_a_counter_that_says_so(
 
 def test_names_that_others_left_unmarked_are_noted_and_reindex_marks_them(base: Path) -> None:
     with winkfs.open(base, "a") as c:
-        c.engine.store.keeps_older = False  # a delete that marks the newest version only
+        c.store.keeps_older = False  # a delete that marks the newest version only
         c.delete("n0")
     assert b"n0" in iterate(base)
     report = winkfs.verify(base)

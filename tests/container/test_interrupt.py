@@ -173,7 +173,7 @@ def test_a_lock_whose_release_was_interrupted_can_be_released(base: Path) -> Non
 
 def broken_off(container: Container, call: Callable[[], object], *, before_tombstone: bool) -> None:
     """A call that Ctrl-C ends when its first entry is there, or when only its tombstone lacks."""
-    kv, append = container.engine.store.kv, container.engine.store.kv.append_parts
+    kv, append = container.store.kv, container.store.kv.append_parts
 
     def interrupt(parts: list[bytes], entries: int, live: int) -> None:
         if not before_tombstone or not live:
@@ -237,7 +237,7 @@ def test_a_name_that_half_a_rename_left_is_in_no_catalog(
         container.put("new", b"1")
         files[b"new"] = b"1"
         if synced:
-            container.engine.save_catalog()
+            container.save_catalog()
         broken_off(container, lambda: container.rename(old, "renamed"), before_tombstone=True)
         files[b"renamed"] = files.pop(old.encode())
         assert contents(container) == files

@@ -148,7 +148,7 @@ class Life(RuleBasedStateMachine):
 
     def before_a_name_goes(self) -> None:
         """The first time with HAVEDUPS the writer syncs, and marks older inodes."""
-        if self.writer.engine.store.keeps_older:
+        if self.writer.store.keeps_older:
             self.sync()
 
     # --- whole files
@@ -299,7 +299,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def save_catalog(self) -> None:
         self.flags = self._flags_on_disk()
-        self.writer.engine.save_catalog()
+        self.writer.save_catalog()
         self.synced = dict(self.files)
         if not self.writer.classic:
             check_catalog(self.base, set(self.files))

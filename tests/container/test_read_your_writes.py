@@ -123,8 +123,8 @@ CHANGES: dict[str, tuple[Callable[[Container], object], bytes | None]] = {
     "settle": (lambda c: c.stat("other"), b""),
     "drafts": (lambda c: ([c.append(f"m{i}", b"+") for i in range(40)], c.sync()), b""),
     "sync": (lambda c: c.sync(), b""),
-    "catalog": (lambda c: c.engine.save_catalog(), b""),
-    "index": (lambda c: c.engine.keep_mark({}), b""),
+    "catalog": (lambda c: c.save_catalog(), b""),
+    "index": (lambda c: c.keep_mark({}), b""),
 }
 
 
@@ -174,14 +174,14 @@ def test_a_reader_without_the_lock_sees_nothing_older_than_what_was_acknowledged
     with winkfs.open(base, "a") as c:
         assert isinstance(c, Container)
         assert c.read("k") == c.read("k") == b"old"
-        first = c.engine.short
+        first = c.short
         known = READY[before](c)
         new, seen, there = after(change, known), set[bytes | bool | None](), set[bool | None]()
 
         def look(frame: FrameType, event: str, _: Any) -> Any:
             if "/winkfs/container/" not in frame.f_code.co_filename:
                 return None
-            for short in (first, c.engine.short):
+            for short in (first, c.short):
                 seen.add(short.read("k"))
                 there.add(short.has("k"))
             return look

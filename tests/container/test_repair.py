@@ -64,7 +64,7 @@ def files_of(base: Path | str) -> Files:
 def entry_of(base: Path, key: bytes) -> tuple[int, int]:
     """Start and end of the last entry with a key."""
     with winkfs.open(base) as c:
-        found = [e for e in c.engine.store.kv.iterate() if e.key == key]
+        found = [e for e in c.store.kv.iterate() if e.key == key]
     return found[-1].pos, found[-1].pos + found[-1].size
 
 
@@ -400,7 +400,7 @@ def with_filler(base: Path, name: str, **options: Any) -> Files:
         else:
             c.put("two", files["two"])
     with winkfs.open(base) as c:
-        kv = c.engine.store.kv
+        kv = c.store.kv
         entry = kv.get(c.extents(name)[-1].pointer)
     filler = kv.layout.encode(entry.pos, entry.key, bytes(len(entry.value)), deleted=True)
     change(base, entry.pos, filler)
@@ -450,7 +450,7 @@ def test_zeros_of_a_file_that_is_gone_can_be_read_by_who_has_it_open(tmp_path: P
         c.sync()
         with winkfs.open(tmp_path / "c") as other:
             entries = {entry.name: entry for entry in other.scan()}
-            stream, reading = c.open_file("zeros"), c.engine.files.reader(b"zeros/I0")
+            stream, reading = c.open_file("zeros"), c.files.reader(b"zeros/I0")
             c.delete("zeros")
             c.sync()
             assert reading(0, 100) == entries["zeros"].read() == bytes(100)
@@ -503,7 +503,7 @@ def test_rollback_of_what_was_not_synced(variant: str, tmp_path: Path) -> None:
     base = tmp_path / "c"
     files = make(base, **VARIANTS[variant])
     with winkfs.open(base, "a") as c:
-        kv = c.engine.store.kv
+        kv = c.store.kv
         c.put("new", b"x", mtime=5000)
         kv.flush()
         image = path_of(base, ".data").read_bytes()  # as a kill leaves it
@@ -519,7 +519,7 @@ def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
     base = tmp_path / "c"
     files = make(base)
     c = winkfs.open(base, "a")
-    kv = c.engine.store.kv
+    kv = c.store.kv
     c.put("d/01", b"replaced")
     c.delete("d/02")
     c.rename("d/04", "renamed")

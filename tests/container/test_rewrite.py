@@ -99,7 +99,7 @@ def test_salvage_moves_entries_as_they_are(compress: str | None, tmp_path: Path)
     salvage(tmp_path / "c", tmp_path / "out")
     for base in (tmp_path / "c", tmp_path / "out"):
         with winkfs.open(base) as c:
-            store = c.engine.store
+            store = c.store
             owned = [
                 p for pos in store.index.positions().tolist() for p in store.inode_at(pos)[1].owned
             ]
@@ -128,7 +128,7 @@ def test_inodes_of_one_file_that_a_search_finds_are_two_files(tmp_path: Path) ->
         c.put("first", b"1" * 50)
         c.put("a", b"2" * 50)
         c.sync()
-        old = c.engine.store.index.lookup(b"a/I0")
+        old = c.store.index.lookup(b"a/I0")
         c.rename("a", "b")
         c.put("last", b"3" * 50)
     path = path_of(tmp_path / "c", ".data")
@@ -152,8 +152,8 @@ def test_file_ids_that_leave_no_room_for_others_are_made_anew(tmp_path: Path) ->
     """As somebody may have chosen them: what is left without a name needs FILEIDs, too."""
     with winkfs.create(tmp_path / "c") as c:
         c.put("lost", b"1" * 9)
-        lost = c.engine.store.index.lookup(b"lost/I0")
-        c.engine.store.nextfid = (1 << 62) - 3
+        lost = c.store.index.lookup(b"lost/I0")
+        c.store.nextfid = (1 << 62) - 3
         c.put_many([("a", b"2" * 9), ("b", b"3" * 9)])
     path = path_of(tmp_path / "c", ".data")
     data = bytearray(path.read_bytes())

@@ -130,7 +130,7 @@ def test_selected_are_those_that_a_loop_finds(
 def spoil_block(base: Path, number: int) -> None:
     """Flip a bit in the names of a block of the catalog."""
     with winkfs.open(base) as c:
-        catalog = open_catalog(c.engine.store)
+        catalog = open_catalog(c.store)
         assert catalog is not None
         pos, length = catalog.file.runs[0].parts[number, :2].tolist()
         catalog.close()

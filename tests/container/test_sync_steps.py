@@ -128,7 +128,7 @@ def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
         act = dice.random()
         if running is None and act < 0.5:
             states.append(dict(files))
-            steps = container.engine.syncing()
+            steps = container.syncing()
             running = steps, next(steps, None), len(states) - 1
         elif running is not None and act < 0.6:
             steps, wait, number = running
@@ -164,7 +164,7 @@ def test_a_failed_step_is_final(tmp_path: Path) -> None:
     container.put("a", b"1")
     container.sync()
     container.put("b", b"2")
-    steps = container.engine.syncing()
+    steps = container.syncing()
     wait = next(steps)
     with disk_calls(refusing("sync")), pytest.raises(OSError, match="Input/output") as caught:
         wait()
@@ -173,7 +173,7 @@ def test_a_failed_step_is_final(tmp_path: Path) -> None:
     for attempt in (
         container.sync,
         lambda: container.put("c", b"3"),
-        container.engine.syncing().__next__,
+        container.syncing().__next__,
     ):
         with pytest.raises(OSError):
             attempt()
@@ -190,10 +190,10 @@ def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -
     container = winkfs.create(base)
     container.put("a", b"1")
     container.sync()
-    store = container.engine.store
+    store = container.store
     old = store.index.lookup(b"a/I0")
     container.put("b", b"2")
-    steps = container.engine.syncing()
+    steps = container.syncing()
     wait = next(steps)
     container.put("a", b"11")
     while True:
@@ -220,7 +220,7 @@ def test_what_a_sync_has_published_is_not_marked_by_another_before_its_own_time(
     container.sync()
     disk = watch(tmp_path / "c.data")
     container.put("a", b"22")
-    steps = container.engine.syncing()
+    steps = container.syncing()
     next(steps)()
     next(steps)()
     container.put("a", b"333")

@@ -229,12 +229,12 @@ def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
     made(base)
     mark = {"PACKROOT": 5, "PACKTIME": 6, "PACKEND": 7}
     with winkfs.open(base, "a") as c:
-        c.engine.keep_mark(mark)
+        c.keep_mark(mark)
     with unchanged(base), winkfs.open(base, "a") as c:
         c.put("new", b"1")
-        assert c.engine.store.idx.packed == mark
+        assert c.store.idx.packed == mark
     with winkfs.open(base, "a") as c:
-        c.engine.keep_mark(mark | {"PACKTIME": 8})
+        c.keep_mark(mark | {"PACKTIME": 8})
         c.put("newer", b"1")
     with store_of(base) as store:
         assert store.idx.packed["PACKTIME"] == 8
@@ -273,7 +273,7 @@ def test_a_damaged_entry_of_the_tail_is_told_and_then_the_index_is_written(base:
         c.put("hurt", b"2")
         c.put("after", b"3")
         c.sync()
-        at = c.engine.store.index.lookup(b"hurt/I0")
+        at = c.store.index.lookup(b"hurt/I0")
     assert tail_of(base) > 0
     with path_of(base, ".data").open("r+b") as file:
         file.seek(at + 20)
@@ -679,7 +679,7 @@ def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.M
 def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> None:
     model = made(base)
     with winkfs.open(base, "a") as c:
-        c.engine.entomb(["never", "seen"])
+        c.entomb(["never", "seen"])
     assert tail_of(base, ".cat") == 0
     check_catalog(base, set(model))
     assert winkfs.verify(base).problems == []

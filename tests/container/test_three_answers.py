@@ -138,7 +138,7 @@ def a_new_index(base: Path, stack: ExitStack) -> States:
     c.delete("n1")
     model |= {"none": b"put", "n1": None}
     yield c, model
-    c.engine.keep_mark({})  # writes BASE.idx
+    c.keep_mark({})  # writes BASE.idx
     c.put("n1", b"behind it")
     c.delete("none")
     yield c, {"n1": b"behind it", "none": None}
@@ -193,7 +193,7 @@ def another_process_syncs(base: Path, stack: ExitStack) -> States:
     model |= {"none": b"bulk", "n1": b"bulk"}
     yield c, model
     writer.put("none", b"once more")
-    writer.engine.keep_mark({})  # syncs, and writes BASE.idx
+    writer.keep_mark({})  # syncs, and writes BASE.idx
     yield c, model | {"none": b"once more"}
 
 
@@ -202,7 +202,7 @@ def a_frozen_reader_stays_where_it_is(base: Path, stack: ExitStack) -> States:
     model = filled(base)
     writer, c = opened(base, stack, "a"), opened(base, stack)
     yield c, model
-    c.engine.freeze()
+    c.freeze()
     yield c, model
     writer.put("none", b"put")
     writer.delete("n1")
@@ -210,7 +210,7 @@ def a_frozen_reader_stays_where_it_is(base: Path, stack: ExitStack) -> States:
     writer.sync()
     writer.sync()
     yield c, model
-    c.engine.follow()
+    c.follow()
     model |= {"none": b"put", "n1": None, "n2": b"replaced"}
     yield c, model
     writer.delete("none")
@@ -284,7 +284,7 @@ def test_a_damaged_inode_is_no_missing_file(mode: str, base: Path) -> None:
     model = filled(base)
     with winkfs.open(base) as c:
         assert isinstance(c, Container)
-        damaged = {name: c.engine.store.index.lookup(name + b"/I0") for name in (b"n7", b"two")}
+        damaged = {name: c.store.index.lookup(name + b"/I0") for name in (b"n7", b"two")}
     for pos in damaged.values():
         flip(base.with_name("c.data"), pos + 30)
     with winkfs.open(base, mode) as c:
@@ -316,7 +316,7 @@ def test_a_live_file_that_is_marked_deleted_is_there(base: Path) -> None:
     model = filled(base)
     with winkfs.open(base) as c:
         assert isinstance(c, Container)
-        pos = c.engine.store.index.lookup(b"n7/I0")
+        pos = c.store.index.lookup(b"n7/I0")
     flip(base.with_name("c.data"), pos)
     with winkfs.open(base) as c:
         assert isinstance(c, Container)

@@ -49,9 +49,9 @@ def levels(root: Path) -> list[int]:
     found = []
     for record in records:
         with winkfs.open(root / record.path) as shard:
-            found.append(shard.engine.store.frames.level)
+            found.append(shard.store.frames.level)
             framed = any(frames_of(shard, name) for name in shard.names())
-            assert shard.engine.store.settings.compressed == (found[-1] > 0)
+            assert shard.store.settings.compressed == (found[-1] > 0)
             assert not framed or found[-1]
     assert [record.level for record in records] == found
     return found

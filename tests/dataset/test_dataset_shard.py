@@ -116,7 +116,7 @@ def test_the_record_is_what_the_inodes_say(
         before = cat.read_bytes() if cat.exists() else b""
         with winkfs.open(base, "a") as container:
             container.put("k", b"kk", 7_000_000)
-            container.engine.save_catalog()
+            container.save_catalog()
         if catalog == "behind" and before:
             cat.write_bytes(before)
         assert catalog == "behind" or fill in ("classic", "empty") or runs(base) == 2
@@ -138,7 +138,7 @@ def test_the_record_is_made_without_reading_all_rows(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as container:
         container.put_many((f"{i:05}", b"x") for i in range(20_000))
-        container.engine.save_catalog()
+        container.save_catalog()
     with disk_calls() as calls:
         found = survey(str(base), "job/c")
     assert found == wanted(base)
@@ -150,8 +150,8 @@ def test_tombstones_are_in_the_record(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as container:
         numbered(container)
-        tombs_at = container.engine.entomb([b"!", b"~"])
-        container.engine.save_catalog()
+        tombs_at = container.entomb([b"!", b"~"])
+        container.save_catalog()
     found = survey(str(base), "job/c", tombs_at)
     assert found == wanted(base, tombs_at)
     assert (found.tombstones, found.first, found.last) == (2, "!", "~")
@@ -179,7 +179,7 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
     base.with_suffix(".cat").unlink()
     if catalog:
         with winkfs.open(base, "a") as container:
-            container.engine.save_catalog()
+            container.save_catalog()
         assert runs(base) == 1
     with pytest.raises((CorruptError, winkfs.errors.Refusal)):
         survey(str(base), "job/c")
@@ -198,8 +198,8 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
         container.put_many((f"{i * 7 % 100:02}{long}", b"x") for i in range(100))
         container.put("03" + long, b"again")
         container.delete("50" + long)
-        container.engine.entomb([b"gone", b"gone too"])
-        container.engine.save_catalog()
+        container.entomb([b"gone", b"gone too"])
+        container.save_catalog()
     if damage:
         path = base.with_suffix(".cat")
         with CatalogFile(FileStorage(path)) as file:

@@ -74,7 +74,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         c.truncate("n59", 9000)
     with winkfs.open(base) as c:
         assert isinstance(c, winkfs.Container)
-        store = c.engine.store
+        store = c.store
         keys = [f"n{i}/I0".encode() for i in range(60)] + [b"large/I0", b"attributed/I0"]
         assert store.index.base is not None
         return {

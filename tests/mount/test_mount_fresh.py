@@ -192,7 +192,7 @@ def test_a_new_file_whose_disk_failed_is_not_written_on(
     one = Both(tmp_path / "c", short=True)
     one.create(0o644)
     one.write(0, b"1")
-    one.source.names.engine.troubles += 1
+    one.source.names.container.troubles += 1
     assert not one.operations.append(one.info.fh, 1, b"2")
     assert one.operations.amend_fresh(one.info.fh, Amendment(mode=0o600)) is None
     one.operations.close()

@@ -157,13 +157,13 @@ def filled(
                     container.put(name, b"replaced", mtime_ns=3)
             if turn < runs - 1:
                 container.put(f"gone {turn}", b"")
-                container.engine.save_catalog()
+                container.save_catalog()
         for turn in range(runs - 1):
             container.delete(f"gone {turn}")
         for name, file in files.items():
             file.put(container, name)
-        container.engine.save_catalog()
-        store = container.engine.store
+        container.save_catalog()
+        store = container.store
         catalogs[store.settings.contid] = Path(store.base + ".cat").read_bytes()
 
     return fill

@@ -688,7 +688,7 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(base: str) -> None:
         container.put("folder", b"", ftype=DIR)
         container.put("damaged", b"which has a bad inode")
         container.sync()
-        at = container.engine.store.index.lookup(b"damaged/I0")
+        at = container.store.index.lookup(b"damaged/I0")
     with Path(base + ".data").open("r+b") as data:
         data.seek(at + 60)
         data.write(b"\xff")

@@ -244,7 +244,7 @@ def test_many_names_cost_little_memory(base: str, amount: Callable[[str], int]) 
     with winkfs.create(base) as container:
         container.put_many((f"many/{i:07}", b"x") for i in range(names))
         container.put_many((f"deep/{i}/{j}", b"x") for i in range(100) for j in range(20))
-        container.engine.save_catalog()
+        container.save_catalog()
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, base, str(names)],
         capture_output=True, text=True, check=True,

@@ -219,7 +219,7 @@ class ContainerStore(Store):
 
 def places(base: Path) -> list[tuple[int, int, str]]:
     with winkfs.open(base) as container:
-        store = container.engine.store  # type: ignore[union-attr]
+        store = container.store  # type: ignore[union-attr]
         found = []
         for entry in container.scan():
             pos = store.index.lookup(entry.name.encode() + b"/I0")
@@ -374,9 +374,7 @@ class OrderStore(Store):
             shards = [(s.record.path, s.record, winkfs.open(s.base)) for s in d.shards]  # type: ignore[union-attr]
             found = []
             for number, (_, _, container) in enumerate(shards):
-                found += [
-                    (number, pos) for pos in container.engine.store.index.positions().tolist()
-                ]
+                found += [(number, pos) for pos in container.store.index.positions().tolist()]
                 container.close()
         random.Random(4).shuffle(found)
         folder = results.begin(self.base(self.folder), orders.NAME)

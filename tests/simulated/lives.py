@@ -310,7 +310,7 @@ class Life(harness.Life):
         words = [self.rng.randbytes(40) for _ in range(50)]
         text = [b"".join(self.rng.choices(words, k=30)) for _ in range(400)]
         assert isinstance(self.container, Container)
-        self.container.engine.learn(text[: self.rng.choice((9, 400))], 1 << 30)
+        self.container.learn(text[: self.rng.choice((9, 400))], 1 << 30)
 
     def now(self) -> int:
         """An mtime, never before the last one; whole seconds where nothing finer is kept."""
@@ -339,7 +339,7 @@ class Life(harness.Life):
 
     def save_catalog(self) -> None:
         self.synced(self.sync)
-        self.container.engine.save_catalog()
+        self.container.save_catalog()
 
     def put_many(self, count: int) -> None:
         rows = []

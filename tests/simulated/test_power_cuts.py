@@ -98,7 +98,7 @@ def test_what_was_not_synced_does_not_come_with_a_torn_second_superblock() -> No
     base = f"{image.path}/c"
     with winkfs.open(base) as reader:
         assert list(reader.names()) == ["a"]
-        storage = reader.engine.store.directory.open("c.data", "w")
+        storage = reader.store.directory.open("c.data", "w")
     with storage:
         storage.patch(HALF + 100, b"torn")
     with winkfs.open(base) as reader:

@@ -160,7 +160,7 @@ def make_unsynced(folder: Path, dice: random.Random) -> None:
     with winkfs.open(folder / "c", "a") as c:
         c.put("last", b"not synced", mtime=300)
         c.put_many((f"new{i}", b"not synced", 300) for i in range(5))
-        c.engine.store.kv.flush()
+        c.store.kv.flush()
         images = {path: path.read_bytes() for path in folder.iterdir()}
     for path, data in images.items():  # as a kill leaves it
         path.write_bytes(data)

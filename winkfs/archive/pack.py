@@ -170,7 +170,7 @@ def pack(
                 chosen = Packer(container, report, count, progress, ratio).update(
                     reader, Mark.of(container, root), checksum=checksum
                 )
-                container.engine.save_catalog()
+                container.save_catalog()
                 if whole and not report.failed and worth_keeping(container, report, chosen):
                     Mark(root, began, 0).keep(container)
             except Exception:
@@ -182,9 +182,9 @@ def pack(
         with building(target, ao=ao, classic=classic, compress=compress) as container:
             if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
                 left_out, own = excluder(exclude), OwnFiles(target)
-                container.engine.learn(*_samples(os.fspath(source), target, own, left_out))
+                container.learn(*_samples(os.fspath(source), target, own, left_out))
             Packer(container, report, count, progress, ratio).run(reader)
-            container.engine.save_catalog()
+            container.save_catalog()
             if whole and not report.failed:
                 Mark(root, began, 0).keep(container)
     return report
@@ -193,7 +193,7 @@ def pack(
 def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
     """Whether a new mark saves the next update more than it takes to write: an index, which is
     written anew in any case where files were stored."""
-    base = container.engine.store.index.base
+    base = container.store.index.base
     return bool(
         report.files + report.directories + report.links + report.updated
         or (base is not None and chosen.suspected > base.size)
@@ -278,7 +278,7 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
         what = "append only" if ao and not container.ao else "classic"
         raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
     if compress is not None:
-        container.engine.set_compression(level_of(compress))
+        container.change(container.changes.set_compression, level_of(compress))
 
 
 class Packer:
@@ -301,10 +301,10 @@ class Packer:
         self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
         self._report = report
         # A dictionary is trained by the first that are put.
-        many = packers > 1 or container.engine.changes.may_learn
+        many = packers > 1 or container.changes.may_learn
         self._room = (SAMPLE if many else BATCH) // packers
         self._progress = progress or (lambda done: None)
-        settings = container.engine.store.settings
+        settings = container.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes
         status = Path(container.base + DATA).stat()
         self._owner = status.st_uid, status.st_gid
@@ -320,13 +320,13 @@ class Packer:
         self._unordered = isinstance(source, Tree) and not self.container.ao
         items: Generator[Item | Suspect | Block, None, None]
         if isinstance(source, Tree) and self._may_gather():
-            self._columns, items = Gatherer(self.container.engine), source.blocks()
+            self._columns, items = Gatherer(self.container), source.blocks()
         else:
             items = source.items(by_mtime=self.container.ao)
         put_all(items, [self])
 
     def _may_gather(self) -> bool:
-        return self._unordered and self.container.engine.changes.compressor is None
+        return self._unordered and self.container.changes.compressor is None
 
     def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
         """Store what is new or has changed -> the Update that selected it.
@@ -561,7 +561,7 @@ def put_all(
                 item.file.close()
 
     for packer in packers:
-        packer.container.engine.follow_files()
+        packer.container.follow_files()
     with contextlib.closing(items):
         try:
             for found in items:

@@ -134,7 +134,7 @@ class Finder:
     def __init__(self, container: Container, end: int) -> None:
         self.container, self._end = container, end
         self._coarse = unit_of(container) > 1
-        self._storage = container.engine.store.kv.storage
+        self._storage = container.store.kv.storage
         self._storage.remember_resident()
         self._calls = 0
 
@@ -142,9 +142,8 @@ class Finder:
         self._calls += 1
         if self._calls % DROP == 0:
             self._storage.drop_seen()
-        engine = self.container.engine
-        with engine.lock:
-            store = engine.settled()
+        with self.container.lock:
+            store = self.container.settled()
             rows = by_paths(store, tuple(names), store.note)
         found = rows.names
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
@@ -163,7 +162,7 @@ class Finder:
 
 def unit_of(container: Container) -> int:
     """Resolution of mtimes in the container, nanoseconds."""
-    return container.engine.store.settings.mtime_unit
+    return container.store.settings.mtime_unit
 
 
 # --- comparing ---
@@ -265,7 +264,7 @@ def differences(item: Item, container: Container) -> set[str]:
     it can hold them."""
     name, meta = to_bytes(item.name), said_of(item)
     old, unit = container.stat(name), unit_of(container)
-    link, settings = old.ftype == FileType.LINK, container.engine.store.settings
+    link, settings = old.ftype == FileType.LINK, container.store.settings
     found = {"mtime"} if old.mtime_ns != meta.mtime_ns // unit * unit else set()
     if settings.attrs:
         if not link and old.mode != meta.mode:
@@ -309,7 +308,7 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, container: Container, root: int) -> Mark:
         """The mark that the container has of this tree; of another: all are suspects."""
-        packed = container.engine.store.idx.packed
+        packed = container.store.idx.packed
         if packed.get("PACKROOT") != root:
             return cls(root, 0, 0)
         return cls(root, packed.get("PACKTIME", 0), packed.get("PACKEND", 0))
@@ -317,8 +316,8 @@ class Mark(NamedTuple):
     def keep(self, container: Container) -> None:
         """Note it in the container. Raises OSError."""
         container.sync()
-        end = container.engine.store.kv.end
-        container.engine.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
+        end = container.store.kv.end
+        container.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
 
 
 def root_of_tree(path: str, exclude: Sequence[str], *, xattrs: bool) -> int:

@@ -466,7 +466,7 @@ def _has_below(container: Files, name: bytes) -> bool:
     from winkfs.container.container import Container
 
     if isinstance(container, Container):
-        found = positions_of(container.engine.store, Query.of_prefix(name + b"/"))
+        found = positions_of(container.store, Query.of_prefix(name + b"/"))
         if found is not None:
             return len(found) > 0
     return any(True for _ in container.scan(prefix=name + b"/"))

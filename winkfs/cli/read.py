@@ -134,10 +134,9 @@ def _list(
         prefix = path + b"/" if path else b""
     if isinstance(container, Container | Dataset):
         times, owner = (to_ns(since), to_ns(until)), (0, 0)
-        rows_of = container.rows if isinstance(container, Dataset) else container.engine.rows
         if isinstance(container, Container):
-            owner = container.engine.store.owner
-        found = rows_of(prefix, to.failures.damage, times, where, to.columns)
+            owner = container.store.owner
+        found = container.rows(prefix, to.failures.damage, times, where, to.columns)
         if found is not None:
             for rows in found:
                 to.write_rows(rows, match, owner)
@@ -174,7 +173,7 @@ class _Listing:
     def __init__(
         self, container: Reader, long: bool, as_json: bool, failures: Failures, columns: list[str]
     ) -> None:
-        from winkfs.container.engine import check_columns
+        from winkfs.container.handle import check_columns
 
         check_columns(columns, container.columns)
         self.failures, self.count, self.columns = failures, 0, columns
@@ -422,10 +421,10 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
     """The contents of all files that match, in byte order of the names; nothing else is read."""
     match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
     found, passed = False, Passed(container)
-    for rows in container.engine.rows(prefix, failures.damage):
+    for rows in container.rows(prefix, failures.damage):
         chosen = _matching(rows, match)
         found = found or bool(chosen.names)
-        for name, data in zip(chosen.names, container.engine.contents(chosen), strict=True):
+        for name, data in zip(chosen.names, container.contents(chosen), strict=True):
             try:
                 if isinstance(data, FormatError):
                     raise data
@@ -446,7 +445,7 @@ class Passed:
     in the page cache before."""
 
     def __init__(self, container: Any) -> None:
-        self._kv, self._kept = container.engine.store.kv, KEPT
+        self._kv, self._kept = container.store.kv, KEPT
         self._budget: CacheBudget | None = None
 
     def add(self, size: int) -> None:

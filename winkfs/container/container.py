@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from operator import index
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from winkformats.disk.storage import Storage
 from winkformats.kv.superblock import Superblock
 from winkfs.container.datafile import create_files, remove_files
-from winkfs.container.engine import Engine, again
+from winkfs.container.handle import Handle, check_columns, consumes, reads, writes
 from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
@@ -47,7 +46,7 @@ from winkfs.names import (
 )
 from winkfs.reader import Problem, Reader
 from winkfs.stores.kinds import refuse_other
-from winkfs.units import as_content, as_int, checked_ns, to_ns
+from winkfs.units import as_content, as_int, checked_ns, shown, to_ns
 
 Data = bytes | bytearray | memoryview
 
@@ -106,7 +105,7 @@ def create(
             if schema:
                 made.add_columns(schema)
             if level:
-                made.engine.set_compression(level)
+                made.change(made.changes.set_compression, level)
             made.sync()  # with the container: a block that raises drops what comes after it
         except BaseException:
             made.abort()
@@ -118,7 +117,7 @@ def create(
 def _opened_alike(path: str, block: Superblock, schema: Mapping[str, str]) -> Container:
     """Open a container that is there for writing. Raises FileExists where it is another one."""
     found = Container(path, "a")
-    there = found.engine.store.kv.superblock
+    there = found.store.kv.superblock
     variant = [name for name in ("HAVEAO", "KVCKSUM") if there.get(name, 0) != block.get(name, 0)]
     missing = [name for name, kind in schema.items() if found.columns.get(name) != kind]
     if variant or missing:
@@ -147,7 +146,7 @@ def _offset(offset: int) -> int:
     return as_int(offset, "an offset", 0)
 
 
-class Container(Reader):
+class Container(Handle, Reader):
     """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
@@ -156,44 +155,26 @@ class Container(Reader):
     A `with` block that ends with an exception drops what was changed since the last sync. `close`
     syncs in any case. After some 100,000 changes the handle may sync by itself.
 
-    engine  the implementation, for this library only: no part of the public interface
+    What it has of `Handle` besides is for this library only: no part of the public interface.
     """
 
     changed_by = "put, write and append"
 
-    def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
-        """See `open`; `mapped`: see `DataFile`."""
-        super().__init__(base)
-        self._engine = Engine(base, mode, mapped=mapped)
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
-
     # --- the handle ---
-
-    @property
-    def base(self) -> str:
-        """The path without .data."""
-        return self._engine.store.base
-
-    @property
-    def writable(self) -> bool:
-        return self._engine.store.writable
 
     @property
     def ao(self) -> bool:
         """Whether it is the append-only variant."""
-        return self._engine.store.settings.ao
+        return self.store.settings.ao
 
     @property
     def classic(self) -> bool:
-        return self._engine.store.settings.classic
+        return self.store.settings.classic
 
     @property
     def superblock(self) -> dict[str, int]:
         """The variables of the data file, as of the last sync."""
-        return dict(self._engine.store.kv.superblock)
+        return dict(self.store.kv.superblock)
 
     @property
     def problems(self) -> list[str]:
@@ -201,12 +182,12 @@ class Container(Reader):
 
         Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
         """
-        return list(self._engine.store.notes)
+        return list(self.store.notes)
 
     @property
     def notes(self) -> list[str]:
         """`problems`, and what was found wrong with derived files; that loses no user file."""
-        return self._engine.store.notes + self._engine.store.remarks
+        return self.store.notes + self.store.remarks
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Close; after an exception without a sync: the container stays as of the last one."""
@@ -216,41 +197,16 @@ class Container(Reader):
             self.abort()
 
     def __repr__(self) -> str:
-        state = self._engine.closed or ("writing" if self.writable else "reading")
+        state = self.closed or ("writing" if self.writable else "reading")
         return f"<winkfs container {self.base} ({state})>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copied or pickled reader is opened again; a frozen one stays at its moment."""
-        return again, (type(self), *self._engine.pickled())
-
-    def close(self) -> None:
-        """Sync, bring index and catalog up to date where that is quick, release the lock.
-        Idempotent.
-
-        raises  OSError, also where an earlier sync failed; the handle is closed all the same
-        """
-        self._engine.close()
-
-    def abort(self) -> None:
-        """Close, and drop what was changed since the last sync."""
-        self._engine.abort()
-
-    def sync(self) -> None:
-        """Make everything durable; other processes see it from now on.
-
-        raises  OSError. Where the disk refuses to sync, it may have dropped anything written since
-                the last sync: from then on the handle reads what that one left, and refuses to
-                write; open the container again to go on
-        """
-        self._engine.sync()
 
     @property
     def stored_bytes(self) -> int:
-        return self._engine.store.kv.end
+        return self.store.kv.end
 
     @property
     def most_content(self) -> int:
-        store = self._engine.store
+        store = self.store
         return store.kv.end // SMALLEST * LARGEST if store.settings.compressed else store.kv.end
 
     # --- content ---
@@ -262,10 +218,10 @@ class Container(Reader):
         """
         found = None
         if size < 0 and offset == 0:
-            found = self._engine.short.read(name)
+            found = self.short.read(name)
             if found:
                 return found
-        elif index(offset) >= 0 and (found := self._engine.short.read(name, LARGE)):
+        elif index(offset) >= 0 and (found := self.short.read(name, LARGE)):
             return found[offset : offset + index(size) if size >= 0 else None]
         if found is None:
             return self._read(name, index(offset), index(size))
@@ -273,24 +229,22 @@ class Container(Reader):
             raise _missing(name)
         return found
 
+    @reads
     def _read(self, name: Name, offset: int, size: int) -> bytes:
         """`read` the ordinary way, if need be."""
         most = INT64 if size < 0 and offset == 0 else LARGE
-        with self._engine.lock:
-            self._engine.catch_up()
-            key = self._engine.key(name)
-            found = self._engine.short_to(key).read(name_of(key), most)
-            if isinstance(found, bytes) and offset >= 0:
-                return found[offset : offset + size if size >= 0 else None]
-            return self._engine.files.read(key, offset, size)
+        key = self.key(name)
+        found = self.short_to(key).read(name_of(key), most)
+        if isinstance(found, bytes) and offset >= 0:
+            return found[offset : offset + size if size >= 0 else None]
+        return self.files.read(key, offset, size)
 
+    @reads
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:
         room, start = memoryview(into).cast("B"), _offset(offset)
         if room.readonly:
             raise TypeError("a buffer to read into must be writable")
-        with self._engine.lock:
-            self._engine.catch_up()
-            return self._engine.files.read_into(self._engine.key(name), start, room)
+        return self.files.read_into(self.key(name), start, room)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
@@ -298,54 +252,52 @@ class Container(Reader):
         raises  FileNotFoundError at a missing name; CorruptError
         cost    one look-up and one read a file, in batches of 1,024
         """
-        for batch in self._engine.bulkget.batches(names):
-            with self._engine.lock:
-                self._engine.settled()
-                found, missing = self._engine.bulkget.get(batch, self._engine.short_to(b""))
+        for batch in self.bulkget.batches(names):
+            found, missing = self.some(batch)
             yield from found
             if missing is not None:
                 raise _missing(missing)
 
+    @reads
     def extents(self, name: Name) -> Sequence[Extent]:
         """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory.
 
         Of what the entry has in it, a compressed frame, where 2**62 is added to the bytes skipped.
         """
-        with self._engine.lock:
-            self._engine.catch_up()
-            return self._engine.files.extents(self._engine.key(name))
+        return self.files.extents(self.key(name))
 
     # --- metadata ---
 
     def stat(self, name: Name) -> Stat:
         """raises  FileNotFoundError; CorruptError"""
-        found = self._engine.short.find(name)
+        found = self.short.find(name)
         if found is None:
-            with self._engine.lock:
-                self._engine.catch_up()
-                key = self._engine.key(name)
-                found = self._engine.short_to(key).find(name_of(key))
-                if found is None:
-                    return self._engine.files.stat(key)
+            return self._stat(name)
         if found is False:
             raise _missing(name)
-        return self._engine.files.stated(name, *found)
+        return self.files.stated(name, *found)
 
+    @reads
+    def _stat(self, name: Name) -> Stat:
+        """`stat` the ordinary way, if need be."""
+        key = self.key(name)
+        found = self.short_to(key).find(name_of(key))
+        return self.files.stated(name, *found) if found else self.files.stat(key)
+
+    @reads
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
         """Extended attributes."""
-        with self._engine.lock:
-            self._engine.catch_up()
-            return dict(self._engine.files.attrs(self._engine.key(name)).xattrs)
+        return dict(self.files.attrs(self.key(name)).xattrs)
 
     # --- columns ---
 
     @property
+    @reads
     def columns(self) -> dict[str, str]:
         """The columns that files can have: name -> type."""
-        with self._engine.lock:
-            self._engine.catch_up()
-            return dict(self._engine.store.schema)
+        return dict(self.store.schema)
 
+    @writes
     def add_columns(self, columns: Mapping[str, str]) -> None:
         """Let files have more columns: name -> type, as of `create`.
 
@@ -353,62 +305,63 @@ class Container(Reader):
         raises  ValueError for a name that is taken, or an unknown type
         """
         check_schema(columns)
-        with self._engine.lock:
-            self._engine.need_writable()
-            self._engine.add_columns(columns)
+        known = dict(self.store.schema)
+        for name in columns:
+            if name in known:
+                raise ValueError(f"the container has a column {name!r}: {known[name]}")
+        self.changes.declare(check_schema(known | dict(columns)))
 
+    @writes
     def drop_columns(self, names: Iterable[str]) -> None:
         """Have no such columns any more. Values stay extended attributes of the files: a column of
         that name that is added later has them.
 
         raises  ValueError where there is none of that name
         """
-        with self._engine.lock:
-            self._engine.need_writable()
-            self._engine.drop_columns(list(names))
+        schema, gone = dict(self.store.schema), list(names)
+        check_columns(gone, schema)
+        self.changes.declare({n: kind for n, kind in schema.items() if n not in gone})
 
+    @reads
     def getcolumns(self, name: Name) -> dict[str, Any]:
         """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
-        with self._engine.lock:
-            self._engine.catch_up()
-            attrs = self._engine.files.attrs(self._engine.key(name))
-            return to_values(attrs.xattrs, self._engine.store.schema)
+        attrs = self.files.attrs(self.key(name))
+        return to_values(attrs.xattrs, self.store.schema)
 
+    @writes
     def setcolumns(self, name: Name, values: Mapping[str, Any]) -> None:
         """Set some of the values of a file; None: null.
 
         raises  FileNotFoundError; ValueError for an unknown column or a value of another type;
                 PermissionError (ao)
         """
-        with self._engine.lock:
-            self._engine.need_writable()
-            known = self._engine.files.attrs(self._engine.key(name)).xattrs
-            given = to_attributes(self._engine.store.schema, values)
-            changed = {USER + column.encode() for column in values}
-            kept = {key: value for key, value in known.items() if key not in changed}
+        known = self.files.attrs(self.key(name)).xattrs
+        given = to_attributes(self.store.schema, values)
+        changed = {USER + column.encode() for column in values}
+        kept = {key: value for key, value in known.items() if key not in changed}
         self.setxattrs(name, kept | given, ctime_ns=time.time_ns())
 
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
-        found = self._engine.short.has(name)
+        found = self.short.has(name)
         if found is None:
-            if not isinstance(name, str | bytes | os.PathLike):
-                return False
-            with self._engine.lock:
-                self._engine.catch_up()
-                try:
-                    key = self._engine.key(name)
-                except (ValueError, NameTooLong):
-                    return False
-                found = self._engine.short_to(key).has(name_of(key))
-                return self._engine.files.find(key) if found is None else found
+            return isinstance(name, str | bytes | os.PathLike) and self._has(name)
         return found
 
+    @reads
+    def _has(self, name: Name) -> bool:
+        """`in` the ordinary way, if need be."""
+        try:
+            key = self.key(name)
+        except (ValueError, NameTooLong):
+            return False
+        found = self.short_to(key).has(name_of(key))
+        return self.files.find(key) if found is None else found
+
     def __len__(self) -> int:
-        with self._engine.lock:
-            self._engine.settled()
-            return self._engine.store.index.count
+        with self.lock:
+            return self.settled().index.count
 
     def scan(
         self,
@@ -427,13 +380,13 @@ class Container(Reader):
                       path, size and mtime. ValueError where it is none. It is asked of the catalog
         problem       called with each damaged inode, which is skipped; None: CorruptError
         """
-        engine, known = self._engine, None
-        with engine.lock:
-            engine.settled()
+        known = None
+        with self.lock:
+            store = self.settled()
             if where is not None:
                 times = to_ns(since), to_ns(until)
-                known = engine.positions(to_bytes(prefix), problem, times, where)
-        return scan(engine.store, engine.lock, since, until, to_bytes(prefix), problem, known=known)
+                known = self.positions(to_bytes(prefix), problem, times, where)
+        return scan(store, self.lock, since, until, to_bytes(prefix), problem, known=known)
 
     def names(
         self,
@@ -450,16 +403,17 @@ class Container(Reader):
                  catalog, all inodes, and sorts the names
         """
         prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
-        found = self._engine.rows(prefix, problem, where=where)
+        found = self.rows(prefix, problem, where=where)
         names = chain.from_iterable(to_strs(rows.names) for rows in found)
         return names if glob is None else filter(matcher(glob), names)
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        for rows in self._engine.rows(to_bytes(prefix), None):
+        for rows in self.rows(to_bytes(prefix), None):
             yield from zip(to_strs(shown_all(rows.names)), rows.directories.tolist(), strict=True)
 
     # --- whole files ---
 
+    @writes
     def put(
         self,
         name: Name,
@@ -486,24 +440,23 @@ class Container(Reader):
                    name that is empty, too long or has NUL; columns that there are not); OSError
         cost       buffered; durable after `sync`
         """
-        key = self._engine.key(name)
+        key = self.key(name)
         content = data if type(data) is bytes else as_content(data)
         if ftype is not FileType.FILE:
             ftype = check_ftype(ftype)
             check_directory(ftype, name, len(content))
         if mtime is not None or mtime_ns is not None:
             mtime_ns = to_ns(mtime) if mtime_ns is None else mtime_ns
-            mtime_ns = self._engine.changes.clamped.nearest(mtime_ns, name)
-        with self._engine.lock:
-            self._engine.need_writable()
-            if exclusive and self._engine.run(self._engine.files.find, key):
-                raise FileExists("exists already", to_str(name))
-            owner, changes = None, self._engine.changes
-            if columns or not (mode is None and uid is None and gid is None):
-                xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
-                owner = changes.attrs_for(ftype, mode, uid, gid, xattrs)
-            self._engine.run(changes.put, key, content, mtime_ns, ftype, owner)
+            mtime_ns = self.changes.clamped.nearest(mtime_ns, name)
+        if exclusive and self.files.find(key):
+            raise FileExists("exists already", to_str(name))
+        owner = None
+        if columns or not (mode is None and uid is None and gid is None):
+            xattrs = to_attributes(self.store.schema, columns) if columns else None
+            owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        self.changes.put(key, content, mtime_ns, ftype, owner)
 
+    @consumes
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
         """Create or replace many files -> how many. Each is (name, data), (name, data, mtime) or
         (name, data, mtime, columns): see `put`.
@@ -513,12 +466,9 @@ class Container(Reader):
 
         raises  Busy where `files` does
         """
-        with self._engine.lock:
-            self._engine.need_writable()
-            bulk = BulkPut(self._engine.store, self._engine.changes)
-            result: int = self._engine.consume("put_many", lambda: bulk.put(files))
-            return result
+        return BulkPut(self.store, self.changes).put(files)
 
+    @consumes
     def put_batch(self, batch: Any) -> int:
         """Create or replace the files of an Arrow RecordBatch or Table -> how many.
 
@@ -527,24 +477,16 @@ class Container(Reader):
         raises  ValueError for others, for nulls where there must be none, and for other types
         cost    as `put_many`
         """
-        with self._engine.lock:
-            self._engine.need_writable()
-            bulk = BulkPut(self._engine.store, self._engine.changes)
-            return sum(
-                self._engine.consume("put_batch", partial(bulk.put_columns, *part))
-                for part in arrow_parts(
-                    batch, self._engine.store.schema, self._engine.changes.attribute_entries
-                )
-            )
+        bulk = BulkPut(self.store, self.changes)
+        parts = arrow_parts(batch, self.store.schema, self.changes.attribute_entries)
+        return sum(bulk.put_columns(*part) for part in parts)
 
+    @consumes
     def put_rows(self, rows: Iterable[Row]) -> int:
         """Create or replace many files with all their metadata -> how many. See `put_many`."""
-        with self._engine.lock:
-            self._engine.need_writable()
-            bulk = BulkPut(self._engine.store, self._engine.changes)
-            result: int = self._engine.consume("put_rows", lambda: bulk.put_rows(rows))
-            return result
+        return BulkPut(self.store, self.changes).put_rows(rows)
 
+    @consumes
     def put_file(
         self,
         name: Name,
@@ -563,10 +505,13 @@ class Container(Reader):
                 this place -> its bytes, 0: there is none; the container keeps it as one, if it
                 knows holes
         """
-        return self._engine.put_file(
-            name, source, mtime_ns=mtime_ns, ftype=ftype, mode=mode, uid=uid, gid=gid,
-            xattrs=xattrs,
-        )  # fmt: skip
+        key, ftype = self.key(name), check_ftype(ftype)
+        ns = self.changes.clamped.nearest(mtime_ns, name)
+        check_directory(ftype, name, 0)
+        if not hasattr(source, "read"):
+            raise TypeError(f"a source has a method read, which {shown(source)} has not")
+        owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        return self.changes.put_stream(key, source, ns, ftype, owner)
 
     def mkdir(self, name: Name) -> None:
         """Make an entry for a directory. Directories also exist through the names below them."""
@@ -578,13 +523,15 @@ class Container(Reader):
 
     # --- parts of files ---
 
+    @writes
     def append(self, name: Name, data: Data) -> None:
         """Add to the end of a file.
 
         raises  FileNotFoundError; PermissionError (ao: not the last file, synced, or no room)
         """
-        self._change(name, self._engine.changes.append, as_content(data))
+        self.changes.append(self.key(name), as_content(data))
 
+    @writes
     def write(self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
 
@@ -592,10 +539,11 @@ class Container(Reader):
         raises    FileNotFoundError; PermissionError (ao)
         """
         start, content, ns = _offset(offset), as_content(data), mtime_ns
-        ns = self._engine.changes.clamped.nearest(ns, name)
+        ns = self.changes.clamped.nearest(ns, name)
         check_length(start + len(content), name)
-        self._change(name, self._engine.changes.write, start, content, ns)
+        self.changes.write(self.key(name), start, content, ns)
 
+    @writes
     def write_many(
         self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
     ) -> None:
@@ -607,36 +555,32 @@ class Container(Reader):
         contents = [(_offset(offset), as_content(data)) for offset, data in pieces]
         for offset, content in contents:
             check_length(offset + len(content), name)
-        ns = self._engine.changes.clamped.nearest(mtime_ns, name)
-        self._change(name, self._engine.changes.write_many, contents, ns)
+        ns = self.changes.clamped.nearest(mtime_ns, name)
+        self.changes.write_many(self.key(name), contents, ns)
 
+    @writes
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
 
         raises  ValueError where they are not inside it; FileNotFoundError; PermissionError (ao)
         """
         offset, size = _offset(offset), as_int(size, "a size", 0)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            if offset + size > self._engine.run(self._engine.files.stat, key).size:
-                raise ValueError(f"no {size} bytes from {offset} on are inside the file")
-            if size:
-                self._engine.run(self._engine.changes.punch, key, offset, size)
+        key = self.key(name)
+        if offset + size > self.files.stat(key).size:
+            raise ValueError(f"no {size} bytes from {offset} on are inside the file")
+        if size:
+            self.changes.punch(key, offset, size)
 
+    @writes
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
         size = as_int(size, "a size", 0)
         check_length(size, name)
-        self._change(name, self._engine.changes.truncate, size)
-
-    def _change(self, name: Name, change: Callable[..., None], *given: Any) -> None:
-        with self._engine.lock:
-            self._engine.need_writable()
-            self._engine.run(change, self._engine.key(name), *given)
+        self.changes.truncate(self.key(name), size)
 
     # --- metadata ---
 
+    @writes
     def utime(
         self,
         name: Name,
@@ -650,13 +594,10 @@ class Container(Reader):
         ctime_ns  when it was set; None: now
         """
         now = time.time_ns()
-        ns, changed = (
-            to_ns(mtime) if mtime_ns is None else mtime_ns,
-            checked_ns(ctime_ns),
-        )
-        ns = self._engine.changes.clamped.nearest(ns, name)
+        given, changed = to_ns(mtime) if mtime_ns is None else mtime_ns, checked_ns(ctime_ns)
+        ns = self.changes.clamped.nearest(given, name)
         ns, changed = now if ns is None else ns, now if changed is None else changed
-        self._change(name, self._engine.changes.utime, ns, changed)
+        self.changes.utime(self.key(name), ns, changed)
 
     def chmod(self, name: Name, mode: int, *, ctime_ns: int | None = None) -> None:
         """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS),
@@ -686,6 +627,7 @@ class Container(Reader):
         """
         self._attributes(name, lambda old: replace(old, xattrs=dict(xattrs)), ctime_ns, strict)
 
+    @writes
     def _attributes(
         self,
         name: Name,
@@ -694,28 +636,24 @@ class Container(Reader):
         strict: bool = True,
     ) -> None:
         checked_ns(ctime_ns)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(name)
-            attrs = check_attrs(change(self._engine.run(self._engine.files.attrs, key)))
-            set_attrs = partial(self._engine.changes.set_attrs, strict=strict)
-            self._engine.run(set_attrs, key, attrs, ctime_ns)
+        key = self.key(name)
+        attrs = check_attrs(change(self.files.attrs(key)))
+        self.changes.set_attrs(key, attrs, ctime_ns, strict=strict)
 
     # --- names ---
 
+    @writes
     def delete(self, name: Name) -> None:
         """Remove a file. Raises FileNotFoundError; PermissionError (no delflags)."""
-        self._change(name, self._engine.changes.delete)
+        self.changes.delete(self.key(name))
 
+    @writes
     def rename(self, old: Name, new: Name, *, ctime_ns: int | None = None) -> None:
         """Give a file another name, over a file of that name. Raises FileNotFoundError.
 
         ctime_ns  when that was; None: it is not noted
         """
-        target = self._engine.key(new)
+        key, target = self.key(old), self.key(new)
         checked_ns(ctime_ns)
-        with self._engine.lock:
-            self._engine.need_writable()
-            key = self._engine.key(old)
-            if key != target:
-                self._engine.run(self._engine.changes.rename, key, target, ctime_ns)
+        if key != target:
+            self.changes.rename(key, target, ctime_ns)

@@ -293,7 +293,7 @@ class Files:
         """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
 
         For as long as the handle is open, except for entries that a failed write took along: see
-        `Engine.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
+        `Handle.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
         holder, extents, body, tail = self._stands(key)
         tail = bytes(tail)

@@ -152,7 +152,7 @@ class _Repair:
     def _store(self) -> Store:
         """What is looked at: without what lies behind its end, as of a writer that was killed."""
         found = served(self._base + ".data", self._block, self._end)
-        return self._opened.enter_context(found).engine.store
+        return self._opened.enter_context(found).store
 
     @property
     def _settings(self) -> Settings:

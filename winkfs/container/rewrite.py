@@ -49,7 +49,7 @@ from winkfs.errors import Refusal
 from winkfs.names import name_of
 
 if TYPE_CHECKING:
-    from winkfs.container.engine import Engine
+    from winkfs.container.handle import Handle
     from winkfs.container.store import Store
 
 BATCH: Final = 4 << 20  # bytes of content that are compressed together
@@ -393,7 +393,7 @@ class FileCopier:
     Entries stay as they are where the container can have them; else the content is written anew.
     """
 
-    def __init__(self, source: Store, target: Engine, *, keep_ids: bool = False) -> None:
+    def __init__(self, source: Store, target: Handle, *, keep_ids: bool = False) -> None:
         """`keep_ids`: with the FILEIDs that they have, of which the target has none."""
         self._source, self._target, self._keep_ids = source, target, keep_ids
         self._content = Content(source)
@@ -419,7 +419,7 @@ class FileCopier:
             if attrs is not None and attrs.xattrs:
                 attrs = replace(attrs, xattrs=changes.typed(attrs.xattrs))
             known = changes.clamped.nearest(ns, name_of(key))
-            target.run(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
+            target.change(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
 
     def _fill(self, pos: int, inode: Inode, draft: Draft, writer: DraftWriter) -> None:
         """Give a new draft the content of a file."""

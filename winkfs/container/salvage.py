@@ -86,7 +86,7 @@ def salvage(
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
     with served(path, head) as source:
-        store = source.engine.store
+        store = source.store
         # Of inodes that only a search finds two may have one FILEID.
         searched = not store.kv.layout.checksum and _find_inodes(store)
         target = base_of(out)
@@ -96,7 +96,7 @@ def salvage(
             settings["compress"] = word_of(compression.level or LEVEL)
         with building(target, ao=source.ao, **settings) as made:
             if compression is not None:
-                made.engine.run(made.engine.changes.compress, compression)
+                made.change(made.changes.compress, compression)
             found.problems += source.notes
             keep_ids = not searched and store.nextfid < SANE // 2  # there is room for lost+found
             run = _Salvage(source, made, found, keep_ids=keep_ids)
@@ -306,8 +306,8 @@ class _Salvage:
         self, source: Container, made: Container, found: Salvaged, *, keep_ids: bool
     ) -> None:
         self._source, self._made, self._found = source, made, found
-        self._store = source.engine.store
-        self._copier = FileCopier(self._store, made.engine, keep_ids=keep_ids)
+        self._store = source.store
+        self._copier = FileCopier(self._store, made, keep_ids=keep_ids)
         self._owned: set[int] = set()  # entries that files name
 
     def files(self, progress: Callable[[int], None] | None) -> None:
@@ -338,7 +338,7 @@ class _Salvage:
         """The attributes of a file, None where they are damaged: it gets the default ones."""
         store = self._store
         try:
-            attrs = self._source.engine.content.attrs(inode)
+            attrs = self._source.content.attrs(inode)
         except CorruptError as error:
             self._found.problems.append(f"{name}: {error}")
             return None

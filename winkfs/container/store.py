@@ -69,7 +69,7 @@ class Store(DataFile):
         raises  NoSuchFile, Locked, FormatError, OSError
         """
         super().__init__(base, writable=writable, mapped=mapped, lock=lock)
-        self.frozen = False  # a reader that stays at the moment it has reached: see Engine.freeze
+        self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
         self._replaying = False
         try:

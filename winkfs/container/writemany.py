@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -29,7 +28,7 @@ from winkfs.units import as_content, is_time, shown, to_ns
 
 if TYPE_CHECKING:
     from winkformats.native import Native
-    from winkfs.container.engine import Engine
+    from winkfs.container.handle import Handle
     from winkfs.container.store import Store
     from winkfs.container.write import Changes
 
@@ -368,8 +367,8 @@ class BulkPut:
 class Gatherer:
     """Files that wait to be put together, in their order."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, container: Handle) -> None:
+        self._container = container
         self._most = BYTES if has_ample_memory() else FEW_BYTES
         self._clear()
 
@@ -383,7 +382,7 @@ class Gatherer:
 
     def add_row(self, row: Row) -> None:
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
-        attrs = self._engine.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        attrs = self._container.changes.attrs_for(ftype, mode, uid, gid, xattrs)
         self.add([to_bytes(name)], [data], [mtime_ns], [ftype], [attrs])
 
     def add(
@@ -409,10 +408,9 @@ class Gatherer:
             return
         columns = self._names, self._data, self._mtimes, self._ftypes, self._attrs
         self._clear()
-        with self._engine.lock:
-            self._engine.need_writable()
-            bulk = BulkPut(self._engine.store, self._engine.changes)
-            self._engine.consume("put_rows", partial(bulk.put_columns, *columns))
+        with self._container.lock:
+            bulk = BulkPut(self._container.store, self._container.changes)
+            self._container.change(bulk.put_columns, *columns)
 
 
 def _contents(data: Sequence[Any]) -> Sequence[bytes]:

@@ -104,7 +104,7 @@ class _Rewrite:
         self._transaction, self._handles, self._group = transaction, handles, group
         self._columns, self._progress = columns, progress
         self._shards = [handles.shards[number] for number in group.members]
-        levels = (handles.container(n).engine.store.frames.level for n in group.members)
+        levels = (handles.container(n).store.frames.level for n in group.members)
         level = max(levels, default=0)
         self._compress = compress or word_of(level) or transaction.compress
         others = [s.record for n, s in enumerate(handles.shards) if n not in group.members]
@@ -150,7 +150,7 @@ class _Rewrite:
         return chain.from_iterable(parts)
 
     def _files_of(self, number: int) -> Iterator[tuple[int, Entry]]:
-        store = self._handles.container(number).engine.store
+        store = self._handles.container(number).store
         hidden = self._handles.shards[number].hidden
         alone = contextlib.nullcontext()
         for entry in scan(store, alone, None, None, b"", None, without=hidden):
@@ -158,7 +158,7 @@ class _Rewrite:
 
     def _fill(self, writer: ShardWriter, files: Iterator[tuple[int, Entry]]) -> None:
         """Copy files until the new shard is full, or there are no more."""
-        owner = writer.container.engine.store.owner
+        owner = writer.container.store.owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
             done = writer.container.put_rows(self._rows(files, room, owner))
@@ -239,14 +239,14 @@ def _gone(handles: Handles, number: int) -> list[bytes]:
     record = handles.shards[number].record
     if not record.tombstones:
         return []
-    return tombstones(handles.container(number).engine.store, record.tombs_at)[0]
+    return tombstones(handles.container(number).store, record.tombs_at)[0]
 
 
 def _has(handles: Handles, number: int, names: list[bytes]) -> Iterable[bool]:
     """Whether a shard has files of these names, hidden or not."""
     if not names or not handles.shards[number].record.files:
         return [False] * len(names)
-    index = handles.container(number).engine.store.index
+    index = handles.container(number).store.index
     keys = list(map(inode_key, names))
     found = index.candidates(keys).tolist()
     return [pos > 0 and index.lookup(key) > 0 for pos, key in zip(found, keys, strict=True)]

@@ -110,7 +110,7 @@ class Dataset(DatasetReading):
             self._check()
             if self._writer is None or self._transaction is None:
                 return self.generation
-            self._writer.container.engine.check_idle()
+            self._writer.container.check_idle()
             if self._writer.empty and self.columns == super().columns:
                 self.abort()
                 return self.generation
@@ -139,7 +139,7 @@ class Dataset(DatasetReading):
         """Discard what was changed since the last sync."""
         with self._lock:
             if self._writer is not None:
-                self._writer.container.engine.check_idle()
+                self._writer.container.check_idle()
                 self._writer.abandon()
             if self._transaction is not None:
                 self._transaction.abort()
@@ -174,7 +174,7 @@ class Dataset(DatasetReading):
             except BaseException:
                 self.abort()
                 raise
-        self._writer.container.engine.check_idle()
+        self._writer.container.check_idle()
         self._writer.check()
         return self._writer
 

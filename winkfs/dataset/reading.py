@@ -21,7 +21,7 @@ from winkfs.access import tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.engine import check_columns
+from winkfs.container.handle import check_columns
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
@@ -73,17 +73,17 @@ class Handles:
         except NoSuchFile:
             raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
         try:
-            shard.check(found.engine.store)
+            shard.check(found.store)
             if shard.record.columns:
                 if self._columns is None:
                     self._columns = union(each.record.schema for each in self.shards)
-                found.engine.store.show_types(self._columns)
+                found.store.show_types(self._columns)
             if number not in self._problems:
                 warn_of_damage(found.base, found.problems)
         except BaseException:
             found.close()
             raise
-        found.engine.freeze()
+        found.freeze()
         self._problems[number] = found.problems
         self._open[number] = found
         if len(self._open) > OPEN:
@@ -114,7 +114,7 @@ class Handles:
             if not self._may_have(number, name, name):
                 continue
             try:
-                pos = self.container(number).engine.store.index.lookup(key)
+                pos = self.container(number).store.index.lookup(key)
             except FormatError as error:
                 damage = self._note(number, error)
                 continue
@@ -141,7 +141,7 @@ class Handles:
             if not self._may_have(number, low, high):
                 continue
             try:
-                index = self.container(number).engine.store.index
+                index = self.container(number).store.index
                 pos = index.candidates([keys[i] for i in todo.tolist()])
             except FormatError as error:
                 damaged[number] = self._note(number, error)
@@ -368,7 +368,7 @@ class DatasetReading(Reader):
         got: dict[int, bytes] = {}
         for number in np.unique(homes[homes >= 0]).tolist():
             rows = np.flatnonzero(homes == number).tolist()
-            some = self._handles.container(number).engine.get_some([names[i] for i in rows])
+            some = self._handles.container(number).some([names[i] for i in rows])[0]
             got.update(zip(rows, some, strict=False))
         if len(got) < len(names):  # missing, or two names with one hash
             for i in [i for i in range(len(names)) if i not in got]:
@@ -487,7 +487,7 @@ class DatasetReading(Reader):
         columns: Sequence[str] = (),
     ) -> Iterator[FileTable] | None:
         """The rows of the files that are to be seen, merged in byte order of their names: see
-        `Engine.rows`. Mode and owner of each are in its row.
+        `Handle.rows`. Mode and owner of each are in its row.
 
         ->    None where more than OPEN shards would have to be open at once, and of a writer that
               has put something: ask `scan`
@@ -548,11 +548,13 @@ class DatasetReading(Reader):
                 continue
             try:
                 with self._lock:
-                    engine, known = handles.container(number).engine, None
+                    container, known = handles.container(number), None
                     if where is not None:
-                        known = engine.positions(start, problem, (low, high), where, self.columns)
+                        known = container.positions(
+                            start, problem, (low, high), where, self.columns
+                        )
                     found = scan(
-                        engine.store, self._lock, since, until, start, problem,
+                        container.store, self._lock, since, until, start, problem,
                         without=shard.hidden, known=known,
                     )  # fmt: skip
             except CorruptError as error:

@@ -411,7 +411,7 @@ class ShardWriter:
         """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
         self._transaction = transaction
         self.container: Container = transaction.create(name, **settings)
-        self.container.engine.follow_files()
+        self.container.follow_files()
         self.gone: set[bytes] = set()
         self.complete = False  # nothing can be added any more
         self._tried = False
@@ -421,7 +421,7 @@ class ShardWriter:
     @property
     def size(self) -> int:
         """Bytes of the container so far."""
-        return self.container.engine.store.kv.end
+        return self.container.store.kv.end
 
     @property
     def empty(self) -> bool:
@@ -433,11 +433,11 @@ class ShardWriter:
         """Copy a file with all its metadata, but for the FILEID. Raises CorruptError; OSError."""
         from winkfs.container.rewrite import FileCopier  # who only commits does without it
 
-        engine, key = source.engine, source.engine.key(name)
-        with engine.lock:
-            copier = FileCopier(engine.settled(), self.container.engine)
-            pos, inode = engine.files.inode(key)
-            copier.copy(pos, inode, engine.files.attrs(key), engine.key(new))
+        key = source.key(name)
+        with source.lock:
+            copier = FileCopier(source.settled(), self.container)
+            pos, inode = source.files.inode(key)
+            copier.copy(pos, inode, source.files.attrs(key), source.key(new))
 
     def check(self) -> None:
         """Raise Refusal where nothing can be added, after a `finish` that failed."""
@@ -461,9 +461,7 @@ class ShardWriter:
     @property
     def _lost(self) -> bool:
         """Whether a write or a sync has failed, and the container goes on without what it lost."""
-        return not self.complete and (
-            self.container.engine.losses > 0 or not self.container.writable
-        )
+        return not self.complete and (self.container.losses > 0 or not self.container.writable)
 
     def _complete(self) -> None:
         """Put everything into the container, durable, and close it."""
@@ -472,8 +470,8 @@ class ShardWriter:
         try:
             gone = [name for name in sorted(self.gone) if name not in self.container]
             # Behind all else, and anew after a try that failed: those from then do not count.
-            self._tombs_at = self.container.engine.entomb(gone) if gone else 0
-            self.container.engine.save_catalog()
+            self._tombs_at = self.container.entomb(gone) if gone else 0
+            self.container.save_catalog()
         except OSError as error:
             if self._lost:
                 raise Refusal(LOST, self.container.base, number=error.errno) from None

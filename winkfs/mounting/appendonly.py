@@ -225,20 +225,18 @@ class AppendOnlySource(ContainerSource):
             self._put_spool(name, spool, None)
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
-        file = spool.file
-        file.seek(0)
+        container, changes = self.names.container, self.names.changes
+        spool.file.seek(0)
         base = self.names.store.index.base
         # One from before the last index, that the index does not know, would cost a rebuild.
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
+        ftype, owner, ns = FileType.FILE, None, changes.clamped.nearest(mtime_ns, name)
         if self._keeps_attrs:
-            self.names.engine.put_file(
-                name, file, mtime_ns=mtime_ns, fileid=fileid,
-                mode=spool.mode, uid=spool.uid, gid=spool.gid,
-            )  # fmt: skip
+            owner = changes.attrs_for(ftype, spool.mode, spool.uid, spool.gid)
         else:
-            ftype = kept(FileType.FILE, spool.mode)
-            engine = self.names.engine
-            engine.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
+            ftype = kept(ftype, spool.mode)
+        key = container.key(name)
+        container.change(changes.put_stream, key, spool.file, ns, ftype, owner, fileid)
 
     def _hold(self, id: int, path: bytes, size: int) -> None:
         """Keep room in the container for a spool of this size. Raises ENOSPC."""

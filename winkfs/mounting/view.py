@@ -71,23 +71,22 @@ class ContainerNames:
     def __init__(self, container: Container) -> None:
         self.container, self.writable, self.failed = container, container.writable, ""
         self.alias: dict[bytes, int] = {}
-        self.engine = container.engine
-        if self.engine.store.settings.compressed:
+        if self.container.store.settings.compressed:
             zstd(container.base)  # rather no mount than one whose files cannot be read
         if not self.writable:
-            self.engine.freeze()
+            self.container.freeze()
         self._attach()
 
     def _attach(self) -> None:
         """Take up what is behind the handle: after a recovery it may be another."""
         self.recent: tuple[bytes, Found | None] = b"", None
-        engine = self.engine
-        self.store, self.changes, self.files = engine.store, engine.changes, engine.files
+        container = self.container
+        self.store, self.changes, self.files = container.store, container.changes, container.files
         self.drafts = self.changes.drafts
         self._generation = self.store.generation
-        self.troubles = engine.troubles  # as of the last check of the names
+        self.troubles = container.troubles  # as of the last check of the names
         self.budget = CacheBudget(self.store.kv)
-        self.lookup = Lookup(self.store, engine.content)
+        self.lookup = Lookup(self.store, container.content)
         self._new_tree()
         if self.writable:
             self.store.catalog.follow()
@@ -173,7 +172,7 @@ class ContainerNames:
 
     def new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
-        if self.engine.troubles != self.troubles:
+        if self.container.troubles != self.troubles:
             self.recheck()
         try:
             try:
@@ -202,7 +201,7 @@ class ContainerNames:
     def save(self) -> None:
         """Bring BASE.cat up to date with all that is durable."""
         try:
-            self.engine.save_catalog()
+            self.container.save_catalog()
         except (OSError, FormatError) as error:
             log.error("the catalog stays as it is: %s", error)
 
@@ -238,14 +237,15 @@ class ContainerNames:
 
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
-        known = self.engine.troubles
+        known = self.container.troubles
         with contextlib.suppress(OSError):
-            self.engine.check()
+            with self.container.lock:
+                self.container.catch_up()
             self.troubles = known
         if self.writable and not self.container.writable and not self.failed:
             self.failed = "the disk below has failed: nothing can be written any more"
             log.error("%s: %s", self.container.base, self.failed)
-        if self.engine.store.generation != self._generation:
+        if self.container.store.generation != self._generation:
             self._attach()
             self._add_unstored()
         elif self.troubles == known:
@@ -264,10 +264,10 @@ class ContainerNames:
     def refresh(self) -> bool:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         covered = self.store.kv.end
-        if self.writable or not self.engine.follow():
+        if self.writable or not self.container.follow():
             return False
         self.recent = b"", None
-        if self.engine.store.generation != self._generation:
+        if self.container.store.generation != self._generation:
             self._attach()
         else:
             self.tree.version += 1
@@ -437,7 +437,7 @@ class ContainerView:
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
         names = self.names
-        if names.engine.troubles != names.troubles:
+        if names.container.troubles != names.troubles:
             names.recheck()
         if AT in path and path.endswith(OWN) and not names.tree.shows_own(path):
             return None
@@ -599,7 +599,7 @@ class ContainerView:
         if spool is not None:
             return spool.read(offset, size)
         names = self.names
-        if names.engine.troubles != names.troubles:
+        if names.container.troubles != names.troubles:
             names.recheck()
         path = self.places[id]
         key = path + INODE if AT not in path else key_at(path)

@@ -223,6 +223,6 @@ def rename(
                 made.rename(old, new)
         for other, _, new in aside:
             made.rename(other, new)
-        made.engine.save_catalog()
+        made.save_catalog()
         left = len(made)
     return (transaction.seal(base) if left else None), dropped, size

@@ -140,8 +140,8 @@ class NewShard:
             transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo,
             columns=schema, compress=options.compress,
         )  # fmt: skip
-        engine = self._writer.container.engine
-        self._store, self._changes = engine.store, engine.changes
+        container = self._writer.container
+        self._store, self._changes = container.store, container.changes
         self._bulk = BulkPut(self._store, self._changes)
         self._strict = options.error_on_conflict
 

@@ -1,11 +1,12 @@
-"""Engine: a container that is open. Its life, its lock between threads, begin and end of a call.
+"""Handle: a container that is open. Its life, its lock between threads, begin and end of a call.
 
-`Container` is what a user holds; the rest of this library asks the engine for more.
+`Container` is the handle with what a user may do; the names here are for the rest of this library.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -24,8 +25,7 @@ from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.inode import Attrs, check_directory, check_ftype, check_length
-from winkfs.container.ondisk.typed import Schema, check_schema
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import (
     LOOK,
     ORDINARY,
@@ -50,7 +50,6 @@ from winkfs.errors import (
     warn_caller,
 )
 from winkfs.names import INODE, Name, to_bytes, to_str
-from winkfs.units import shown
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
 BESIDE: Final = 32  # bytes of an entry beside its value, about
@@ -60,7 +59,55 @@ HALF: Final = "closed half-way, close it again"
 Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
-class Engine:
+P = ParamSpec("P")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+H = TypeVar("H", bound="Handle")
+
+
+def reads(call: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
+    """A method that looks at files: it has the lock, and sees the writer's last sync."""
+
+    @functools.wraps(call)
+    def locked(self: H, /, *args: P.args, **named: P.kwargs) -> T:
+        with self.lock:
+            self.catch_up()
+            return call(self, *args, **named)
+
+    return locked
+
+
+def writes(
+    call: Callable[Concatenate[H, P], T], *, takes: bool = False
+) -> Callable[Concatenate[H, P], T]:
+    """A method that changes files: it has the lock, and where it is broken off the next recovers.
+
+    takes  it calls the user's code meanwhile, which must not change anything
+    """
+    running = call.__name__ if takes else ""
+
+    @functools.wraps(call)
+    def locked(self: H, /, *args: P.args, **named: P.kwargs) -> T:
+        with self.lock:
+            self.need_writable()
+            try:
+                self._running = running
+                return call(self, *args, **named)
+            except BaseException as error:
+                self._broken_off(error)
+                raise
+            finally:
+                self._running = ""
+
+    return locked
+
+
+def consumes(call: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
+    """`writes`, of a method that takes its files from an iterable or a source of the user."""
+    return writes(call, takes=True)
+
+
+class Handle:
     """One writer or one of many readers; threads may share it.
 
     store, content           what is read: other objects after a failed sync, or a fork
@@ -80,7 +127,7 @@ class Engine:
     def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
         """`mapped`: see `DataFile`."""
         self.lock = threading.RLock()
-        self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Engine] | None = None
+        self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Handle] | None = None
         self._path = absolute(base)  # for processes that run in other folders
         self.store = Store(base, writable=mode == "a", mapped=mapped)
         if mode == "a" and UNNAMED in self.store.kv.superblock:
@@ -123,69 +170,7 @@ class Engine:
 
     # --- calls of this library ---
 
-    def begin(self, key: bytes, ftype: int, attrs: Attrs | None) -> Draft:
-        """Create an empty file, to be written to -> its draft. Cost: nothing is written before
-        there is content, or a sync.
-
-        key     an inode key that there is not
-        attrs   None: the defaults of the ftype
-        """
-        with self.lock:
-            self.need_writable()
-            draft: Draft = self.run(self.changes.begin, key, None, ftype, attrs)
-            return draft
-
-    def amend(
-        self, draft: Draft, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
-    ) -> None:
-        """Change mode, owner and mtime of a file at once: see `Changes.amend`. Of a draft that
-        there is."""
-        with self.lock:
-            self.need_writable()
-            self.run(self.changes.amend, draft, mode, uid, gid, ns, ctime_ns)
-
-    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int) -> None:
-        """See `Container.write_many`. Of an inode key and bytes, which are not looked at again."""
-        for offset, data in pieces:
-            check_length(offset + len(data), key)
-        with self.lock:
-            self.need_writable()
-            self.run(self.changes.write_many, key, pieces, ns)
-
-    def grow(self, draft: Draft, data: bytes, ns: int) -> bool:
-        """See `Changes.grow`. Of a draft that there is."""
-        with self.lock:
-            self.need_writable()
-            grown: bool = self.run(self.changes.grow, draft, data, ns)
-            return grown
-
-    def put_file(
-        self,
-        name: Name,
-        source: Any,
-        *,
-        mtime_ns: int | None = None,
-        ftype: int = FileType.FILE,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        xattrs: Mapping[bytes, bytes] | None = None,
-        fileid: int | None = None,
-    ) -> int:
-        """See `Container.put_file`. `fileid`: of `Store.new_fileid`, used by no file; None: new."""
-        key, ftype = self.key(name), check_ftype(ftype)
-        ns = self.changes.clamped.nearest(mtime_ns, name)
-        check_directory(ftype, name, 0)
-        if not hasattr(source, "read"):
-            raise TypeError(f"a source has a method read, which {shown(source)} has not")
-        with self.lock:
-            self.need_writable()
-            owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
-            size: int = self.consume(
-                "put_file", lambda: self.changes.put_stream(key, source, ns, ftype, owner, fileid)
-            )
-            return size
-
+    @writes
     def entomb(self, names: Iterable[Name]) -> int:
         """Append tombstones of names that this container does not have -> position of the first.
 
@@ -193,42 +178,15 @@ class Engine:
         raises  ValueError where there are none, or there is a file of such a name
         """
         keys = [self.key(name) for name in names]
-        with self.lock:
-            self.need_writable()
-            if not keys or any(map(self.files.find, keys)):
-                raise ValueError("tombstones are for names that have no file here")
-            pos: int = self.run(self.changes.entomb, keys)
-            return pos
+        if not keys or any(map(self.files.find, keys)):
+            raise ValueError("tombstones are for names that have no file here")
+        return self.changes.entomb(keys)
 
-    def add_columns(self, columns: Mapping[str, str]) -> None:
-        """See `Container.add_columns`. The caller has checked the handle."""
-        known = dict(self.store.schema)
-        for name in columns:
-            if name in known:
-                raise ValueError(f"the container has a column {name!r}: {known[name]}")
-        self.run(self.changes.declare, check_schema(known | dict(columns)))
-
-    def drop_columns(self, names: list[str]) -> None:
-        """See `Container.drop_columns`. The caller has checked the handle."""
-        schema = dict(self.store.schema)
-        check_columns(names, schema)
-        self.run(self.changes.declare, {n: kind for n, kind in schema.items() if n not in names})
-
-    def set_compression(self, level: int) -> None:
-        """Compress new content with this level of zstd; 0: not at all.
-
-        raises  NotAllowed where the container cannot have compressed content; Refusal
-        """
-        with self.lock:
-            self.need_writable()
-            self.run(self.changes.set_compression, level)
-
+    @writes
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Before files are put: try a dictionary, see `Changes.learn`; not where one was tried."""
-        with self.lock:
-            self.need_writable()
-            if self.changes.may_learn:
-                self.run(self.changes.learn, samples, total)
+        if self.changes.may_learn:
+            self.changes.learn(samples, total)
 
     def settled(self) -> Store:
         """The store, where its index has all that was put. The caller has the lock."""
@@ -305,11 +263,14 @@ class Engine:
             except CorruptError as error:
                 yield error
 
-    def get_some(self, names: Sequence[Name]) -> list[bytes]:
-        """The contents of a few thousand files at most, up to the first that is missing."""
+    def some(self, names: list[Name]) -> tuple[list[bytes], str | None]:
+        """The contents of a few thousand files at most, up to the first missing one, and its name.
+
+        raises  CorruptError
+        """
         with self.lock:
             self.settled()
-            return self.bulkget.get(list(names), self.short_to(b""))[0]
+            return self.bulkget.get(names, self.short_to(b""))
 
     # --- other processes ---
 
@@ -340,15 +301,16 @@ class Engine:
         self.store, self.closed, self._unsure = store, "", False
         self._attach()
 
-    def pickled(self) -> tuple[str, bool, Moment | None]:
-        """What a reader elsewhere is made of: path, whether it is mapped, where it stays."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copied or pickled reader is opened again; a frozen one stays at its moment."""
         if self.writable:
             raise TypeError(
                 f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
             )
         if self.closed not in ("", FORKED):
             raise Closed(f"the container is {self.closed}", self.base)
-        return self._path, self.store.mapped, _moment(self.store) if self.store.frozen else None
+        moment = _moment(self.store) if self.store.frozen else None
+        return again, (type(self), self._path, self.store.mapped, moment)
 
     def stay(self, moment: Moment) -> None:
         """Freeze it. Raises StalePlan where it is not as it was at that moment."""
@@ -367,7 +329,7 @@ class Engine:
         return self.store.writable
 
     def close(self) -> None:
-        """Sync, bring the derived files up to date where that is quick, release the lock.
+        """Sync, bring index and catalog up to date where that is quick, release the lock.
         Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
@@ -397,7 +359,7 @@ class Engine:
                 self.closed = "closed"
 
     def abort(self) -> None:
-        """See `Container.abort`."""
+        """Close, and drop what was changed since the last sync."""
         with self.lock:
             if self.closed == HALF:
                 self.store.abandon()
@@ -447,20 +409,14 @@ class Engine:
                 with self.lock:
                     self.run(partial(raise_it, error))
 
-    def check(self) -> None:
-        """Get over a call that was broken off."""
-        with self.lock:
-            self.catch_up()
-
+    @reads
     def freeze(self) -> None:
         """Follow the writer no more: the files stay those of now, whatever it does to them.
 
         For a reader. Memory and cost: none.
         """
-        with self.lock:
-            self.catch_up()
-            self.store.frozen = not self.writable
-            self.short = ORDINARY
+        self.store.frozen = not self.writable
+        self.short = ORDINARY
 
     def follow(self) -> bool:
         """Go on to the writer's last sync, and stay there -> whether anything has changed."""
@@ -475,24 +431,23 @@ class Engine:
                 store.frozen, self.short = True, ORDINARY
             return before != (store.synced, store.generation)
 
+    @reads
     def follow_files(self) -> None:
         """Before many files are put: keep what `save_catalog` writes of them."""
-        with self.lock:
-            self.catch_up()
-            self.store.catalog.follow()
+        self.store.catalog.follow()
 
+    @writes
     def save_catalog(self) -> None:
         """Sync, and bring BASE.cat up to date. Raises OSError, but not where the disk is full."""
-        with self.lock:
-            self.sync()
-            self.run(self.store.catalog.save)
+        self.sync()
+        self.store.catalog.save()
 
+    @writes
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that says when a tree was packed: see `archive.update`."""
-        with self.lock:
-            self.sync()
-            self.store.idx.packed = packed
-            self.run(self.store.merge)
+        self.sync()
+        self.store.idx.packed = packed
+        self.store.merge()
 
     # --- begin and end of a call: the caller has the lock ---
 
@@ -544,31 +499,32 @@ class Engine:
             what = f"{self._running} is running on this handle: what it reads from cannot change it"
             raise Busy(what, self.base)
 
-    def consume(self, call: str, action: Callable[[], Any]) -> Any:
-        """Run a change that calls the user's code meanwhile. The caller has checked the handle."""
+    def run(self, action: Callable[[], T]) -> T:
+        """Run a step that may change files, for a caller who has the lock."""
         try:
-            self._running = call
-            return self.run(action)
-        finally:
-            self._running = ""
+            return action()
+        except BaseException as error:
+            self._broken_off(error)
+            raise
 
-    def run(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Run a change. Where the disk refuses or a signal interrupts it, the next call recovers.
+    @writes
+    def change(self, action: Callable[[*Ts], T], *given: *Ts) -> T:
+        """Run a method of `changes`."""
+        return action(*given)
+
+    def _broken_off(self, error: BaseException) -> None:
+        """Where the disk refused or a signal interrupted a change, have the next call recover.
 
         Ctrl-C, a signal handler that raises and MemoryError come anywhere.
         """
-        try:
-            return action(*args)
-        except BaseException as error:
-            kv = self.store.kv
-            sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
-            if not sure or kv.broken:
-                self._unsure, self.short = True, ORDINARY
-                self.troubles += 1
-            self.losses += kv.broken
-            if kv.lost is not None:
-                self._fall_back()
-            raise
+        kv = self.store.kv
+        sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
+        if not sure or kv.broken:
+            self._unsure, self.short = True, ORDINARY
+            self.troubles += 1
+        self.losses += kv.broken
+        if kv.lost is not None:
+            self._fall_back()
 
     def _fall_back(self) -> None:
         """After a failed sync: read on, as the last sync left everything."""
@@ -597,11 +553,11 @@ class Engine:
 
 
 def again(kind: type[Any], path: str, mapped: bool, moment: Moment | None) -> Any:
-    """A reader that was pickled or copied: a Container, `kind`. See `Engine.pickled`."""
+    """A reader that was pickled or copied: a Container, `kind`. See `Handle.__reduce__`."""
     handle = kind(path, "r", mapped=mapped)
     if moment is not None:
         try:
-            handle.engine.stay(moment)
+            handle.stay(moment)
         except BaseException:
             handle.close()
             raise
