@@ -55,7 +55,7 @@ ENTRIES = {
     "container.salvage": "inodes behind broken lengths",
     "container.frames": "dictionaries",
     "container.write": "what a handle of several syncs has in memory",
-    "container": "contents of rows of the catalog",
+    "container.handle": "contents of rows of the catalog",
     "container.catalogquery": "attributes that a condition is asked of",
     "container.ondisk.chain": "inodes that build on others",
     "container.ondisk.inode": "attributes",

@@ -481,7 +481,7 @@ class DerivedCatalog:
         """DATAEND of the file on the disk; None: what it says is not true as far as it goes."""
         store = self._store
         try:
-            with open_file(store.base + self.suffix) as storage:
+            with store.directory.open(store.name + self.suffix) as storage:
                 block = read_superblock(storage)
         except (FormatError, OSError):
             return None

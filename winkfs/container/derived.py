@@ -40,8 +40,10 @@ class DerivedIndex:
         """Take the file for the index; None: it is missing, or no good, and the index empty."""
         store = self._store
         block, end = store.kv.superblock, store.kv.end
-        path = store.base + self.suffix
-        base = open_base(path, store.settings, block, end, store.remark, mapped=store.mapped)
+        base = open_base(
+            store.directory, store.name, store.settings, block, end, store.remark,
+            mapped=store.mapped,
+        )  # fmt: skip
         self._index.replace(base)
         self.packed = base.packed if base is not None else {}
         self.damaged = base.damaged if base is not None else 0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from winkformats.arrays import Int64, UInt64
+from winkformats.disk.paths import locate
 from winkformats.errors import DerivedDamage
 from winkformats.hindex.table import Rows
 from winkfs.container.ondisk.data import Settings
@@ -61,9 +62,8 @@ def gone_of(
            its cells have no S
     cost   reads the index; memory: 32 bytes a file
     """
-    index = open_base(
-        base + ".idx", settings, block, block.get("FILESIZE", sys.maxsize), mapped=False
-    )
+    last = block.get("FILESIZE", sys.maxsize)
+    index = open_base(*locate(base), settings, block, last, mapped=False)
     if index is None:
         return None
     try:

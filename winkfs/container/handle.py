@@ -27,13 +27,13 @@ from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import (
+    FIRST,
     LOOK,
     ORDINARY,
     BulkGet,
     Content,
     Short,
     renewed,
-    short_way,
 )
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
@@ -159,7 +159,7 @@ class Handle:
         self.changes = Changes(self.store, self.content)
         self.files = self.changes.files
         self.bulkget = BulkGet(self.store, self.content)
-        self.short = short_way(self.store, self.changes.drafts)
+        self.short = FIRST
         self._forget_drop()
         self._dropped = weakref.finalize(self, _let_go, self.store, self.changes.drafts)
         self._dropped.atexit = not self.store.writable  # a writer is closed by `close_at_end`
@@ -335,42 +335,47 @@ class Handle:
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
         with self.lock:
-            if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
-                self.store.abandon()
-                self.closed = "closed"
-            if self.closed:
-                return
-            self.check_idle()
-            try:
-                self._check_lost()
-                if self.writable:
-                    if self._unsure:
-                        self._recover()
-                    self.changes.close()
-                    self.store.close()
-                    if self.changes.clamped.number:
-                        line = f"{self.store.base}: {self.changes.clamped.line()}"
-                        warn_caller(line, UserWarning)
-                    self.changes.report_unwritten()
-            finally:
-                self.short, self.closed = ORDINARY, HALF
-                self._forget_drop()
-                self.store.abandon()
-                self.closed = "closed"
+            if self._is_open():
+                try:
+                    self._finish()
+                finally:
+                    self._release()
 
     def abort(self) -> None:
         """Close, and drop what was changed since the last sync."""
         with self.lock:
-            if self.closed == HALF:
-                self.store.abandon()
-                self.closed = "closed"
-            if self.closed:
-                return
+            if self._is_open():
+                try:
+                    self.store.kv.release()
+                finally:
+                    self._release()
+
+    def _is_open(self) -> bool:
+        """Return whether there is something to close. Raises Busy."""
+        if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
+            self._release()
+        if not self.closed:
             self.check_idle()
-            self.short, self.closed = ORDINARY, HALF
-            self._forget_drop()
-            self.store.close()
-            self.closed = "closed"
+        return not self.closed
+
+    def _finish(self) -> None:
+        """Bring to the disk what is not there yet."""
+        self._check_lost()
+        if self.writable:
+            if self._unsure:
+                self._recover()
+            self.changes.close()
+            self.store.kv.release()
+            if self.changes.clamped.number:
+                line = f"{self.store.base}: {self.changes.clamped.line()}"
+                warn_caller(line, UserWarning)
+            self.changes.report_unwritten()
+
+    def _release(self) -> None:
+        self.short, self.closed = ORDINARY, HALF
+        self._forget_drop()
+        self.store.abandon()
+        self.closed = "closed"
 
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.

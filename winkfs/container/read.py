@@ -353,6 +353,8 @@ def _ask(name: object, most: int = INT64) -> None:
 
 ORDINARY: Final = Short(_ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
 """Of a handle that is closed, or has to look at something before it answers."""
+FIRST: Final = replace(ORDINARY)
+"""Of a handle that was opened just now, and maybe for few files."""
 
 
 def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) -> Short:

@@ -280,7 +280,9 @@ class _Check:
 
     def _open_index(self) -> Base | None:
         store = self._store
-        return open_base(store.base + ".idx", store.settings, store.kv.superblock, store.kv.end)
+        return open_base(
+            store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
+        )
 
     def _check_index(self, found: Rebuilt) -> None:
         """The index, with what the tail says, must hold exactly the live files."""
@@ -403,7 +405,7 @@ def _index_record(store: Store) -> Record:
     The files are not counted without an index, nor where a tail is longer than a close leaves it.
     """
     kv = store.kv
-    base = open_base(store.base + ".idx", store.settings, kv.superblock, kv.end)
+    base = open_base(store.directory, store.name, store.settings, kv.superblock, kv.end)
     if base is None:
         return {"files": None, "index": {"current": False}}
     current = base.covered == kv.end

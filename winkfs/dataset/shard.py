@@ -182,7 +182,9 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     store = Store(base, writable=False, load=False)
     try:
         _check_closed(store)
-        index = open_base(base + ".idx", store.settings, store.kv.superblock, store.kv.end)
+        index = open_base(
+            store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
+        )
         whole = index is not None and index.covered == store.kv.end
         if index is not None:
             index.storage.close()

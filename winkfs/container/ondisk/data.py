@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
@@ -76,6 +76,11 @@ class Settings:
     cellsz: int
     htfree: int
     htdel: int
+    form: InodeForm = field(init=False)
+
+    def __post_init__(self) -> None:
+        form = InodeForm(self.pairoff, self.ckalgo, self.chains and self.pairoff)
+        object.__setattr__(self, "form", form)
 
     @classmethod
     def of(cls, block: Mapping[str, int], file: str) -> Self:
@@ -134,10 +139,6 @@ class Settings:
         """Whether a derived file with this superblock is of this container, and not of before what
         a rollback or repair has cut off."""
         return (derived.get("CONTID", 0), derived.get(CUTID, 0)) == (self.contid, self.cutid)
-
-    @property
-    def form(self) -> InodeForm:
-        return InodeForm(self.pairoff, self.ckalgo, self.chains and self.pairoff)
 
     @property
     def nanoseconds(self) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import Lookups, Storage
+from winkformats.disk.storage import Directory, Lookups, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -276,7 +276,8 @@ class Base:
 
 
 def open_base(
-    path: str,
+    directory: Directory,
+    name: str,
     settings: Settings,
     block: Mapping[str, int],
     end: int,
@@ -286,13 +287,14 @@ def open_base(
 ) -> Base | None:
     """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
 
+    name    BASE without its directory
     note    called with damage that the checksums show
     mapped  see `Storage.mapped`
     ->      None where it is missing, short, foreign, damaged, or newer than the data file
     cost    two reads; a classic one is counted through, for nothing else tells a stale one
     """
     try:
-        storage = open_file(path)
+        storage = directory.open(name + ".idx")
     except OSError:
         return None
     storage.mapped = mapped
