@@ -57,7 +57,8 @@ typedef struct {
     int64_t fileid, lsize, ftype, mtime;
     int64_t word, word_size; /* position and bytes of the attributes; no bytes: there are none */
     int64_t count;           /* of extents */
-    Bytes pairs;
+    Bytes pairs, name;
+    int64_t name_len;
 } Inode;
 
 typedef struct {
@@ -70,12 +71,15 @@ static Extent extent(const File *f, Bytes pair)
 }
 
 /* -> whether the entry at `pos`, of which `size` bytes are copied, is the live and good inode with
- * this key, and says where all of the file is. */
+ * this key, NULL: with any, and says where all of the file is. */
 static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes key,
                      int64_t key_len, Inode *found)
 {
-    if (key_len > 65535 || size < 67 + key_len || copy[0] || once16(copy + 1) != key_len
-        || memcmp(copy + 3, key, (size_t)key_len))
+    if (size < 3 || copy[0] || (key && key_len != once16(copy + 1)))
+        return false;
+    key_len = once16(copy + 1);
+    if (key_len < 4 || size < 67 + key_len || memcmp(copy + key_len, "/I0", 3)
+        || (key && memcmp(copy + 3, key, (size_t)key_len)))
         return false;
     Bytes value = copy + 7 + key_len;
     int64_t isz = once32(value - 4), width = 11 + key_len + isz, total = 0;
@@ -84,7 +88,7 @@ static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes
             != once32(copy + width - 4))
         return false;
     *found = (Inode){be64(value + 16), be64(value + 24), be64(value + 32), be64(value + 40), 0, 0,
-                     be64(value + 48), value + 56};
+                     be64(value + 48), value + 56, copy + 3, key_len - 3};
     if (found->count < 0 || found->count > (isz - 56) / f->pair || found->fileid < 1
         || found->lsize < 0 || be64(value + 8)
         || (uint64_t)be64(value) != xxh3(value + 8, (size_t)(48 + found->count * f->pair), 0))
@@ -283,6 +287,7 @@ typedef enum { FAILED, ASK, NONE, FOUND } Answer;
 
 typedef struct {
     bool content; /* is wanted, too */
+    int64_t pos;  /* of the inode */
     File file;
     Bytes key;
     Py_ssize_t key_len;
@@ -362,14 +367,18 @@ static bool proven(const Reader *r, int64_t low, int64_t high)
 static Answer position(const Reader *r, bool few, uint64_t s, int64_t *pos)
 {
     uint8_t room[16 * ALIKE];
+    if (!r->count)
+        return ASK;
     int64_t home = (int64_t)((s & INT64_MAX) % (uint64_t)r->count), left = r->count - home;
-    Bytes cells = (Bytes)r->table.buf + r->first + 16 * home;
+    Bytes cells = room;
     left = left < ALIKE ? left : ALIKE;
     if (few && r->files[1] >= 0) {
         if (read_at(r->files[1], room, 16 * left, r->first + 16 * home) != 16 * left)
             return ASK;
-        cells = room;
-    }
+    } else if (r->count > (r->table.len - r->first) / 16)
+        return ASK;
+    else
+        cells = (Bytes)r->table.buf + r->first + 16 * home;
     for (int64_t i = 0; i < left; i++) {
         *pos = be64(cells + 16 * i);
         if (*pos == r->free)
@@ -401,6 +410,8 @@ static bool is_late(const Reader *r, const File *f)
     uint64_t filesize;
     if (r->filesize_at < 0)
         return false;
+    if (!f->few && r->filesize_at > r->data.len - 8)
+        return true;
     if (!f->few)
         filesize = le64(f->data + r->filesize_at);
     else if (read_at(f->fd, &filesize, 8, r->filesize_at) != 8)
@@ -410,7 +421,7 @@ static bool is_late(const Reader *r, const File *f)
         || (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec > r->due;
 }
 
-/* Copy the entry of an inode of this key from `pos` -> what there is to be known of it. */
+/* Copy the entry of an inode of this key, or of any, from `pos` -> what there is to be known of it. */
 static Answer inode_at(const Reader *r, Look *l, int64_t pos)
 {
     const File *f = &l->file;
@@ -425,7 +436,7 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
         int64_t most = size < PLAIN ? size : PLAIN, usual = 11 + l->key_len + f->isz;
         if (l->content) /* it mostly lies right before: both are waited for at once */
             bring(f->data, f->limit, pos - r->before, r->before);
-        size = usual < most ? usual : most; /* and the length of the inode is not waited for */
+        size = l->key && usual < most ? usual : most; /* and the length of the inode is not waited for */
         if (size + 64 <= most) /* in lines: a copy of any size has a long start */
             for (int64_t i = 0; i < size; i += 64)
                 memcpy(near->bytes + i, f->data + pos + i, 64);
@@ -440,16 +451,16 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
     return inode_of(f, near->bytes + at, size - at, pos, l->key, l->key_len, &l->inode) ? FOUND : ASK;
 }
 
-/* Find the inode of a name. */
-static Answer look(Reader *r, PyObject *name, bool content, Look *l)
+/* Find the inode of a name; NULL: that at `pos`. */
+static Answer look(Reader *r, PyObject *name, int64_t pos, bool content, Look *l)
 {
-    int64_t *limits = r->limits.buf, pos;
+    int64_t *limits = r->limits.buf;
     File *f = &l->file;
     *f = r->file;
     l->content = content;
     l->near.low = l->near.high = 0;
-    l->key = (Bytes)l->room;
-    l->key_len = key_of(name, l->room);
+    l->key = name ? (Bytes)l->room : NULL;
+    l->key_len = name ? key_of(name, l->room) : 0;
     Answer answer = l->key_len < 0 ? ASK : sure(r);
     if (answer != FOUND)
         return answer;
@@ -462,11 +473,13 @@ static Answer look(Reader *r, PyObject *name, bool content, Look *l)
         return ASK;
     if (is_late(r, f))
         return ASK;
-    answer = known(r, l, &pos);
+    if (name)
+        answer = known(r, l, &pos);
     if (answer == NONE)
         answer = position(r, f->few, xxh3(l->key, (size_t)l->key_len, 0), &pos);
     if (answer == FOUND)
-        answer = pos ? inode_at(r, l, pos) : NONE; /* 0: a tombstone */
+        answer = pos || !name ? inode_at(r, l, pos) : NONE; /* 0: a tombstone */
+    l->pos = pos;
     if (f->few && answer > ASK && sure(r) != FOUND) /* others ran while the disk was waited for */
         answer = ASK;
     return answer;
@@ -504,20 +517,20 @@ static bool copy_extent(const Reader *r, const Look *l, Extent e, char *into)
     return good;
 }
 
-/* read(name, most) -> the content of a file of at most `most` bytes; False: there is none of that
- * name; None: the ordinary way decides. */
-static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
+/* Read a file by its name or, `by_pos`, by the position of its inode: see `reader_read`. */
+static PyObject *read_one(PyObject *capsule, PyObject *const *args, Py_ssize_t count, bool by_pos)
 {
     Look l;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
     if (!r || count < 1 || count > 2) {
-        PyErr_SetString(PyExc_TypeError, "read(name, most)");
+        PyErr_SetString(PyExc_TypeError, "read(name, most), read_at(pos, most)");
         return NULL;
     }
     int64_t most = count == 2 ? PyLong_AsLongLong(args[1]) : INT64_MAX;
-    if (most == -1 && PyErr_Occurred())
+    int64_t pos = by_pos && !PyErr_Occurred() ? PyLong_AsLongLong(args[0]) : 0;
+    if (PyErr_Occurred())
         return NULL;
-    Answer answer = look(r, args[0], true, &l);
+    Answer answer = look(r, by_pos ? NULL : args[0], pos, true, &l);
     if (answer != FOUND)
         return without(answer);
     int64_t left = l.inode.lsize;
@@ -538,48 +551,84 @@ static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_
     return found ? found : bad();
 }
 
+/* read(name, most) -> the content of a file of at most `most` bytes; False: there is none of that
+ * name; None: the ordinary way decides. */
+static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
+{
+    return read_one(capsule, args, count, false);
+}
+
+/* read_at(pos, most) -> the same of the file whose inode stands there, or None. */
+static PyObject *reader_read_at(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
+{
+    return read_one(capsule, args, count, true);
+}
+
 /* has(name) -> whether there is a file of that name; None: see `reader_read`. */
 static PyObject *reader_has(PyObject *capsule, PyObject *name)
 {
     Look l;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    Answer answer = r ? look(r, name, false, &l) : FAILED;
+    Answer answer = r ? look(r, name, 0, false, &l) : FAILED;
     return answer == FOUND ? Py_NewRef(Py_True) : without(answer);
 }
 
-/* find(name) -> FILEID, LSIZE, FTYPE, FMTIME, and the bytes of the attributes, None: there are none,
- * and where these are; False, None: see `reader_read`. */
-static PyObject *reader_find(PyObject *capsule, PyObject *name)
+/* What an inode says: FILEID, LSIZE, FTYPE, FMTIME, the bytes of the attributes, None: there are none,
+ * where these are, where the inode is; None: the ordinary way decides. */
+static PyObject *said(const Look *l)
 {
-    Look l;
     Value v;
-    Reader *r = PyCapsule_GetPointer(capsule, "reader");
-    Answer answer = r ? look(r, name, false, &l) : FAILED;
-    if (answer != FOUND)
-        return without(answer);
-    Inode *i = &l.inode;
+    const Inode *i = &l->inode;
     PyObject *word = i->word_size ? NULL : Py_NewRef(Py_None);
     if (!word) {
-        if (value_of(&l.file, &l.near, i->word, &v) && i->word_size <= v.size)
+        if (value_of(&l->file, &l->near, i->word, &v) && i->word_size <= v.size)
             word = PyBytes_FromStringAndSize((const char *)v.at, i->word_size);
         value_free(&v);
         if (!word)
             return bad();
     }
-    return Py_BuildValue("LLLLNL", (long long)i->fileid, (long long)i->lsize, (long long)i->ftype,
-                         (long long)i->mtime, word, (long long)i->word);
+    return Py_BuildValue("LLLLNLL", (long long)i->fileid, (long long)i->lsize, (long long)i->ftype,
+                         (long long)i->mtime, word, (long long)i->word, (long long)l->pos);
+}
+
+/* find(name) -> see `said`; False: see `reader_read`. */
+static PyObject *reader_find(PyObject *capsule, PyObject *name)
+{
+    Look l;
+    Reader *r = PyCapsule_GetPointer(capsule, "reader");
+    Answer answer = r ? look(r, name, 0, false, &l) : FAILED;
+    return answer == FOUND ? said(&l) : without(answer);
+}
+
+/* find_at(pos) -> the name of the file whose inode stands there, and `said`; or None. */
+static PyObject *reader_find_at(PyObject *capsule, PyObject *given)
+{
+    Look l;
+    Reader *r = PyCapsule_GetPointer(capsule, "reader");
+    int64_t pos = PyLong_AsLongLong(given);
+    Answer answer = r && !PyErr_Occurred() ? look(r, NULL, pos, false, &l) : FAILED;
+    if (answer != FOUND)
+        return without(answer);
+    PyObject *found = said(&l);
+    if (!found || found == Py_None)
+        return found;
+    return Py_BuildValue("y#N", (const char *)l.inode.name, (Py_ssize_t)l.inode.name_len, found);
 }
 
 static PyMethodDef asked[] = {
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "the content of a file"},
     {"has", reader_has, METH_O, "whether there is a file"},
     {"find", reader_find, METH_O, "what an inode says of a file"},
+    {"read_at", (PyCFunction)(void (*)(void))reader_read_at, METH_FASTCALL, "the same by position"},
+    {"find_at", reader_find_at, METH_O, "name and what an inode says of a file, by position"},
 };
 
 /* reader(data, limits, isz, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, sums or None,
  *        overlay, drafts, doubts, data_fd, table_fd, before, filesize_at, filesize, due, decode)
- * -> (read, has, find)
+ * -> (read, has, find, read_at, find_at)
  *
+ * data    empty: all is read by pread
+ * table   the same; HTSIZE 0: there is none
  * limits  int64[2], to be changed meanwhile: bytes of the data file that may be looked at, and how
  *         many files are read from it by pread
  * sums    of each page of the index, whether it was found right; None: all were
@@ -607,9 +656,8 @@ FUNCTION(reader)
                           &before, &filesize_at, &filesize, &due, &decode))
         goto end;
     const int64_t *limits = r->limits.buf;
-    if (r->limits.len != 16 || limits[0] < 0 || isz < 56 || isz > PLAIN || first < 0 || first > r->table.len || count < 1
-        || count > (r->table.len - first) / 16 || before < 0 || before > NEAR
-        || filesize_at > r->data.len - 8) {
+    if (r->limits.len != 16 || limits[0] < 0 || isz < 56 || isz > PLAIN || first < 0 || count < 0
+        || count > (INT64_MAX - first) / 16 || before < 0 || before > NEAR) {
         PyErr_SetString(PyExc_ValueError, "no such file or table");
         goto end;
     }
@@ -631,8 +679,9 @@ FUNCTION(reader)
     r->filesize_at = filesize_at;
     r->filesize = filesize;
     r->due = due;
-    found = Py_BuildValue("(NNN)", PyCFunction_New(asked, capsule), PyCFunction_New(asked + 1, capsule),
-                          PyCFunction_New(asked + 2, capsule));
+    found = Py_BuildValue("(NNNNN)", PyCFunction_New(asked, capsule), PyCFunction_New(asked + 1, capsule),
+                          PyCFunction_New(asked + 2, capsule), PyCFunction_New(asked + 3, capsule),
+                          PyCFunction_New(asked + 4, capsule));
 end:
     Py_DECREF(capsule);
     return found;

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Buffer
-from winkformats.native import Found, Read
+from winkformats.native import Found, Read, ReadAt
 
 _Row = TypeVar("_Row")
 _Name = TypeVar("_Name")
@@ -83,7 +83,11 @@ def reader(
     decode: Callable[[bytes, int], bytes],
     /,
 ) -> tuple[
-    Read, Callable[[object], bool | None], Callable[[object], Found | Literal[False] | None]
+    Read,
+    Callable[[object], bool | None],
+    Callable[[object], Found | Literal[False] | None],
+    ReadAt,
+    Callable[[int], tuple[bytes, Found] | None],
 ]: ...
 
 # _files.c

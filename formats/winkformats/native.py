@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 12  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 13  # of the C sources: one that was built of older ones is not used
 
 
 class Read(Protocol):
@@ -22,8 +22,15 @@ class Read(Protocol):
     def __call__(self, name: object, most: int = ..., /) -> bytes | Literal[False] | None: ...
 
 
-Found = tuple[int, int, int, int, bytes | None, int]
-"""FILEID, LSIZE, FTYPE, FMTIME; bytes and position of the attributes, None: there are none."""
+class ReadAt(Protocol):
+    """The same by the position of its inode; None: the ordinary way decides."""
+
+    def __call__(self, pos: int, most: int = ..., /) -> bytes | None: ...
+
+
+Found = tuple[int, int, int, int, bytes | None, int, int]
+"""FILEID, LSIZE, FTYPE, FMTIME; the bytes of the attributes, None: there are none, and where they
+are; the position of the inode."""
 
 
 if TYPE_CHECKING:

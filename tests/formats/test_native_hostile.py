@@ -192,20 +192,20 @@ def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> No
         overlay = {
             key: rng.choice([*EDGES, stored["pos"][0]]) for key in rng.sample(stored["keys"], 3)
         }
-        limits = np.array([rng.choice([len(data), *EDGES]), rng.choice([0, 0, 9])], np.int64)
+        limits = np.array([rng.choice([len(data), *EDGES]), rng.choice([0, 0, 9, 999])], np.int64)
         with files[0].open("wb") as one, files[1].open("wb") as two:
             one.write(data)
             two.write(table)
         fds = [os.open(path, os.O_RDONLY) for path in files]
         sums = rng.choice([None, None, bytes(3), b"\1" * 100])
         with refused():
-            three = code.reader(
-                data,
+            asked = code.reader(
+                rng.choice([data, data, b""]),
                 limits[: rng.choice([2, 2, 2, 2, 1])],
                 rng.choice([stored["isz"], 80, 2048]),
                 stored["pairoff"],
                 stored["contid"],
-                table,
+                rng.choice([table, table, b""]),
                 rng.choice([stored["first"]] * 3 + EDGES),
                 rng.choice([stored["htsize"]] * 3 + EDGES),
                 0,
@@ -221,12 +221,13 @@ def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> No
                 (1 << 64) - 1,
                 rng.choice([lambda frame, pos: frame, lambda frame, pos: 5, len, None]),
             )
-            for ask, name in itertools.product(three, names):
+            places = [*stored["pos"][::9], *stored["pos"][-2:], *EDGES]
+            for ask, given in itertools.product(asked, [*names, *places]):
                 with refused():
-                    ask(name)
-            for name in names:
+                    ask(given)
+            for ask, given in [*((asked[0], name) for name in names), (asked[3], places[0])]:
                 with refused():
-                    three[0](name, rng.choice(EDGES))
+                    ask(given, rng.choice(EDGES))
         for fd in fds:
             os.close(fd)
 

@@ -240,9 +240,9 @@ class DataFile:
 
     # --- entries and inodes by position ---
 
-    def entry_at(self, pos: int) -> KVEntry:
-        """The checked entry at a position. Raises CorruptError."""
-        return self.kv.get(pos)
+    def entry_at(self, pos: int, least: int = 0) -> KVEntry:
+        """The checked entry at a position. `least`: see `KVSeq.get`. Raises CorruptError."""
+        return self.kv.get(pos, least)
 
     def value_at(self, pos: int, framed: bool) -> bytes:
         """The checked value of the entry at a position; what is in it, where it is a frame."""

@@ -480,7 +480,8 @@ class Handle:
 
     def short_to(self, key: bytes) -> Short:
         """The short way to a file as it is now, b"": to any. The caller has caught up."""
-        self.short = renewed(self.short, self.store, self.changes.drafts, key)
+        pos = self.store.index.overlay.get(key, 0)
+        self.short = renewed(self.short, self.store, self.changes.drafts, pos)
         return self.short
 
     def _check_lost(self) -> None:

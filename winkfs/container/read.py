@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, repeat
 from operator import getitem
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
 import xxhash
@@ -33,12 +33,13 @@ from winkformats import native
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
-from winkformats.hashing import MASK63
-from winkformats.kv.entry import MASK64, from_bytes
+from winkformats.hashing import MASK63, XXH3
+from winkformats.kv.entry import MASK64, KVEntry, from_bytes
 from winkformats.kv.pagesums import PAGE
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.index import MERGE_OVERLAY
-from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
+from winkfs.container.ondisk.chain import whole
+from winkfs.container.ondisk.idx import ALIKE, PAIRS
 from winkfs.container.ondisk.inode import (
     CK_XXH3,
     FRAME,
@@ -61,7 +62,7 @@ from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkformats.native import Found, Native, Read
+    from winkformats.native import Found, Native, Read, ReadAt
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
@@ -80,11 +81,31 @@ VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
-class Content:
-    """Reads inodes, attributes and extents of a store."""
+class EntryAt(Protocol):
+    """Reads an entry and checks it. `least`: bytes of its value that are needed, 0: not known."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __call__(self, pos: int, least: int = 0, /) -> KVEntry: ...
+
+
+class Content:
+    """Resolves what inodes name to bytes: the inodes below them, attributes, extents.
+
+    entry_at  how the entries are read; None: as the handle does
+    storage   that they are read from
+    keep      how many large values are kept; 0: several threads read
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        entry_at: EntryAt | None = None,
+        storage: Storage | None = None,
+        keep: int = KEEP,
+    ) -> None:
+        self._store, self._kv, self._keep = store, store.kv, keep
+        self._entry_at = entry_at or store.entry_at
+        self._storage = storage or store.kv.storage
+        self._form, self._frames = store.settings.form, store.frames
         self._kept: dict[int, bytes] = {}  # position -> checked value, or what that has in it
         self.owner = store.owner
 
@@ -111,40 +132,47 @@ class Content:
                 return (pos, inode) if pos and not store.settings.classic else None
             store.refresh()  # the writer went on since this call began
 
+    def stored(self, pos: int) -> tuple[bytes, Inode]:
+        """The inode at a position as it is stored, and its key. Raises CorruptError."""
+        entry, name = self._entry_at(pos), self._storage.name
+        return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
+
+    def whole(self, inode: Inode, pos: int) -> Inode:
+        """The same inode with all its extents. Raises CorruptError."""
+        return whole(inode, pos, self._entry_at, self._form, self._storage.name)
+
     def attrs(self, inode: Inode) -> Attrs:
-        """The attributes of a file, the defaults where it has none."""
-        return attributes(inode, self.owner, self._store.entry_at, self._store.kv.storage.name)
+        """The attributes of a file, the defaults where it has none. Raises CorruptError."""
+        return attributes(inode, self.owner, self._entry_at, self._storage.name)
 
     def read(self, extents: Sequence[Extent], start: int, stop: int, *, holder: int = 0) -> bytes:
         """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
         Refusal EFBIG for a hole that is out of all proportion. `holder`: see `check_lives`."""
-        kv = self._store.kv
-        check_size(stop - start, kv.end, kv.storage.name)
-        value = partial(self._value, holder=holder)
-        return assemble(cut(extents, start, stop), value, kv.storage.name)
+        name = self._storage.name
+        check_size(stop - start, self._kv.end, name)
+        return assemble(cut(extents, start, stop), partial(self.value, holder), name)
 
     def read_into(
         self, into: memoryview, extents: Sequence[Extent], start: int, *, holder: int = 0
     ) -> int:
         """The bytes from `start` on, as many as `into` has room for -> how many."""
         part = cut(extents, start, start + len(into))
-        value = partial(self._value, holder=holder)
-        return assemble_into(into, part, value, self._store.kv.storage.name)
+        return assemble_into(into, part, partial(self.value, holder), self._storage.name)
 
     def read_all(self, extents: Sequence[Extent]) -> bytes:
         """All bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
-    def _value(self, pos: int, least: int, framed: bool, *, holder: int) -> bytes:
+    def value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
+        """The value of the entry at `pos`; what is in it, where it is a frame. See `ValueAt`."""
         kept = self._kept.get(pos)
         if kept is not None:
             return kept
-        store = self._store
-        entry = store.entry_at(pos)
-        check_lives(entry, holder, store.kv.storage.read, store.kv.storage.name)
-        value = store.frames.content(entry.value, pos) if framed else entry.value
-        if len(value) >= LARGE:
-            if len(self._kept) >= KEEP:
+        entry = self._entry_at(pos, 0 if framed else least)
+        check_lives(entry, holder, self._storage.read, self._storage.name)
+        value = self._frames.content(entry.value, pos) if framed else entry.value
+        if len(value) >= LARGE and self._keep:
+            if len(self._kept) >= self._keep:
                 del self._kept[next(iter(self._kept))]
             self._kept[pos] = value
         return value
@@ -238,8 +266,9 @@ class Files:
         mtime: int,
         attrs: Attrs | bytes | None,
         at: int = 0,
+        pos: int = 0,
     ) -> Stat:
-        """The Stat of a file. `attrs`: bytes at this position, as `Short.find` has them; None: the
+        """The Stat of a file, of what `Short.find` has of it or of Attrs. `attrs` None: the
         defaults."""
         store, (uid, gid) = self._store, self._content.owner
         ns = mtime * store.settings.mtime_unit
@@ -324,15 +353,19 @@ class Files:
 # --- one file, the short way ---
 
 Triple = tuple[int, int, int]  # as an Extent
+Fields = tuple[int, int, int, int, Triple | None]
+"""FILEID, LSIZE, FTYPE, FMTIME, the triple of the attributes."""
+Known = tuple[bytes, int, Fields, list[Triple]]
+"""The key of a file, the position of its inode, and the extents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The short way to files of the usual layout, by name, for threads without the lock.
+    """The short way to files of the usual layout, for threads without the lock.
 
-    Each of the three has three answers: what is asked for; False: there is no file of that name;
-    None: the ordinary way decides. It is None for ever once the index is replaced, or another
-    process has synced.
+    Each of the first three, by name, has three answers: what is asked for; False: there is no file
+    of that name; None: the ordinary way decides. It is None for ever once the index is replaced, or
+    another process has synced. The others are asked by the position of an inode.
 
     stale   not empty: the index was replaced
     limits  int64[2]: bytes of the data file that are looked at; see `Lookups.limits`
@@ -342,16 +375,18 @@ class Short:
     read: Read
     has: Callable[[object], bool | None]
     find: Callable[[object], Found | Literal[False] | None]
+    read_at: ReadAt
+    find_at: Callable[[int], tuple[bytes, Found] | None]
     stale: Sequence[bool]
     limits: array[int]
     reach: int
 
 
-def _ask(name: object, most: int = INT64) -> None:
+def _ask(given: object, most: int = INT64) -> None:
     """The answer that the ordinary way decides."""
 
 
-ORDINARY: Final = Short(_ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
+ORDINARY: Final = Short(_ask, _ask, _ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
 """Of a handle that is closed, or has to look at something before it answers."""
 FIRST: Final = replace(ORDINARY)
 """Of a handle that was opened just now, and maybe for few files."""
@@ -363,40 +398,62 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
     often   whether many files have been read: a copy of the index is worth its time
     """
     index, kv, settings = store.index, store.kv, store.settings
-    base = usual(index.base, kv.layout, settings)
-    if base is None or settings.ckalgo != CK_XXH3:
+    # CONTID + position must not wrap.
+    if not kv.layout.standard or settings.ckalgo != CK_XXH3 or not 0 <= kv.layout.contid <= INT64:
         return replace(ORDINARY, stale=index.stale)
-    code = _compiled(store)
-    shape, due = base.shape, int((time.monotonic() + LOOK) * 1e9)
+    base = index.base if settings.htalgo == XXH3 and settings.cellsz == 2 else None
     try:
         kv.show(kv.end - 1)
-        if code is None or not store.mapped or base.looks is None:
-            plain = Plain(store, drafts, base)
-            return Short(plain.read, plain.has, plain.find, index.stale, plain.limits, INT64)
-        looks = kv.looks(kv.end - 1)
-        view, limits = looks.view, array("q", (0, 0)) if store.writable else looks.limits
-        limits[0] = kv.end
-        base.looks.advise()
-        cells = base.in_memory(make=often) or base.looks.view
-        read, has, find = code.reader(
-            view, limits, *_form(store), cells, base.offset, shape.htsize,
-            shape.htfree, shape.htdel, _sums(store, base), index.overlay, drafts,
-            (index.stale, index.bulk), _descriptor(kv.storage, view),
-            _descriptor(base.storage, cells), min(kv.end // max(base.live, 1), NEAR),
-            -1 if _is_steady(store) else store.filesize_at,
-            int.from_bytes(store.filesize, sys.byteorder), due, store.frames.content,
-        )  # fmt: skip
+        compiled = _compiled(store, base, drafts, often)
     except (OSError, CorruptError):  # the disk is full; no descriptor is left; cut short
         return replace(ORDINARY, stale=index.stale)
-    return Short(read, has, find, index.stale, limits, len(view))
+    if compiled is not None:
+        return compiled
+    plain = Plain(store, drafts, base)
+    return Short(
+        plain.read, plain.has, plain.find, plain.read_at, plain.find_at, index.stale,
+        plain.limits, INT64,
+    )  # fmt: skip
 
 
-def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], key: bytes) -> Short:
-    """The short way as it is now, for this key: the same one, if only more was written. The caller
-    has the lock."""
+def _compiled(
+    store: Store, base: Base | None, drafts: dict[bytes, Draft], often: bool
+) -> Short | None:
+    """What is compiled; None where there is nothing for this layout or disk."""
+    kv, code = store.kv, _code(store)
+    if code is None or not (store.mapped or isinstance(kv.storage, FileStorage)):
+        return None
+    view: mmap.mmap | memoryview | bytes = b""
+    limits, reach = array("q", (0, INT64)), INT64  # all is read by pread
+    if store.mapped:
+        looks = kv.looks(kv.end - 1)
+        view, reach = looks.view, len(looks.view)
+        limits = array("q", (0, 0)) if store.writable else looks.limits
+    limits[0] = kv.end
+    cells: mmap.mmap | memoryview | bytes = b""
+    shape, descriptor, live = (0, 0, 0, 0), -1, kv.aentries // 2
+    if base is not None:
+        if base.looks is not None:
+            base.looks.advise()
+            cells = base.in_memory(make=often) or base.looks.view
+        descriptor, live, table = _descriptor(base.storage, cells), base.live, base.shape
+        shape = base.offset, table.htsize, table.htfree, table.htdel
+    found = code.reader(
+        view, limits, *_form(store), cells, *shape, _sums(store, base), store.index.overlay,
+        drafts, (store.index.stale, store.index.bulk), _descriptor(kv.storage, view), descriptor,
+        min(kv.end // max(live, 1), NEAR), -1 if _is_steady(store) else store.filesize_at,
+        int.from_bytes(store.filesize, sys.byteorder), int((time.monotonic() + LOOK) * 1e9),
+        store.frames.content,
+    )  # fmt: skip
+    return Short(*found, store.index.stale, limits, reach)
+
+
+def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], pos: int) -> Short:
+    """The short way as it is now, for the inode at this position: the same one, if only more was
+    written. The caller has the lock."""
     kv = store.kv
     if not short.stale:
-        if store.index.overlay.get(key, 0) < short.limits[0]:
+        if pos < short.limits[0]:
             return short
         if kv.end <= short.reach:
             with contextlib.suppress(OSError):  # the disk is full
@@ -411,22 +468,23 @@ def _is_steady(store: Store) -> bool:
     return store.writable or store.frozen
 
 
-def _sums(store: Store, base: Base) -> bytearray | bytes | None:
+def _sums(store: Store, base: Base | None) -> bytearray | bytes | None:
     """Of each page of the index, whether it was found right, so that a name is not there if it is
     not in it; None: of all."""
+    if base is None:
+        return None
     if store.index.gone is not None:  # there are names in no index
         return bytes((base.offset + base.size) // PAGE + 1)
     return None if base.sums is None else base.sums.good
 
 
 class Plain:
-    """The three of `Short` in Python: what `native.code.reader` does, by `Storage.read`."""
+    """The functions of `Short` in Python: what `native.code.reader` does, by `Storage.read`."""
 
-    def __init__(self, store: Store, drafts: Mapping[bytes, Draft], base: Base) -> None:
+    def __init__(self, store: Store, drafts: Mapping[bytes, Draft], base: Base | None) -> None:
         kv, index = store.kv, store.index
         self.limits = array("q", (kv.end, 0))
-        self._data, self._cells = kv.storage, base.storage
-        self._decode = store.frames.content
+        self._data, self._decode = kv.storage, store.frames.content
         self._base, self._sums = base, _sums(store, base)
         self._overlay, self._drafts = index.overlay, drafts
         self._stale, self._bulk = index.stale, index.bulk
@@ -443,41 +501,60 @@ class Plain:
     def find(self, name: object) -> Found | Literal[False] | None:
         """-> what an inode says of a file."""
         try:
-            found = self._inode(name)
-            if not found:
-                return found
-            fileid, lsize, ftype, mtime, _, attrs = found
-            if attrs is None:
-                return fileid, lsize, ftype, mtime, None, 0
-            value = self._value(attrs[0], -attrs[2])
+            found = self._named(name)
+            return self._told(*found) if found else found
         except OSError:  # closed meanwhile
             return None
-        if value is None or len(value) < -attrs[2]:
+
+    def find_at(self, pos: int) -> tuple[bytes, Found] | None:
+        """-> the name of a file, and what its inode says."""
+        try:
+            found = self._inode(pos) if self._is_sure() else None
+            said = self._told(*found) if found else None
+        except OSError:  # closed meanwhile
             return None
-        return fileid, lsize, ftype, mtime, value[: -attrs[2]], attrs[0]
+        return (found[0][: -len(INODE)], said) if found and said else None
 
     def read(self, name: object, most: int = INT64) -> bytes | Literal[False] | None:
         """-> the content of a file."""
         try:
-            found = self._inode(name)
-            if not found:
-                return found
-            _, left, _, _, extents, _ = found
-            if left > most or len(extents) > EXTENTS or (left > USUAL and left > self.limits[0]):
-                return None
-            parts: list[bytes] = []
-            for pointer, skip, size in extents:
-                framed, skip = skip >= FRAME, skip & ~FRAME
-                end = skip + min(size, left)
-                value = self._value(pointer, 0 if framed else end) if pointer else bytes(end)
-                if framed and value is not None:
-                    value = self._decode(value, pointer)
-                if value is None or len(value) < end:
-                    return None
-                parts.append(value[skip:end])
-                left -= end - skip
+            found = self._named(name)
+            return self._content(*found[2:], most) if found else found
         except (OSError, CorruptError):  # closed meanwhile; a frame is damaged
             return None
+
+    def read_at(self, pos: int, most: int = INT64) -> bytes | None:
+        """-> the content of the file whose inode stands there."""
+        try:
+            found = self._inode(pos) if self._is_sure() else None
+            return self._content(*found[2:], most) if found else None
+        except (OSError, CorruptError):
+            return None
+
+    def _told(self, key: bytes, pos: int, fields: Fields, extents: list[Triple]) -> Found | None:
+        fileid, lsize, ftype, mtime, attrs = fields
+        if attrs is None:
+            return fileid, lsize, ftype, mtime, None, 0, pos
+        value = self._value(attrs[0], -attrs[2])
+        if value is None or len(value) < -attrs[2]:
+            return None
+        return fileid, lsize, ftype, mtime, value[: -attrs[2]], attrs[0], pos
+
+    def _content(self, fields: Fields, extents: list[Triple], most: int) -> bytes | None:
+        left = fields[1]
+        if left > most or len(extents) > EXTENTS or (left > USUAL and left > self.limits[0]):
+            return None
+        parts: list[bytes] = []
+        for pointer, skip, size in extents:
+            framed, skip = skip >= FRAME, skip & ~FRAME
+            end = skip + min(size, left)
+            value = self._value(pointer, 0 if framed else end) if pointer else bytes(end)
+            if framed and value is not None:
+                value = self._decode(value, pointer)
+            if value is None or len(value) < end:
+                return None
+            parts.append(value[skip:end])
+            left -= end - skip
         return b"".join(parts)
 
     def _value(self, pos: int, least: int) -> bytes | None:
@@ -496,10 +573,17 @@ class Plain:
         found = xxhash.xxh3_64_intdigest(data[1:end], self._contid + pos) & 0xFFFFFFFF
         return found == from_bytes(data[end : end + 4])
 
-    def _inode(
-        self, name: object
-    ) -> tuple[int, int, int, int, list[Triple], Triple | None] | Literal[False] | None:
-        """-> FILEID, LSIZE, FTYPE, FMTIME, extents, and the triple of the attributes."""
+    def _is_sure(self) -> bool:
+        """Whether all that is there is known."""
+        if self._stale or self._bulk:
+            return False
+        if self._filesize is None:
+            return True
+        at, size = self._filesize  # another process may write, or put a file in its place
+        return self._data.read(at, 8) == size and time.monotonic() <= self._due
+
+    def _named(self, name: object) -> Known | Literal[False] | None:
+        """-> the inode of a name."""
         try:
             raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
         except UnicodeEncodeError:
@@ -507,26 +591,29 @@ class Plain:
         if type(raw) is not bytes or not 0 < len(raw) < LARGEST or b"\0" in raw:
             return None
         key = raw + INODE
-        if self._stale or self._bulk or key in self._drafts:
+        if key in self._drafts or not self._is_sure():
             return None
-        if self._filesize is not None:  # another process may write, or put a file in its place
-            at, size = self._filesize
-            if self._data.read(at, 8) != size or time.monotonic() > self._due:
-                return None
         pos = self._overlay.get(key, -1)
         if pos < 0:
             pos = self._position(xxhash.xxh3_64_intdigest(key))
+        if pos > 0:
+            found = self._inode(pos, len(key))
+            return found if found and found[0] == key else None
+        return False if pos == 0 and not self._stale else None  # it was looked at behind the cells
+
+    def _inode(self, pos: int, length: int = LARGEST) -> Known | None:
+        """-> the inode at a position. `length`: of its key, at most."""
         left = self.limits[0] - pos
-        data = (
-            self._data.read(pos, min(self._room + len(key), left)) if pos > 0 and left > 0 else b""
-        )
-        if self._stale or pos == 0:  # looked at behind overlay and cells
-            return None if self._stale else False
-        at = 7 + len(key)
+        size = min(self._room + length, left)
+        data = self._data.read(pos, size) if pos > 0 and left > 0 else b""
+        if self._stale:
+            return None
+        at = 7 + from_bytes(data[1:3])
         end = at + from_bytes(data[at - 4 : at])
         if len(data) < end + 4 or end < at + HEAD.size or not self._is_right(data, end, pos):
             return None
-        if data[: at - 4] != b"\0%b%b" % (len(key).to_bytes(2, "big"), key):
+        key = data[3 : at - 4]
+        if data[0] or len(key) <= len(INODE) or not key.endswith(INODE):
             return None
         cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
         step = 3 if self._pairoff else 2
@@ -546,13 +633,17 @@ class Plain:
             total += size
         if total < lsize:
             return None
-        return fileid, lsize, ftype or FileType.FILE, mtime, extents, attrs
+        return key, pos, (fileid, lsize, ftype or FileType.FILE, mtime, attrs), extents
 
     def _position(self, s: int) -> int:
         """The position that the index has for a hash; 0: it surely has none, -1: that is unsure."""
-        shape, offset = self._base.shape, self._base.offset
+        base = self._base
+        if base is None:
+            return -1
+        shape, offset = base.shape, base.offset
         home = (s & MASK63) % shape.htsize
-        cells = self._cells.read(offset + 16 * home, 16 * min(ALIKE, shape.htsize - home))
+        near = min(ALIKE, shape.htsize - home)
+        cells = base.storage.read(offset + 16 * home, 16 * near)
         for i, (pos, stored) in enumerate(PAIRS(cells[: len(cells) & -16])):
             if pos == shape.htfree:
                 first, last = (offset + 16 * home) // PAGE, (offset + 16 * (home + i)) // PAGE
@@ -562,18 +653,18 @@ class Plain:
         return -1
 
 
-def _compiled(store: Store) -> type[Native] | None:
+def _code(store: Store) -> type[Native] | None:
     """What reads plain files of a standard layout; None: the path in Python."""
     usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
     return native.code if usual_size else None
 
 
 def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int:
-    """By which to see how long a file is that is mapped; -1: the view is none that can be cut."""
-    if not isinstance(view, mmap.mmap):
-        return -1
-    assert isinstance(storage, FileStorage)  # nothing else gives maps
-    return storage.fd
+    """By which to see how long a file is that is mapped, or to read one that is not; -1: the view
+    is none that can be cut."""
+    if isinstance(storage, FileStorage) and (isinstance(view, mmap.mmap) or not view):
+        return storage.fd
+    return -1
 
 
 def _form(store: Store) -> tuple[int, bool, int]:
@@ -607,7 +698,7 @@ class BulkGet:
             rows = np.flatnonzero(pos)
             if len(rows):
                 store.kv.view(int(pos.max()), few=True)
-                if code := _compiled(store):
+                if code := _code(store):
                     self._compiled(code, keys, pos, found)
                 else:
                     self._gather(keys, pos, rows, found)

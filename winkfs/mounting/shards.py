@@ -29,6 +29,7 @@ from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import Content
 from winkfs.container.store import Store
 from winkfs.container.table import (
+    BY_INODE,
     KIND,
     MODE_AT,
     MTIME,
@@ -47,7 +48,6 @@ from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
 from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup
-from winkfs.names import name_of
 from winkfs.units import nearest_ns
 
 log = logging.getLogger("winkfs.mount")
@@ -342,14 +342,14 @@ class ShardFiles:
         if (attrs := found.attrs) is not None:
             kind |= SPECIAL | stat.S_IMODE(attrs.mode) << MODE_AT
             owner, ctime_ns = owner_word(attrs.uid, attrs.gid), attrs.ctime_ns or mtime_ns
-        return [id, id, found.size, mtime_ns, found.pointer, ctime_ns, kind, owner]
+        return [id, id, found.size, mtime_ns, BY_INODE, ctime_ns, kind, owner]
 
     def name_at(self, pos: int) -> bytes:
         """Its name. Raises as `row_at`."""
         if self._store is None:
             return self._listed(pos).names[0]
         self._touch(0)
-        return name_of(self._store.entry_at(pos).key)
+        return self._lookup.name(pos)
 
     def _listed(self, pos: int) -> FileTable:
         """The file as the catalog has it. Cost: reads the blocks that may have it."""
@@ -384,14 +384,8 @@ class ShardFiles:
         """Up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
         self._need()
         whole, pointer = row[SIZE], row[POINTER]
-        stop = min(offset + size, whole)
-        if offset >= stop:
-            return b""
-        self._touch(stop - offset)
-        if pointer <= 0:
-            return self._lookup.read(self._lookup.at(position(row)), offset, size)
-        value = self._lookup.content(pointer, whole, position(row))
-        return value[offset:stop] if stop - offset < whole else value
+        self._touch(max(min(size, whole - offset), 0))
+        return self._lookup.read(position(row), whole, offset, size, pointer)
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """The contents of the files of these rows, see `Lookup.contents`."""

@@ -271,7 +271,6 @@ class ContainerNames:
             self._attach()
         else:
             self.tree.version += 1
-            self.lookup.renew()
             self.tree.replay(name for name, _ in tail(self.store, covered))
             if self._many_changes():
                 self._new_tree()
@@ -407,7 +406,7 @@ class ContainerView:
 
     def path_at(self, pos: int) -> bytes:
         """The path of the file whose inode is there. Raises CorruptError."""
-        return self.tree.file_path(name_of(self.names.store.entry_at(pos).key))
+        return self.tree.file_path(self.names.lookup.name(pos))
 
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
@@ -415,7 +414,7 @@ class ContainerView:
         known = names.recent[1]
         found = known if known is not None and known.pos == pos else names.lookup.at(pos)
         names.budget.reads(min(size, found.size))
-        return names.lookup.read(found, offset, size)
+        return names.lookup.read(found.pos, found.size, offset, size)
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """The contents of the files of these rows of the catalog, see `Lookup.contents`."""
@@ -456,7 +455,7 @@ class ContainerView:
             names.recent = key, found
             if found is None:
                 return self.directory_attr(path) if names.tree.implied(path) else None
-            _, id, size, ftype, mtime, _, attrs = found
+            _, id, size, ftype, mtime, attrs = found
             if ftype != FileType.DIR:
                 if id >= OWN_IDS or self.places.held.get(id, path) != path:
                     id = self.places.other_id(path)
@@ -611,7 +610,7 @@ class ContainerView:
         if found is None:
             raise _stale()
         names.budget.reads(min(size, found.size))
-        return names.lookup.read(found, offset, size)
+        return names.lookup.read(found.pos, found.size, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         """See `Source.seek`."""

@@ -25,7 +25,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.storage import Buffer, Lookups, Storage
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kv.entry import KVEntry, Layout
+from winkformats.kv.entry import PROBE, KVEntry, Layout
 from winkformats.kv.pagesums import VARIABLE as PAGESUMS
 from winkformats.kv.scan import scan
 from winkformats.kv.superblock import (
@@ -43,6 +43,7 @@ from winkformats.kv.superblock import (
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
 LARGE: Final = 32 << 10  # bytes of a value that is not copied
+BESIDE: Final = 64  # bytes of an entry beside its value, mostly
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 4 MiB are no faster, 16 slower
 
 
@@ -560,8 +561,11 @@ class KVSeq(GrowingFile):
 
     # --- reading ---
 
-    def get(self, pos: int) -> KVEntry:
-        """The entry at `pos`, deleted or not. Raises CorruptError for none or a bad one."""
+    def get(self, pos: int, least: int = 0) -> KVEntry:
+        """The entry at `pos`, deleted or not. Raises CorruptError for none or a bad one.
+
+        least  bytes of its value that are read at once; 0: not known
+        """
         if not self.superblock["SBSIZE"] <= pos < self.end or pos % max(self.layout.align, 1):
             lost = self.truncated and self.end <= pos < self.superblock["FILESIZE"]
             what = "the entry is in the part of the file that is gone" if lost else "no entry"
@@ -570,7 +574,8 @@ class KVSeq(GrowingFile):
             self.flush()
         if self._behind:
             self._behind.drain()
-        return self.layout.read(self.storage.read, pos, self.end, self.storage.name)
+        first = least + BESIDE if least else PROBE
+        return self.layout.read(self.storage.read, pos, self.end, self.storage.name, first)
 
     def get_many(self, positions: Sequence[int]) -> list[KVEntry]:
         """The entries at `positions`, in that order. Cost: read in file order."""

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Directory, Lookups, Storage
@@ -23,7 +22,6 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv import pagesums
-from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
@@ -423,13 +421,4 @@ def write_base(
     base = Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
     base.packed = {name: variables[name] for name in PACKED if name in variables}
     base.damaged = variables.get(DAMAGED, 0)
-    return base
-
-
-def usual(base: Base | None, layout: Layout, settings: Settings) -> Base | None:
-    """An index whose layout, and that of the data file, the fast readers know; else None."""
-    if not layout.standard or settings.htalgo != hashing.XXH3 or settings.cellsz != 2:
-        return None
-    if not 0 <= layout.contid < 1 << 63:  # below, CONTID + position must not wrap
-        return None
     return base

@@ -204,24 +204,28 @@ def check_lives(entry: KVEntry, holder: int, read: Callable[[int, int], bytes], 
 
 
 def assemble(extents: Sequence[Extent], value_at: ValueAt, file: str) -> bytes:
-    """The bytes of extents, one behind the other.
+    """The bytes of extents, one behind the other. See `resolved`."""
+    parts = list(resolved(extents, value_at, file))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def resolved(extents: Iterable[Extent], value_at: ValueAt, file: str) -> Iterator[bytes]:
+    """The bytes of each extent.
 
     value_at    position of an entry, how many bytes of its value are needed at least, and whether
                 that is a frame -> its value, checked, or what the frame has in it
     file        the name of the data file, for the error
     raises      CorruptError; Refusal EFBIG for a hole that is larger than the memory
     """
-    parts = []
     for pointer, skip, size in extents:
         if pointer == 0:
-            parts.append(_zeros(size, file))
+            yield _zeros(size, file)
             continue
         framed, skip = skip >= FRAME, skip & ~FRAME
         value = value_at(pointer, skip + size, framed)
         if skip + size > len(value):
             raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
-        parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield value[skip : skip + size]
 
 
 def _zeros(size: int, file: str) -> bytes:
@@ -235,13 +239,9 @@ def _zeros(size: int, file: str) -> bytes:
 def assemble_into(into: memoryview, extents: Sequence[Extent], value_at: ValueAt, file: str) -> int:
     """The same into a buffer that holds them -> bytes."""
     at = 0
-    for pointer, skip, size in extents:
-        framed, skip = skip >= FRAME, skip & ~FRAME
-        value = value_at(pointer, skip + size, framed) if pointer else bytes(size)
-        if skip + size > len(value):
-            raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
-        into[at : at + size] = memoryview(value)[skip : skip + size]
-        at += size
+    for part in resolved(extents, value_at, file):
+        into[at : at + len(part)] = part
+        at += len(part)
     return at
 
 
