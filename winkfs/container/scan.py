@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import repeat
@@ -23,23 +23,19 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.catalogquery import Query, positions_of
 from winkfs.container.entry import SpecialEntry, attributed
-from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     ATTRS,
     CTIME,
     PERMISSIONS,
-    Attrs,
     Extent,
     Inode,
     assemble,
-    attributes,
-    check_lives,
-    check_size,
     cut,
 )
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
+from winkfs.container.read import Content
 from winkfs.container.survey import Decoded, Inodes
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, default_mode, entries
@@ -60,25 +56,22 @@ UINT32: Final = PREFIXES[2].unpack_from
 
 
 class Window:
-    """Reads inodes and contents in disk order; it keeps the files it began with open.
+    """Reads inodes and contents in disk order; it keeps the file it began with open.
 
-    Listing reads only the inodes where files are large; from the first `read` on, the contents of
-    the files to come are read along with them.
+    contents  whether contents have been read: then those of the files to come are read along with
+              their inodes. Listing reads only the inodes where files are large
     """
 
     def __init__(self, store: Store) -> None:
         kv = store.kv
-        self._storage = kv.storage.duplicate()
-        self._layout, self._form = kv.layout, store.settings.form
-        self._contid, self._quick = kv.layout.contid, kv.layout.standard
-        self._frames = store.frames
-        self._frames.load()
-        self._inodes = Inodes(kv, store.settings, None, storage=self._storage)
+        self.storage = kv.storage.duplicate()
+        self._layout, self._contid = kv.layout, kv.layout.contid
+        self._inodes = Inodes(kv, store.settings, None, storage=self.storage)
         self._start, self._end = kv.start, kv.end
-        self._reader = self._storage.bulk(self._start, self._end)
-        self._contents = False
+        self._reader = self.storage.bulk(self._start, self._end)
+        self.contents = False
         self._usual = (self._end - self._start) // max(store.index.count, 1)
-        weakref.finalize(self, self._storage.close)  # entries may be read after the scan's end
+        weakref.finalize(self, self.storage.close)  # entries may be read after the scan's end
         self._base = 0
         self._data = memoryview(b"")
 
@@ -91,7 +84,7 @@ class Window:
         span, count = int(positions[stop - 1]) - begin, stop - at
         # Of a selection the files may lie far apart: what is between them need not be read.
         near = span < SPARSE * self._usual * count
-        if span < DENSE * count or (self._contents and near):
+        if span < DENSE * count or (self.contents and near):
             length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN + INODE_READ)
             self._data = self._reader.read(begin, min(length, self._end - begin))
         return stop
@@ -102,26 +95,15 @@ class Window:
             return int(positions[at - 1]) + 1
         return self._start if int(positions[0]) < SPAN else int(positions[0]) - SPAN // 8
 
-    def inode(self, pos: int) -> tuple[bytes, Inode]:
-        """-> (key, inode as it is stored). Raises CorruptError."""
-        entry = self._entry(pos)
-        name = self._storage.name
-        return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
-
     def ordinary(self, positions: Int64) -> tuple[Decoded, Int64]:
         """The ordinary and good ones among the inodes of the batch: see `Inodes`."""
         return self._inodes.ordinary(positions, self._data, self._base)
 
-    def read_plain(self, pointer: int, size: int, pos: int) -> bytes:
-        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
-        inode is at `pos`.
-
-        raises  CorruptError
-        cost    one copy and one checksum, from the window, for an entry as `put` writes it
-        """
-        self._contents = True
+    def value(self, pointer: int, size: int) -> bytes | None:
+        """The first `size` bytes of the value at `pointer`; None: it is not in the window from end
+        to end, or not as `put` writes it. Cost: one copy and one checksum."""
         data, at = self._data, pointer - self._base
-        if size <= SMALL and 0 <= at < len(data) - 7 and self._quick:
+        if size <= SMALL and 0 <= at < len(data) - 7 and self._layout.standard:
             start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
             end = at + 1 + start + size
             if end <= len(data) - 4 and not data[at]:
@@ -130,46 +112,11 @@ class Window:
                 found = xxh3(body, (self._contid + pointer) & MASK64)
                 if found & 0xFFFFFFFF == UINT32(data, end)[0]:
                     return body[start:]
-        return self._read((Extent(pointer, 0, size),), size, pos)
+        return None
 
-    def read(self, inode: Inode, pos: int) -> bytes:
-        """The whole content of the file with the inode at `pos`. Raises CorruptError."""
-        return self._read(self._whole(inode, pos).extents, inode.lsize, pos)
-
-    def _whole(self, inode: Inode, pos: int) -> Inode:
-        return whole(inode, pos, self._entry, self._form, self._storage.name)
-
-    def pieces(self, inode: Inode, pos: int) -> Iterator[tuple[int, bytes]]:
-        """The content without its holes: (offset, bytes), about PIECE of them. CorruptError."""
-        self._contents = True
-        inode = self._whole(inode, pos)
-        name, at, size = self._storage.name, 0, 0
-        value = lru_cache(1)(partial(self._value, pos))  # an entry may have many extents
-        run: list[Extent] = []
-        for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
-            if run and (extent.pointer == 0 or size + extent.size > PIECE):
-                yield at, assemble(run, lambda pos, least, framed: value(pos, 0, framed), name)
-                at, size, run = at + size, 0, []
-            if extent.pointer:
-                run.append(extent)
-                size += extent.size
-            else:
-                at += extent.size
-
-    def _read(self, extents: Sequence[Extent], lsize: int, holder: int) -> bytes:
-        self._contents = True
-        check_size(lsize, self._end, self._storage.name)
-        value = partial(self._value, holder)
-        return assemble(cut(extents, 0, lsize), value, self._storage.name)
-
-    def _value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
-        entry = self._entry(pos)
-        check_lives(entry, holder, self._storage.read, self._storage.name)
-        return self._frames.content(entry.value, pos) if framed else entry.value
-
-    def _entry(self, pos: int) -> KVEntry:
-        """The checked entry at a position, from the window where it holds it."""
-        name, layout = self._storage.name, self._layout
+    def entry(self, pos: int, least: int = 0) -> KVEntry:
+        """The checked entry at a position, from the window where it holds it. See `EntryAt`."""
+        name, layout = self.storage.name, self._layout
         if not 0 < pos < self._end:
             raise CorruptError("no entry", file=name, offset=pos)
         data, at = self._data, pos - self._base
@@ -180,11 +127,7 @@ class Window:
                     found = layout.decode(data, at, pos, name)
                     if data is self._data:  # else another thread moved the window on meanwhile
                         return found
-        return layout.read(self._storage.read, pos, self._end, name, INODE_READ)
-
-    def attrs(self, inode: Inode, owner: tuple[int, int]) -> Attrs:
-        """The attributes of a file. Raises CorruptError."""
-        return attributes(inode, owner, self._entry, self._storage.name)
+        return layout.read(self.storage.read, pos, self._end, name, max(least, INODE_READ))
 
     def close(self) -> None:
         """The scan is over: nothing more is read in large pieces."""
@@ -207,7 +150,6 @@ def scan(
     without  positions that are passed over, ascending
     known    those of the files, ascending; None: they are looked for
     """
-    settings = store.settings
     low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.show(store.kv.end - 1)  # all of it written
@@ -219,9 +161,11 @@ def scan(
             positions = narrow(positions, store, low, high)
         if without is not None and len(without):
             positions = positions[~np.isin(positions, without, assume_unique=True)]
+        store.frames.load()
         window = Window(store)
-        chosen = _Chosen(settings, store.shown, low, high, prefix)
-    return _entries(window, store.owner, chosen, positions, problem)
+        content = Content(store, window.entry, window.storage, keep=0)
+        found = _Scan(window, content, store.settings, store.shown, low, high, prefix)
+    return found.entries(positions, problem)
 
 
 def narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
@@ -237,54 +181,46 @@ def narrow(positions: Int64, store: Store, low: int | None, high: int | None) ->
     return positions[first:last].copy()
 
 
-def _entries(
-    window: Window,
-    owner: tuple[int, int],
-    chosen: _Chosen,
-    positions: Int64,
-    problem: Callable[[CorruptError], None] | None,
-) -> Iterator[Entry]:
-    at = 0
-    try:
-        while at < len(positions):
-            stop = window.batch(positions, at)
-            for found in _batch(window, owner, chosen, positions[at:stop]):
-                if type(found) is not int:
-                    yield found  # type: ignore[misc]
-                    continue
-                try:
-                    entry = _entry(window, owner, chosen, found)
-                except CorruptError as error:
-                    if problem is None:
-                        raise
-                    problem(error)
-                    continue
-                if entry is not None:
-                    yield entry
-            at = stop
-    finally:
-        window.close()
-
-
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Which files: mtimes in [low, high) nanoseconds, names with a prefix.
+class _Scan:
+    """The entries of files with mtimes in [low, high) nanoseconds and names with a prefix.
 
-    shown     how their attributes are shown
+    shown   how their attributes are shown
     """
 
+    window: Window
+    content: Content
     settings: Settings
     shown: Declared
     low: int | None
     high: int | None
     prefix: bytes
 
-    def has(self, name: bytes, ns: int) -> bool:
-        if (self.low is not None and ns < self.low) or (self.high is not None and ns >= self.high):
-            return False
-        return name.startswith(self.prefix)
+    def entries(
+        self, positions: Int64, problem: Callable[[CorruptError], None] | None
+    ) -> Iterator[Entry]:
+        at = 0
+        try:
+            while at < len(positions):
+                stop = self.window.batch(positions, at)
+                for found in self._batch(positions[at:stop]):
+                    if type(found) is not int:
+                        yield found  # type: ignore[misc]
+                        continue
+                    try:
+                        entry = self._entry(found)
+                    except CorruptError as error:
+                        if problem is None:
+                            raise
+                        problem(error)
+                        continue
+                    if entry is not None:
+                        yield entry
+                at = stop
+        finally:
+            self.window.close()
 
-    def among(self, table: FileTable) -> Bools:
+    def _has(self, table: FileTable) -> Bools:
         """Which of these files, bool[n]."""
         found = table.within((self.low, self.high))
         if self.prefix:
@@ -292,74 +228,109 @@ class _Chosen:
             found &= np.fromiter(begins, bool, len(table))
         return found
 
+    def _batch(self, positions: Int64) -> Iterable[Entry | int]:
+        """The chosen files of a batch in order; of one that has to be decoded by itself the
+        position, whether it is chosen or not."""
+        found, which = self.window.ordinary(positions)
+        table = found.table
+        whole = (table.pointer >= 0) & ~table.asked
+        kept = whole & self._has(table)
+        plain = kept & ~table.special
+        if len(which) == len(positions) and plain.all():
+            return self._plain_entries(table)
+        made: list[Entry | int | None] = positions.tolist()
+        for i in which[whole & ~kept].tolist():
+            made[i] = None
+        simple = self._plain_entries(table.take(plain))
+        for i, entry in zip(which[plain].tolist(), simple, strict=True):
+            made[i] = entry
+        if found.words is not None:
+            special = np.flatnonzero(kept & table.special)
+            rows = table.take(special)
+            columns = which[special], rows.fileid, rows.size, rows.mtime, rows.ftype, rows.pointer
+            for name, word, pos, i, fileid, size, ns, ftype, pointer in zip(
+                rows.names, found.words[special].tolist(), rows.pos.tolist(),
+                *(column.tolist() for column in columns), strict=True,
+            ):  # fmt: skip
+                if word is None or CTIME in word or not is_whole(word, ATTRS.size):
+                    continue
+                mode, uid, gid = ATTRS.unpack_from(word)
+                if 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID:
+                    read = partial(self._read_plain, pointer, size, pos) if size else bytes
+                    made[i] = attributed(
+                        to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word,
+                        self.shown,
+                    )  # fmt: skip
+        return [entry for entry in made if entry is not None]
 
-def _batch(
-    window: Window, owner: tuple[int, int], chosen: _Chosen, positions: Int64
-) -> Iterable[Entry | int]:
-    """The chosen files of a batch in order; of one that has to be decoded by itself the position,
-    whether it is chosen or not."""
-    found, which = window.ordinary(positions)
-    table = found.table
-    whole = (table.pointer >= 0) & ~table.asked
-    kept = whole & chosen.among(table)
-    plain = kept & ~table.special
-    if len(which) == len(positions) and plain.all():
-        return _plain_entries(window, owner, table)
-    made: list[Entry | int | None] = positions.tolist()
-    for i in which[whole & ~kept].tolist():
-        made[i] = None
-    simple = _plain_entries(window, owner, table.take(plain))
-    for i, entry in zip(which[plain].tolist(), simple, strict=True):
-        made[i] = entry
-    if found.words is not None:
-        special = np.flatnonzero(kept & table.special)
-        rows = table.take(special)
-        columns = which[special], rows.fileid, rows.size, rows.mtime, rows.ftype, rows.pointer
-        for name, word, pos, i, fileid, size, ns, ftype, pointer in zip(
-            rows.names, found.words[special].tolist(), rows.pos.tolist(),
-            *(column.tolist() for column in columns), strict=True,
-        ):  # fmt: skip
-            if word is None or CTIME in word or not is_whole(word, ATTRS.size):
-                continue
-            mode, uid, gid = ATTRS.unpack_from(word)
-            if 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID:
-                read = partial(window.read_plain, pointer, size, pos) if size else bytes
-                made[i] = attributed(
-                    to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word,
-                    chosen.shown,
-                )  # fmt: skip
-    return [entry for entry in made if entry is not None]
+    def _plain_entries(self, table: FileTable) -> Iterator[Entry]:
+        """Files of one value or none, without attributes."""
+        sizes, ftypes, times = table.size.tolist(), table.ftype.tolist(), table.mtime.tolist()
+        modes, (uid, gid) = (
+            {ftype: default_mode(ftype) for ftype in set(ftypes)},
+            self.content.owner,
+        )
+        reads: Iterable[Callable[[], bytes]] = map(
+            partial, repeat(self._read_plain), table.pointer.tolist(), sizes, table.pos.tolist()
+        )
+        if 0 in sizes:
+            reads = [read if size else bytes for read, size in zip(reads, sizes, strict=True)]
+        return entries(
+            to_strs(table.names), table.fileid.tolist(), sizes, times, ftypes,
+            map(modes.__getitem__, ftypes), repeat(uid), repeat(gid), times, reads,
+        )  # fmt: skip
 
+    def _entry(self, pos: int) -> Entry | None:
+        """Any file, None for one that is not chosen. Raises CorruptError."""
+        key, inode = self.content.stored(pos)
+        name, ns = name_of(key), self.settings.ns_of(inode.mtime)
+        late = (self.low is not None and ns < self.low) or (
+            self.high is not None and ns >= self.high
+        )
+        if late or not name.startswith(self.prefix):
+            return None
+        attrs = self.content.attrs(inode)
+        said = (
+            to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
+            attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
+            partial(self._read, inode, pos),
+        )  # fmt: skip
+        extents = inode.extents
+        if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
+            return Entry(*said)
+        shown = self.shown.shown(attrs.xattrs)
+        return SpecialEntry(*said, shown, partial(self._pieces, inode, pos))
 
-def _plain_entries(window: Window, owner: tuple[int, int], table: FileTable) -> Iterator[Entry]:
-    """Files of one value or none, without attributes."""
-    sizes, ftypes, times = table.size.tolist(), table.ftype.tolist(), table.mtime.tolist()
-    modes = {ftype: default_mode(ftype) for ftype in set(ftypes)}
-    reads: Iterable[Callable[[], bytes]] = map(
-        partial, repeat(window.read_plain), table.pointer.tolist(), sizes, table.pos.tolist()
-    )
-    if 0 in sizes:
-        reads = [read if size else bytes for read, size in zip(reads, sizes, strict=True)]
-    return entries(
-        to_strs(table.names), table.fileid.tolist(), sizes, times, ftypes,
-        map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), times, reads,
-    )  # fmt: skip
+    # --- contents; all raise CorruptError ---
 
+    def _read_plain(self, pointer: int, size: int, pos: int) -> bytes:
+        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
+        inode is at `pos`."""
+        self.window.contents = True
+        found = self.window.value(pointer, size)
+        if found is None:
+            return self.content.read((Extent(pointer, 0, size),), 0, size, holder=pos)
+        return found
 
-def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) -> Entry | None:
-    """Any file, None for one that is not chosen. Raises CorruptError."""
-    key, inode = window.inode(pos)
-    name, ns = name_of(key), chosen.settings.ns_of(inode.mtime)
-    if not chosen.has(name, ns):
-        return None
-    attrs = window.attrs(inode, owner)
-    said = (
-        to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
-        attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
-        partial(window.read, inode, pos),
-    )  # fmt: skip
-    extents = inode.extents
-    if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
-        return Entry(*said)
-    shown = chosen.shown.shown(attrs.xattrs)
-    return SpecialEntry(*said, shown, partial(window.pieces, inode, pos))
+    def _read(self, inode: Inode, pos: int) -> bytes:
+        """The whole content of the file with the inode at `pos`."""
+        self.window.contents = True
+        extents = self.content.whole(inode, pos).extents
+        return self.content.read(extents, 0, inode.lsize, holder=pos)
+
+    def _pieces(self, inode: Inode, pos: int) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes: (offset, bytes), about PIECE of them."""
+        self.window.contents = True
+        inode = self.content.whole(inode, pos)
+        name, at, size = self.window.storage.name, 0, 0
+        value = lru_cache(1)(partial(self.content.value, pos))  # an entry may have many extents
+        run: list[Extent] = []
+        for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
+            if run and (extent.pointer == 0 or size + extent.size > PIECE):
+                yield at, assemble(run, lambda pos, least, framed: value(pos, 0, framed), name)
+                at, size, run = at + size, 0, []
+            if extent.pointer:
+                run.append(extent)
+                size += extent.size
+            else:
+                at += extent.size

@@ -23,9 +23,9 @@ from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.catalogquery import Query, rows_now, tables, values_between
-from winkfs.container.ondisk.chain import whole
-from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, check_lives, cut
+from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import USER, Column, Texts
+from winkfs.container.read import Content
 from winkfs.container.recovery import rebuild
 from winkfs.container.select import (
     catalogued,
@@ -66,7 +66,8 @@ class Contents:
     def __init__(self, store: Store, low: int, high: int, *, verify: bool = True) -> None:
         storage = store.kv.storage
         self.store, self._storage, self._name = store, storage, storage.name
-        self._layout, self._form, self._end = store.kv.layout, store.settings.form, store.kv.end
+        self._layout, self._end = store.kv.layout, store.kv.end
+        self._content = Content(store, self._entry, keep=0)
         layout = self._layout
         parts = (layout.delflag, layout.key.code, layout.value.code, layout.align)
         self._ordinary = parts == (1, 1, 2, 0)  # the layout that is read as columns
@@ -179,12 +180,12 @@ class Contents:
         """One content, whatever its layout. Raises CorruptError."""
         if pointer == EMPTY:
             return b""
+        content = self._content
         if pointer == BY_INODE:
-            inode = whole(self._inode(pos), pos, self._entry, self._form, self._name)
+            inode = content.whole(content.stored(pos)[1], pos)
             self._check_size(inode.lsize, size, pos)
-            value_at = partial(self._value, pos)
-            return assemble(cut(inode.extents, 0, size), value_at, self._name)
-        value = self._value(pos, pointer, size, False)
+            return content.read(inode.extents, 0, size, holder=pos)
+        value = content.value(pos, pointer, size, False)
         self._check_size(len(value), size, pointer)
         return value
 
@@ -200,22 +201,13 @@ class Contents:
 
     def attributes(self, pos: int) -> Attrs:
         """The attributes of a file. Raises CorruptError."""
-        return attributes(self._inode(pos), (0, 0), self._entry, self._name)
+        return self._content.attrs(self._content.stored(pos)[1])
 
-    def _inode(self, pos: int) -> Inode:
-        value = self._entry(pos).value
-        return Inode.decode(value, self._form, file=self._name, offset=pos)
-
-    def _value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
-        entry = self._entry(pos, HEAD if framed else least)
-        check_lives(entry, holder, self._storage.read, self._name)
-        return self.store.frames.content(entry.value, pos) if framed else entry.value
-
-    def _entry(self, pos: int, least: int = HEAD) -> KVEntry:
-        """Any entry, checked; `least`: bytes of its value, about."""
+    def _entry(self, pos: int, least: int = 0) -> KVEntry:
+        """Any entry, checked. See `EntryAt`."""
         if not 0 < pos < self._end:
             raise CorruptError("no entry", file=self._name, offset=pos)
-        return self._layout.read(self._bytes, pos, self._end, self._name, least + SLACK)
+        return self._layout.read(self._bytes, pos, self._end, self._name, (least or HEAD) + SLACK)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
         if self._window is not None:
@@ -258,6 +250,10 @@ class Contents:
     def close(self) -> None:
         """Leave the page cache as it was: drop what the kernel has read ahead, too."""
         self.drop()
+        self._buffer, self._window = (
+            memoryview(b""),
+            None,
+        )  # not when it is collected
         if self._drop is not None:
             self._drop(self._low, self._high)
 
