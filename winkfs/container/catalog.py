@@ -212,7 +212,7 @@ def open_catalog(store: DataFile, *, exactly: bool = False) -> Catalog | None:
     cost     reads the index of the blocks
     """
     try:
-        file = CatalogFile(open_file(store.base + DerivedCatalog.suffix))
+        file = CatalogFile(store.directory.open(store.name + DerivedCatalog.suffix))
     except DerivedDamage as error:
         store.remark(error)
         return None
@@ -235,7 +235,7 @@ def open_older(store: DataFile, covered: int, place: Place) -> Catalog | None:
             is DerivedDamage when it is first read
     """
     try:
-        file = CatalogFile(open_file(store.base + DerivedCatalog.suffix), place)
+        file = CatalogFile(store.directory.open(store.name + DerivedCatalog.suffix), place)
     except (FormatError, OSError):
         return None
     if not store.settings.made(file.superblock):

@@ -36,7 +36,7 @@ from winkfs.container.read import (
     renewed,
 )
 from winkfs.container.store import Store
-from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, SIZE, FileTable, Times
+from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, POS, SIZE, FileTable, Times
 from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.entry import FileType
@@ -52,7 +52,6 @@ from winkfs.errors import (
 from winkfs.names import INODE, Name, to_bytes, to_str
 
 AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
-BESIDE: Final = 32  # bytes of an entry beside its value, about
 CONTENTS: Final = frozenset({FileType.FILE, FileType.EXEC, FileType.LINK})
 FORKED: Final = "of the parent process"
 HALF: Final = "closed half-way, close it again"
@@ -248,18 +247,15 @@ class Handle:
         An error is not raised, but given in the place of a content.
         cost  one read a file, of just its entry
         """
-        kv = self.store.kv
-        kv.show(kv.end - 1)  # all of it written
-        read, layout, end, name = kv.storage.read, kv.layout, kv.end, kv.storage.name
-        said = rows.numbers[:, [KIND, POINTER, SIZE]].tolist()
-        for kind, pointer, size in said:
-            if pointer <= 0 or size > AT_ONCE or kind & (ASK | 255) not in CONTENTS:
-                yield b"" if pointer == 0 and kind & (ASK | 255) in CONTENTS else None
+        content, columns = self.content, [KIND, POS, POINTER, SIZE]
+        for kind, pos, pointer, size in rows.numbers[:, columns].tolist():
+            if pointer < 0 or size > AT_ONCE or kind & (ASK | 255) not in CONTENTS:
+                yield None
                 continue
             try:
-                entry = layout.read(read, pointer, end, name, size + BESIDE)
-                plain = len(entry.value) == size and not entry.deleted
-                yield entry.value if plain else None
+                with self.lock:
+                    value = content.value(pos, pointer, size, False) if pointer else b""
+                yield value if len(value) == size else None
             except CorruptError as error:
                 yield error
 

@@ -178,6 +178,9 @@ class Cuts(NamedTuple):
     before: Sequence[int]
 
 
+NO_CUTS: Final = Cuts((), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece that may be cut into several tasks.
@@ -193,7 +196,7 @@ class Part:
     hidden: Int64
     rows: Int64 | None = None
     weights: Int64 | None = None
-    cuts: Cuts = field(default_factory=lambda: Cuts([], []))
+    cuts: Cuts = NO_CUTS
 
     @classmethod
     def of_rows(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> Part:
@@ -222,7 +225,8 @@ class Part:
     def _listed(self, piece: Listed, low: float, high: float) -> Listed | None:
         names = [piece.first, *self.cuts.names, piece.stop]
         places = [0, *self.cuts.before, len(self.hidden)]
-        a, b = (round((len(names) - 1) * part / self.weight) for part in (low, high))
+        last = len(names) - 1
+        a, b = round(last * low / self.weight), round(last * high / self.weight)
         first, hidden = names[a], np.sort(self.hidden[places[a] : places[b]])
         if a == b or first is None:
             return None

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from winkfs.names import base_of
 from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import (
     OPEN,
@@ -121,7 +120,7 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
         else:
             from winkfs.spark.reading.selected import part_now
 
-            if part := part_now(options, contents, base_of(path)):
+            if part := part_now(options, contents, path):
                 parts.append(part)
     return scans(options, parts + named)
 

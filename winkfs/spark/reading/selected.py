@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs.container.catalog import Catalog, open_catalog
 from winkfs.container.select import select
@@ -118,7 +117,8 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
     assert isinstance(piece, Listed)
     run = catalog.file.runs[0]
     names, starts = run.firsts, np.array(run.starts[:-1], np.int64)
-    if len(names) <= min(FEW, EACH * task_count(options, part.weight, 0)):
+    tasks = task_count(options, part.weight, 0)
+    if tasks > 1 and len(names) <= min(FEW, EACH * tasks):
         names, starts = catalog.names(0, catalog.count), np.arange(catalog.count)
     first = bisect_right(names, piece.first)
     stop = len(names) if piece.stop is None else bisect_left(names, piece.stop)
@@ -138,17 +138,12 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
 
 @contextlib.contextmanager
 def _opened(base: str) -> Iterator[Store]:
-    """Open for a moment that leaves the page cache as it was, except the index, which is not loaded
-    yet. Raises NoSuchFile."""
-    with open_file(base + ".data") as data:
-        drop = data.dropper(0, data.size())
-        store = Store(base, writable=False, load=False)
-        try:
-            yield store
-        finally:
-            store.abandon()
-            if drop is not None:
-                drop(0, data.size())
+    """Open without the index. Raises NoSuchFile."""
+    store = Store(base, writable=False, load=False)
+    try:
+        yield store
+    finally:
+        store.abandon()
 
 
 def _selected(options: Options, shard: Shard) -> FileTable:
@@ -160,7 +155,13 @@ def _selected(options: Options, shard: Shard) -> FileTable:
 
 
 def _visible(options: Options, shard: Shard, store: Store) -> FileTable:
-    rows = select(store, options.selection, _problem(options))
+    """The same of an open one. The page cache stays as it was, except the index."""
+    drop = store.kv.storage.dropper(0, store.kv.end)
+    try:
+        rows = select(store, options.selection, _problem(options))
+    finally:
+        if drop is not None:
+            drop(0, store.kv.end)
     return rows.visible(shard.hidden, include_dirs=options.include_dirs)
 
 
