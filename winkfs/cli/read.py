@@ -445,22 +445,23 @@ class Passed:
     in the page cache before."""
 
     def __init__(self, container: Any) -> None:
-        self._kv, self._kept = container.store.kv, KEPT
+        self._storage, self._kept = container.store.kv.storage, KEPT
         self._budget: CacheBudget | None = None
 
     def add(self, size: int) -> None:
-        from winkfs.mounting.lookup import CacheBudget
+        from winkfs.mounting.lookup import PAGE, CacheBudget
 
         if self._budget:
-            self._budget.reads(size)
+            self._budget.touches(self._storage, size // PAGE + 1)
         elif self._kept < size:
-            self._budget = CacheBudget(self._kv)
+            self._storage.remember_resident()
+            self._budget = CacheBudget()
         else:
             self._kept -= size
 
     def finish(self) -> None:
         if self._budget:
-            self._kv.storage.drop_seen()
+            self._storage.drop_seen()
 
 
 def _write(container: Reader, name: bytes) -> bool:

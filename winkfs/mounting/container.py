@@ -27,6 +27,7 @@ from winkfs.entry import FileType
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
 from winkfs.mounting.listing import Listings
+from winkfs.mounting.lookup import PAGE
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.owncopy import OwnCopies
 from winkfs.mounting.spool import Spool
@@ -300,7 +301,7 @@ class ContainerSource:
         def below(offset: int, size: int) -> bytes:
             if self.names.container.troubles != troubles:  # its entries may be lost
                 raise _refuse(errno.EIO, path)
-            self.names.budget.reads(size)
+            self.names.lookup.touches(size // PAGE + 1)
             return read(offset, size)
 
         spool.lay_over(below, attr.size, self._need_room)

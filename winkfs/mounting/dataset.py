@@ -26,9 +26,9 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
 from winkfs.mounting.listing import Batch, Listings, RowBatch, attr_of
-from winkfs.mounting.lookup import find_data, text_of
+from winkfs.mounting.lookup import CacheBudget, find_data, text_of
 from winkfs.mounting.numbers import Numbers
-from winkfs.mounting.shards import Footprint, Row, Seen, ShardFiles, position
+from winkfs.mounting.shards import Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import AT, MAX_PATH, OWN, name_at, shown
@@ -66,7 +66,7 @@ class DatasetView:
         self.left_out: set[bytes] = set()
         self.times: TimeDirectory | None = None
         self._timed = timedir
-        self._trace, self._told = Footprint(), 0
+        self._budget, self._told = CacheBudget(), 0
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
@@ -99,7 +99,7 @@ class DatasetView:
             path = shard.record.path
             files = self.shown.get(path)
             if files is None or files.record != shard.record:
-                files = ShardFiles(shard, next(self._numbers), self.owner, self._trace)
+                files = ShardFiles(shard, next(self._numbers), self.owner, self._budget)
                 self._shards[files.number] = files
             files.hide(shard.hidden)
             files.columns = columns

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.storage import Storage
 from winkformats.kv.scan import values_at
-from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, Inode
 from winkfs.container.read import LARGE, ORDINARY, Short, renewed
 from winkfs.container.table import BY_INODE
@@ -39,36 +39,27 @@ SHOWN: Final = 64  # extents in a text
 
 
 class CacheBudget:
-    """Keeps what a mount reads of its container from filling the page cache.
+    """Keeps what a mount reads of its containers from filling the page cache.
 
-    The kernel keeps what was read as pages of the mount. So pages of the container are dropped when
-    PAGES of them have come, except those that were there when the mount began.
+    The kernel keeps what was read as pages of the mount. So pages of the containers are dropped
+    when PAGES of all of them have come, except those that were there when the mount began.
     """
 
-    def __init__(self, kv: KVSeq) -> None:
-        self._storage = kv.storage
-        self._storage.remember_resident()
-        self._touched = 0
+    def __init__(self) -> None:
+        self._pages = 0
+        self._storages: set[Storage] = set()
 
-    def touches(self, pages: int) -> None:
-        self._touched += pages
-        if self._touched > PAGES:
-            self._touched = 0
-            self._storage.drop_seen()
+    def touches(self, storage: Storage, pages: int) -> None:
+        self._storages.add(storage)
+        self._pages += pages
+        if self._pages > PAGES:
+            self.drop()
 
-    def inodes(self, positions: Int64) -> None:
-        """These are read, int64[n]. Where they lie close together, all between comes at once."""
-        low, high = int(positions.min()), int(positions.max())
-        near = 0 < high - low <= min(SPREAD * len(positions), PAGE * PAGES)
-        self.touches((high - low) // PAGE + 1 if near else len(positions))
-        if near:
-            self._storage.read_ahead(low, high + PAGE - low)
-
-    def reads(self, size: int) -> None:
-        """So many bytes of a file. The kernel reads ahead by itself."""
-        self._touched += size // PAGE + 1
-        if self._touched > PAGES:
-            self.touches(0)
+    def drop(self) -> None:
+        for storage in self._storages:
+            storage.drop_seen()
+        self._storages.clear()
+        self._pages = 0
 
 
 class Found(NamedTuple):
@@ -93,10 +84,14 @@ class Lookup:
     A file of the usual layout goes the short way (`read.Short`), any other the ordinary one
     (`read.Content`). Everything is read by pread, and `CacheBudget` says what stays of it in the
     page cache. What finds a file raises CorruptError.
+
+    touches  reports pages of the data file that are read
     """
 
-    def __init__(self, store: Store, content: Content) -> None:
+    def __init__(self, store: Store, content: Content, budget: CacheBudget) -> None:
         self._store, self._content, self._short = store, content, ORDINARY
+        store.kv.storage.remember_resident()
+        self.touches = partial(budget.touches, store.kv.storage)
         self._region = memoryview(bytearray(0))
         self._ahead = 0  # bytes of the file up to which the disk was asked for them
         self._inode_at = lru_cache(INODES)(store.inode_at)
@@ -106,6 +101,7 @@ class Lookup:
 
     def find(self, key: bytes) -> Found | None:
         """The file with this inode key."""
+        self.touches(1)
         name = key[: -len(INODE)]
         found = self._short.find(name)
         if found is None:
@@ -117,11 +113,13 @@ class Lookup:
 
     def at(self, pos: int) -> Found:
         """The file whose inode stands at a position."""
+        self.touches(1)
         found = self._short.find_at(pos) or self._renewed(pos).find_at(pos)
         return self._told(*found[1]) if found else self._found(pos, self.inode(pos))
 
     def name(self, pos: int) -> bytes:
         """Its name."""
+        self.touches(1)
         found = self._short.find_at(pos) or self._renewed(pos).find_at(pos)
         return found[0] if found else name_of(self._inode_at(pos)[0])
 
@@ -154,6 +152,7 @@ class Lookup:
         stop = min(offset + size, whole)
         if offset >= stop:
             return b""
+        self.touches((stop - offset) // PAGE + 1)
         if whole <= LARGE or stop - offset == whole:
             found = self._short.read_at(pos, whole) or self._renewed(pos).read_at(pos, whole)
             if found is not None and len(found) == whole:
@@ -175,6 +174,7 @@ class Lookup:
         if not near or high - ROUND > kv.visible:
             return [None] * len(pointers)
         high += inode + ROUND + NAME  # `put` writes an inode behind its content
+        self.touches((high - low) // PAGE)
         self._expect(high, high - low)
         if high - low > len(self._region):
             self._region = memoryview(bytearray(high - low))
@@ -186,6 +186,15 @@ class Lookup:
         starts, ends = at[:n].tolist(), (at[:n] + sizes).tolist()
         both = (good[:n] & good[n:]).tolist()
         return [data[a:b] if ok else None for ok, a, b in zip(both, starts, ends, strict=True)]
+
+    def ahead(self, positions: Int64) -> None:
+        """Inodes at these positions are read. Where they lie close together, all between comes at
+        once."""
+        low, high = int(positions.min()), int(positions.max())
+        near = 0 < high - low <= min(SPREAD * len(positions), PAGE * PAGES)
+        self.touches((high - low) // PAGE + 1 if near else len(positions))
+        if near:
+            self._store.kv.storage.read_ahead(low, high + PAGE - low)
 
     def _expect(self, at: int, size: int) -> None:
         """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings

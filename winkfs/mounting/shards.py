@@ -19,7 +19,6 @@ import numpy as np
 from winkformats.arrays import Bools, Int64, Strings, among
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
-from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkfs.container.catalog import POLICY, Catalog, build
 from winkfs.container.ondisk.block import Block
@@ -47,7 +46,7 @@ from winkfs.dataset.shard import Shard
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
-from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup
+from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.units import nearest_ns
 
 log = logging.getLogger("winkfs.mount")
@@ -55,27 +54,6 @@ log = logging.getLogger("winkfs.mount")
 LONG: Final = 512  # bytes of a name in an array of texts
 Row = list[int]
 """A row of the catalog, COLUMNS, but for `pos` and `fileid`: both are the id in the mount."""
-
-
-class Footprint:
-    """Contents that were read leave the page cache when PAGES of all shards together have come;
-    see `winkfs.mounting.lookup`."""
-
-    def __init__(self) -> None:
-        self._pages = 0
-        self._touched: set[Storage] = set()
-
-    def reads(self, storage: Storage, size: int) -> None:
-        self._touched.add(storage)
-        self._pages += size // PAGE + 1
-        if self._pages > PAGES:
-            self.drop()
-
-    def drop(self) -> None:
-        for storage in self._touched:
-            storage.drop_seen()
-        self._touched.clear()
-        self._pages = 0
 
 
 class Seen:
@@ -221,10 +199,12 @@ class ShardFiles:
     columns  of the data set, with their types
     """
 
-    def __init__(self, shard: Shard, number: int, owner: tuple[int, int], trace: Footprint) -> None:
+    def __init__(
+        self, shard: Shard, number: int, owner: tuple[int, int], budget: CacheBudget
+    ) -> None:
         """What cannot be read is logged. `owner`: where the data file is lost."""
         self.record, self.base, self.number = shard.record, shard.base, number
-        self.owner, self._trace = owner, trace
+        self.owner, self._budget = owner, budget
         self.error: str | None = None
         self.columns: Schema = {}
         self.seen: Seen | None = None
@@ -278,9 +258,8 @@ class ShardFiles:
             log.error("%s: its files cannot be read", error)
             return
         store.frozen = True
-        store.kv.storage.remember_resident()
         self._store, self.owner = store, store.owner
-        self._lookup = Lookup(store, Content(store))
+        self._lookup = Lookup(store, Content(store), self._budget)
 
     def _read_catalog(self) -> Catalog | None:
         """BASE.cat; None where it cannot be believed. It has all files, or is of no use."""
@@ -308,7 +287,7 @@ class ShardFiles:
     def _read_inodes(self) -> Catalog | None:
         """The same from the data file. Cost: see `build`."""
         if self._store is not None:
-            self._trace.drop()
+            self._budget.drop()
             self._store.abandon()
             self._open(self._shard, load=True)  # with its index
         if self._store is None:
@@ -319,7 +298,7 @@ class ShardFiles:
     def close(self) -> None:
         """Close the data file; the catalog is closed when no order has it any more."""
         if self._store is not None:
-            self._trace.drop()
+            self._budget.drop()
             self._store.abandon()
             self._store = None
         self._catalog = self.seen = None
@@ -348,7 +327,6 @@ class ShardFiles:
         """Its name. Raises as `row_at`."""
         if self._store is None:
             return self._listed(pos).names[0]
-        self._touch(0)
         return self._lookup.name(pos)
 
     def _listed(self, pos: int) -> FileTable:
@@ -362,7 +340,6 @@ class ShardFiles:
     def found(self, pos: int) -> Found:
         """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""
         self._need()
-        self._touch(0)
         return self._lookup.at(pos)
 
     def xattrs(self, pos: int) -> Mapping[bytes, bytes]:
@@ -383,14 +360,11 @@ class ShardFiles:
     def read(self, row: Row, offset: int, size: int) -> bytes:
         """Up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
         self._need()
-        whole, pointer = row[SIZE], row[POINTER]
-        self._touch(max(min(size, whole - offset), 0))
-        return self._lookup.read(position(row), whole, offset, size, pointer)
+        return self._lookup.read(position(row), row[SIZE], offset, size, row[POINTER])
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """The contents of the files of these rows, see `Lookup.contents`."""
         self._need()
-        self._touch(int(rows[:, SIZE].sum()))
         positions = rows[:, POS] & (1 << POSITION) - 1
         return self._lookup.contents(positions, rows[:, POINTER], rows[:, SIZE])
 
@@ -406,10 +380,6 @@ class ShardFiles:
     def _need(self) -> None:
         if self.error is not None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def _touch(self, size: int) -> None:
-        if self._store is not None:
-            self._trace.reads(self._store.kv.storage, size)
 
 
 def position(row: Row) -> int:

@@ -85,8 +85,7 @@ class ContainerNames:
         self.drafts = self.changes.drafts
         self._generation = self.store.generation
         self.troubles = container.troubles  # as of the last check of the names
-        self.budget = CacheBudget(self.store.kv)
-        self.lookup = Lookup(self.store, container.content)
+        self.lookup = Lookup(self.store, container.content, CacheBudget())
         self._new_tree()
         if self.writable:
             self.store.catalog.follow()
@@ -215,7 +214,7 @@ class ContainerNames:
             part = order[start : start + AHEAD]
             ahead = near[part]
             if (ahead > 0).any():
-                self.budget.inodes(ahead[ahead > 0])
+                self.lookup.ahead(ahead[ahead > 0])
             found |= {names[i]: index.lookup(keys[i]) for i in part.tolist()}
         return found
 
@@ -413,12 +412,10 @@ class ContainerView:
         names = self.names
         known = names.recent[1]
         found = known if known is not None and known.pos == pos else names.lookup.at(pos)
-        names.budget.reads(min(size, found.size))
         return names.lookup.read(found.pos, found.size, offset, size)
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """The contents of the files of these rows of the catalog, see `Lookup.contents`."""
-        self.names.budget.reads(int(rows[:, SIZE].sum()))
         return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
     def present(self, pos: int, size: int) -> bool:
@@ -469,7 +466,6 @@ class ContainerView:
         if self._ctimes:
             attr = self._with_ctime(attr)
         self.places.note(attr[0], path)
-        names.budget.touches(1)
         return attr
 
     def drafted(self, draft: Draft) -> Attr:
@@ -609,7 +605,6 @@ class ContainerView:
         found = names.recent[1] if fresh else names.lookup.find(key)
         if found is None:
             raise _stale()
-        names.budget.reads(min(size, found.size))
         return names.lookup.read(found.pos, found.size, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
