@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from winkformats import native
 from winkfs.cli import main
 from winkmount.service import is_ending
 
@@ -43,4 +44,7 @@ def slowly(read: Callable[..., Any]) -> Callable[..., Any]:
 
 os.fdatasync = fdatasync
 os.pread, os.preadv = slowly(os.pread), slowly(os.preadv)
+if native.code is not None:  # which reads by itself
+    reader = native.code.reader
+    native.code.reader = lambda *given: tuple(map(slowly, reader(*given)))  # type: ignore
 sys.exit(main(sys.argv[2:]))

@@ -55,13 +55,10 @@ ENTRIES = {
     "container.salvage": "inodes behind broken lengths",
     "container.frames": "dictionaries",
     "container.write": "what a handle of several syncs has in memory",
-    "container.handle": "contents of rows of the catalog",
     "container.catalogquery": "attributes that a condition is asked of",
     "container.ondisk.chain": "inodes that build on others",
     "container.ondisk.inode": "attributes",
     "mounting.lookup": "what a mount reads, by pread",
-    "mounting.shards": "the same of a shard",
-    "mounting.view": "the name of a file",
     "spark.reading.rows": "contents as an Arrow array",
     "results.digestshard": "records of a digest set",
 }

@@ -1,9 +1,10 @@
 """Reading: contents of files, checked before they are returned. Three ways, one answer:
 
 - `Content` reads any file: its inode, then each data entry that the bytes asked for lie in. `Files`
-  reads with it, by key, and lays the drafts of a writer over.
-- `Short` reads one file of the usual layout in few steps, and knows whether there is one. `Plain`
-  is the same in Python.
+  reads with it, by key, and lays the drafts of a writer over; a mount, a scan and Spark read with
+  it, by position.
+- `Short` reads one file of the usual layout in few steps, and knows whether there is one: for a
+  handle through a map, for a mount by pread. `Plain` is the same in Python.
 - `BulkGet` reads plain files by the thousand: one look-up for all names, inodes gathered as
   columns, and a slice for each data entry. A file is plain if `put` or `put_many` wrote it: one
   extent.

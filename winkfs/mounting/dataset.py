@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Place = tuple[ShardFiles, Row]
 """A file: its shard, and its row."""
-FILES: Final = 3  # open files a shard, and some
+FILES: Final = 4  # open files a shard, and some
 MOST: Final = 1 << 17  # shards of a mount that has numbers
 
 log = logging.getLogger("winkfs.mount")

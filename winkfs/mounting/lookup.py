@@ -97,6 +97,10 @@ class Lookup:
         self._inode_at = lru_cache(INODES)(store.inode_at)
         self._decoded = lru_cache(ATTRS)(partial(Attrs.decode, file=store.kv.storage.name))
 
+    def close(self) -> None:
+        """Release the descriptors that the short way has of its own."""
+        self._short = ORDINARY
+
     # inodes
 
     def find(self, key: bytes) -> Found | None:

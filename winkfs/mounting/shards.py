@@ -299,6 +299,7 @@ class ShardFiles:
         """Close the data file; the catalog is closed when no order has it any more."""
         if self._store is not None:
             self._budget.drop()
+            self._lookup.close()
             self._store.abandon()
             self._store = None
         self._catalog = self.seen = None
