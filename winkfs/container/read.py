@@ -75,10 +75,14 @@ NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
 SPARE: Final = 300  # bytes of an entry beside its value, most
 LARGEST: Final = 1024  # bytes of the inodes that the short way reads, and of their names
 EXTENTS: Final = 16  # of a file that the short way reads, most
+USUAL_KEY: Final = 255  # bytes of most keys
 USUAL: Final = 1 << 20  # bytes of a content that a container need not have itself
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
+NUMBERS: Final = [struct.Struct(f">{count}q").unpack_from for count in range(LARGEST // 8)]
+START: Final = struct.Struct(">BH").unpack_from  # delflag, length of the key
+UINT32: Final = struct.Struct(">I").unpack_from
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
@@ -489,10 +493,11 @@ class Plain:
         self._base, self._sums = base, _sums(store, base)
         self._overlay, self._drafts = index.overlay, drafts
         self._stale, self._bulk = index.stale, index.bulk
-        self._contid, self._pairoff = kv.layout.contid, store.settings.pairoff
-        self._room = 11 + max(store.inode_size, LARGEST)
+        self._contid, self._pair = kv.layout.contid, store.settings.form.pair
+        self._room = 11 + store.inode_size
         self._filesize = None if _is_steady(store) else (store.filesize_at, store.filesize)
         self._due = time.monotonic() + LOOK
+        self._last: Known = (b"", -1, (0, 0, 0, 0, None), [])
 
     def has(self, name: object) -> bool | None:
         """-> whether there is a file."""
@@ -572,7 +577,7 @@ class Plain:
     def _is_right(self, data: bytes, end: int, pos: int) -> bool:
         """Whether the checksum behind an entry is right."""
         found = xxhash.xxh3_64_intdigest(data[1:end], self._contid + pos) & 0xFFFFFFFF
-        return found == from_bytes(data[end : end + 4])
+        return (found,) == UINT32(data, end)
 
     def _is_sure(self) -> bool:
         """Whether all that is there is known."""
@@ -602,39 +607,47 @@ class Plain:
             return found if found and found[0] == key else None
         return False if pos == 0 and not self._stale else None  # it was looked at behind the cells
 
-    def _inode(self, pos: int, length: int = LARGEST) -> Known | None:
-        """-> the inode at a position. `length`: of its key, at most."""
+    def _inode(self, pos: int, length: int = USUAL_KEY) -> Known | None:
+        """-> the inode at a position. `length`: of its key, most likely."""
+        if pos == self._last[1]:  # what was found by its name is read
+            return self._last
         left = self.limits[0] - pos
-        size = min(self._room + length, left)
-        data = self._data.read(pos, size) if pos > 0 and left > 0 else b""
+        if pos <= 0 or left <= 0:
+            return None
+        data = self._data.read(pos, min(self._room + length, left))
         if self._stale:
             return None
-        at = 7 + from_bytes(data[1:3])
-        end = at + from_bytes(data[at - 4 : at])
-        if len(data) < end + 4 or end < at + HEAD.size or not self._is_right(data, end, pos):
+        try:
+            flag, key_len = START(data)
+            at = 7 + key_len
+            end = at + UINT32(data, at - 4)[0]
+            if len(data) < end + 4 <= min(left, 2 * LARGEST):
+                data = self._data.read(pos, end + 4)
+            cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
+            stop = at + HEAD.size + self._pair * count
+            if flag or count < 0 or nexti or fileid < 1 or lsize < 0:
+                return None
+            if stop > end or not self._is_right(data, end, pos):
+                return None
+            step = self._pair // 8
+            numbers = NUMBERS[step * count](data, at + HEAD.size)
+        except (struct.error, IndexError):  # it is too long, or there is none
             return None
         key = data[3 : at - 4]
-        if data[0] or len(key) <= len(INODE) or not key.endswith(INODE):
+        if cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]) or not key.endswith(INODE):
             return None
-        cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
-        step = 3 if self._pairoff else 2
-        stop = at + HEAD.size + 8 * step * count
-        if nexti or fileid < 1 or lsize < 0 or count < 0 or stop > end:
-            return None
-        if cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]):
-            return None
-        numbers = struct.unpack_from(f">{step * count}q", data, at + HEAD.size)
-        skips = numbers[1::3] if self._pairoff else repeat(0, count)
+        skips = numbers[1::3] if step == 3 else repeat(0, count)
         extents = list(zip(numbers[::step], skips, numbers[step - 1 :: step], strict=True))
         attrs = extents.pop(0) if extents and extents[0][2] < 0 else None
         total = 0
         for pointer, skip, size in extents:
-            if min(pointer, skip, size) < 0 or skip + size > INT64:
+            if pointer < 0 or skip < 0 or size < 0 or skip + size > INT64:
                 return None
             total += size
-        if total < lsize:
+        if total < lsize or len(key) == len(INODE):
             return None
-        return key, pos, (fileid, lsize, ftype or FileType.FILE, mtime, attrs), extents
+        self._last = key, pos, (fileid, lsize, ftype or FileType.FILE, mtime, attrs), extents
+        return self._last
 
     def _position(self, s: int) -> int:
         """The position that the index has for a hash; 0: it surely has none, -1: that is unsure."""
@@ -643,8 +656,7 @@ class Plain:
             return -1
         shape, offset = base.shape, base.offset
         home = (s & MASK63) % shape.htsize
-        near = min(ALIKE, shape.htsize - home)
-        cells = base.storage.read(offset + 16 * home, 16 * near)
+        cells = base.storage.read(offset + 16 * home, 16 * min(ALIKE, shape.htsize - home))
         for i, (pos, stored) in enumerate(PAIRS(cells[: len(cells) & -16])):
             if pos == shape.htfree:
                 first, last = (offset + 16 * home) // PAGE, (offset + 16 * (home + i)) // PAGE
