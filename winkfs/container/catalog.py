@@ -23,7 +23,6 @@ import numpy as np
 
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.paths import open_file
 from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
