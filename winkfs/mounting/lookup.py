@@ -19,7 +19,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage
 from winkformats.kv.scan import values_at
 from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, Inode
-from winkfs.container.read import LARGE, ORDINARY, Short, renewed
+from winkfs.container.read import FIRST, LARGE, Short, renewed
 from winkfs.container.table import BY_INODE
 from winkfs.names import INODE, name_of
 
@@ -89,7 +89,7 @@ class Lookup:
     """
 
     def __init__(self, store: Store, content: Content, budget: CacheBudget) -> None:
-        self._store, self._content, self._short = store, content, ORDINARY
+        self._store, self._content, self._short = store, content, FIRST
         store.kv.storage.remember_resident()
         self.touches = partial(budget.touches, store.kv.storage)
         self._region = memoryview(bytearray(0))
@@ -99,7 +99,7 @@ class Lookup:
 
     def close(self) -> None:
         """Release the descriptors that the short way has of its own."""
-        self._short = ORDINARY
+        self._short = FIRST
 
     # inodes
 

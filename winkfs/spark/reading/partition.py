@@ -285,7 +285,7 @@ def task_count(options: Options, weight: int, rows: int) -> int:
 
 def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
     """The parts one after the other, cut into tasks of equal weight."""
-    weight = sum(part.weight for part in parts)
+    weight = sum([part.weight for part in parts])
     rows = sum(len(part.rows) for part in parts if part.rows is not None)
     count = task_count(options, weight, rows)
     share = weight / count
