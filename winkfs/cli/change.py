@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import click
 
+import winkfs
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     BASE,
@@ -34,6 +35,7 @@ from winkfs.cli._common import (
     place_fault,
     shown,
 )
+from winkfs.entry import FileType
 from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
 
 if TYPE_CHECKING:
@@ -98,8 +100,6 @@ def create(
         raise click.UsageError(f"--isz takes a multiple of 8, {isz} is none")
     if havedups and compress not in (None, "none"):
         raise click.UsageError("--havedups does not go with --compress")
-    import winkfs
-
     schema = pairs(columns, "TYPE")
     made = winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
@@ -182,12 +182,10 @@ def put(base: str, name: str, file: str, force: bool, values: tuple[str, ...]) -
     The mtime is set to now; the executable bit is copied from FILE. A NAME that is not a path
     (dir/, ../a, /a, a//b), or is below the name of a file, is refused.
     """
-    import winkfs
-
     with source(file) as content, opened(base, "a") as container:
         executable = file != STDIN and os.fstat(content.fileno()).st_mode & stat.S_IXUSR
         refuse_own(container, content)
-        ftype = winkfs.FileType.EXEC if executable else winkfs.FileType.FILE
+        ftype = FileType.EXEC if executable else FileType.FILE
         key = name_bytes(name)
         if not force:
             check_place(container, key)
@@ -338,8 +336,6 @@ class _Removal:
 
     def take_where(self, where: str, globs: tuple[str, ...]) -> None:
         """Remove the files of which a condition is true, and one of the globs, if there are any."""
-        from winkfs.entry import FileType
-
         matches = [glob_matcher(glob) if is_glob(glob) else glob.__eq__ for glob in globs]
         for entry in self._container.scan(where=where, problem=self._failures.damage):
             if entry.ftype == FileType.DIR:
@@ -359,8 +355,6 @@ class _Removal:
         return found
 
     def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
-        from winkfs.entry import FileType
-
         match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
             if match(entry.name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import winkfs
 from winkfs.cli._common import (
     BASE,
     COMPRESS,
@@ -35,8 +36,6 @@ def verify(base: str, as_json: bool) -> int:
 
     Prints one line per problem; the exit status is 1 if there is any.
     """
-    import winkfs
-
     with Progress("verifying", "bytes", bytes_to_read(base)) as bar:
         report = winkfs.verify(base, progress=bar)
     record = {"base": base, "files": report.files, "entries": report.entries}
@@ -56,8 +55,6 @@ def reindex(base: str, as_json: bool) -> int:
     For a data set, all shards are indexed; for a digest set, the indexes of its shards are rebuilt.
     Damage is reported and skipped; the exit status is then 1.
     """
-    import winkfs
-
     problems: list[str] = []
     with Progress("reindexing", "bytes", bytes_to_read(base)) as bar:
         files = winkfs.reindex(base, progress=bar, problem=problems.append)
@@ -83,8 +80,6 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
     that is killed leaves DEST as it was. DEST is an ordinary container or data set. The exit status
     is 1 if BASE is damaged: it is copied as it is.
     """
-    import winkfs
-
     with Progress("copying", "bytes") as bar:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
         for problem in done.problems:

@@ -42,13 +42,13 @@ from winkfs.cli._common import (
     time_value,
     type_name,
 )
+from winkfs.entry import FileType, Stat
 from winkfs.names import DATA, is_glob, literal_prefix, to_str, to_strs
 from winkfs.units import NANO, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
     from winkfs.container.table import FileTable
-    from winkfs.entry import Stat
     from winkfs.mounting.lookup import CacheBudget
     from winkfs.reader import Reader
 
@@ -182,8 +182,6 @@ class _Listing:
 
     def write(self, stat: Stat) -> None:
         """One file; a link with its target."""
-        from winkfs.entry import FileType
-
         self.count += 1
         values = self._values(stat) if self.columns else {}
         behind = self._behind(values).encode("utf-8", "surrogateescape")
@@ -354,8 +352,6 @@ def _mode(ftype: int, mode: int) -> str:
 
 
 def _kind(ftype: int) -> int:
-    from winkfs.entry import FileType
-
     kinds: dict[int, int] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
     return kinds.get(ftype, modes.S_IFREG)
 
@@ -466,8 +462,6 @@ class Passed:
 
 def _write(container: Reader, name: bytes) -> bool:
     """-> False for a directory."""
-    from winkfs.entry import FileType
-
     if container.stat(name).ftype == FileType.DIR:
         return False
     with container.open_file(name) as file:
@@ -483,15 +477,13 @@ def _write(container: Reader, name: bytes) -> bool:
 @JSON
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     """Show the metadata of a file."""
-    import winkfs
-
     with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
         values = container.getcolumns(found.name)
         if values and as_json:
             record["columns"] = {key: column_json(value) for key, value in values.items()}
-        if found.ftype == winkfs.FileType.LINK:
+        if found.ftype == FileType.LINK:
             record["target"] = container.readlink(found.name)
         _print(record, as_json)
         if values and not as_json:

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mmh3
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from winkformats.arrays import Int64, UInt64, among
 from winkformats.disk.paths import sync_directory
@@ -56,7 +57,6 @@ from winkfs.spark.jobs.session import Bad, Report, guarded, ignore
 from winkfs.spark.reading.fetch import fetcher
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 BROADCAST: Final = 2_000_000  # names that every worker may hold
@@ -204,8 +204,6 @@ def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBat
     shards  numbers of the containers. An id is that of the container and the position of the inode:
             ids are in the order of the files
     """
-    import pyarrow as pa
-
     containers = batch.column("_container").dictionary_encode()
     known = np.array([shards[base] for base in containers.dictionary.to_pylist()], np.int64)
     shard = known[arrow.numbers(containers.indices)]
@@ -259,8 +257,6 @@ def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -
 
 
 def _arrow(**columns: Any) -> pa.Table:
-    import pyarrow as pa
-
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
@@ -424,8 +420,6 @@ class Comparing:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pairs, in the order of `other_id` -> those that are similar."""
-        import pyarrow as pa
-
         fetch = fetcher("FAILFAST" if self.fail_fast else "PERMISSIVE")
         head: Any = None
         for part in fetch(self._documents(batches)):
@@ -458,8 +452,6 @@ class Comparing:
 
     def _references(self, ids: Int64, other: Int64, pointer: Int64, size: Int64) -> pa.RecordBatch:
         """Rows as `fetcher` takes them, with `id` and `other`."""
-        import pyarrow as pa
-
         places = [self.containers[number] for number in (ids >> POSITION).tolist()]
         columns = {
             "id": arrow.column(ids), "other": arrow.column(other),
@@ -491,8 +483,6 @@ def _write_table(duplicates: DataFrame, table: str) -> None:
 
 
 def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
-    import pyarrow as pa
-
     name, size, mtime, same = batch.columns
     paths = [arrow.texts(list(map(to_path, column.to_pylist()))) for column in (name, same)]
     names = ["path", "same_as", "size", "mtime_ns", "name_raw", "same_as_raw"]

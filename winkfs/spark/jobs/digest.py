@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from winkformats import hashing
 from winkfs import digests
@@ -29,7 +30,6 @@ from winkfs.spark.jobs.reading import hashed
 from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 SHARD: Final = 500_000  # documents in one, about
@@ -101,8 +101,6 @@ def _schema(frame: Any) -> str:
 
 def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
     """The batches with the number of the shard in front."""
-    import pyarrow as pa
-
     for batch in batches:
         s, _ = hashing.hash_keys(hashing.XXH3, batch.column("name").to_pylist())
         column = arrow.column(shard_of(s, count).astype(np.int32))
@@ -152,8 +150,6 @@ def columns_of(batch: pa.RecordBatch) -> DigestColumns:
 
 
 def _row(number: int, made: dict[str, Any], content: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
     values = {
         "shard": arrow.column(np.array([number], np.int32)),
         "file": arrow.texts([made["file"]]),
@@ -165,8 +161,6 @@ def _row(number: int, made: dict[str, Any], content: int) -> pa.RecordBatch:
 
 
 def _error_rows(number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    import pyarrow as pa
-
     n = len(rows)
     values = {"shard": arrow.column(np.full(n, number, np.int32)), "file": pa.nulls(n, pa.string())}
     values |= {name: pa.nulls(n, pa.int64()) for name in ("contid", "entries", "size", "content")}

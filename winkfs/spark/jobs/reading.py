@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mmh3
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 import winkfs.spark
@@ -24,7 +25,6 @@ from winkfs.spark.reading.fetch import NEEDED, fetcher
 from winkfs.spark.reading.options import FIELDS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 HEAD: Final = 256 << 10  # bytes of a document in which title and language are looked for
@@ -146,8 +146,6 @@ def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: boo
 
 def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
     """COLUMNS, content and _error -> SCHEMA."""
-    import pyarrow as pa
-
     name, size, mtime = (batch.column(name) for name in COLUMNS)
     content = batch.column("content")
     xxh3, mmh3 = hashes(content)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
 from winkfs.dataset.snapshot import Snapshot, snapshot
@@ -26,7 +27,6 @@ from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
 from winkfs.spark.jobs.session import attempt, guarded
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 PART: Final = 1 << 20  # rows in a part, about
@@ -124,8 +124,6 @@ def _grouped(keys: DataFrame, count: int) -> DataFrame:
 
 def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
     """Write the part of one task: batches of (key, shard, _pos, size) -> a batch of WRITTEN."""
-    import pyarrow as pa
-
     number, turn = attempt()
     numbering = Numbering()
     sizes: list[int] = []
@@ -152,8 +150,6 @@ class Numbering:
 
     def of(self, key: pa.Array) -> Int64:
         """-> int64[n]. Equal are also two nulls, and two NaN."""
-        import pyarrow as pa
-
         if not len(key):
             return np.empty(0, np.int64)
         first = self._last is None
@@ -166,8 +162,7 @@ class Numbering:
 
 def _differ(column: pa.Array) -> Bools:
     """Whether each value is another than the one before it, bool[n - 1]."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.compute as pc  # it takes as long as all of pyarrow
 
     a, b = column.slice(0, len(column) - 1), column.slice(1)
     differ = _true(pc.not_equal(a, b)) | (arrow.bools(a.is_null()) ^ arrow.bools(b.is_null()))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs
@@ -25,13 +26,12 @@ from winkfs.dataset.transaction import ShardWriter
 from winkfs.entry import FileType
 from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
+from winkfs.spark import arrow
 from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import Files, Inputs, SinkOptions, blame, conflict
 from winkfs.units import MICRO, Clamped
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from winkfs.dataset.records import ShardRecord
     from winkfs.dataset.transaction import Transaction
 
@@ -61,11 +61,11 @@ def in_order(
             break
     if not held:
         return
-    times = np.concatenate([_times(batch.column(mtime)) for batch in held])
+    times = np.concatenate([arrow.numbers(batch.column(mtime)) for batch in held])
     if (np.diff(times) >= 0).all():
         yield from held
         return
-    sizes = np.concatenate([_sizes(batch.column(content)) for batch in held])
+    sizes = np.concatenate([np.diff(arrow.layout(batch.column(content))[0]) for batch in held])
     order = np.argsort(times, kind="stable")
     starts = np.cumsum([0, *map(len, held)])
     for at, stop in batch_ranges(sizes[order], BYTES, ROWS):
@@ -73,8 +73,6 @@ def in_order(
 
 
 def _filled(batch: Any, mtime: int, now: int) -> Any:
-    from winkfs.spark import arrow
-
     found = batch.column(mtime)
     if not found.null_count:
         return batch
@@ -85,8 +83,6 @@ def _filled(batch: Any, mtime: int, now: int) -> Any:
 
 def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
     """The batches, now in a file that is mapped."""
-    import pyarrow as pa
-
     source = iter(batches)
     first = next(source)
     with tempfile.TemporaryFile(dir=folder, prefix=".winkfs-") as file:
@@ -99,24 +95,8 @@ def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
     return [reader.get_batch(i) for i in range(reader.num_record_batches)]
 
 
-def _times(column: Any) -> Int64:
-    from winkfs.spark.arrow import numbers
-
-    return numbers(column)
-
-
-def _sizes(column: Any) -> Int64:
-    from winkfs.spark.arrow import layout
-
-    return np.diff(layout(column)[0])
-
-
 def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
     """Rows by their numbers, in that order, as one batch."""
-    import pyarrow as pa
-
-    from winkfs.spark import arrow
-
     which = np.searchsorted(starts, rows, "right") - 1
     by_batch = np.argsort(which, kind="stable")
     parts = []
