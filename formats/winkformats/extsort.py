@@ -76,7 +76,8 @@ class SortedRecords:
         self._records.sort()
         if not self._runs:
             return self._drained()
-        return heapq.merge(self._drained(), *(map(self._read, self._runs)))
+        blocks = (map(self._block, ends, ends[1:]) for ends in self._runs)
+        return heapq.merge(self._drained(), *map(chain.from_iterable, blocks))
 
     def close(self) -> None:
         """Drop the scratch file. Idempotent."""
@@ -102,9 +103,6 @@ class SortedRecords:
         self._runs.append(ends)
         self._records.clear()
         self._room = self._limit
-
-    def _read(self, ends: list[int]) -> Iterator[bytes]:
-        return chain.from_iterable(map(self._block, ends, ends[1:]))
 
     def _block(self, start: int, stop: int) -> list[bytes]:
         assert self._scratch is not None

@@ -255,7 +255,8 @@ class _ContainerBackup(_Copying):
         try:
             with self._directory.open(self._name + DATA) as target:
                 mine = read_superblock(target)
-                last = next((s for s in states if self._is_current(s, mine)), None)
+                ends = self._name + DATA, mine.get("FILESIZE")
+                last = next((s for s in states if (s.file, s.end) == ends), None)
                 same = all(mine.get(name) == block.get(name) for name in ("CONTID", CUTID))
                 if last is None or not same or mine["FILESIZE"] > end:
                     return False
@@ -264,9 +265,6 @@ class _ContainerBackup(_Copying):
                 return target.read(start, size) == storage.read(start, size)
         except (FormatError, OSError):
             return False
-
-    def _is_current(self, state: _State, mine: Superblock) -> bool:
-        return state.file == self._name + DATA and state.end == mine.get("FILESIZE")
 
     def _append(self, storage: Storage, block: Superblock, end: int, lock: WriterLock) -> None:
         states = _states(self._directory, self._name) or []

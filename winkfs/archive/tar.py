@@ -348,7 +348,8 @@ def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]
     size = 0
     for item in items:
         if isinstance(item, Row):
-            rows.append((item, _seen(item)))
+            name, mtime = to_bytes(item.name), item.mtime_ns or 0
+            rows.append((item, Seen(name, item.ftype, len(item.data), mtime, None)))
             size += len(item.data)
             if len(rows) < FEW and size < BATCH:
                 continue
@@ -361,10 +362,6 @@ def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]
         elif isinstance(item, Copy):
             yield Suspect(item, True)
     yield from _suspected(update.choose(rows))
-
-
-def _seen(row: Row) -> Seen:
-    return Seen(to_bytes(row.name), row.ftype, len(row.data), row.mtime_ns or 0, None)
 
 
 def _suspected(chosen: Iterable[tuple[Item, Seen, bool | None]]) -> Iterator[Item | Suspect]:

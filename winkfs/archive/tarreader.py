@@ -343,7 +343,8 @@ class Reader:
         if not _sound(size):
             before.faults.append(f"its pax header has a size of {size:,} bytes: not taken")
             size = head.size or 0
-        mtime = before.number(b"mtime", _ns(head.mtime), tar.pax_time)
+        written = None if head.mtime is None else head.mtime * NANO
+        mtime = before.number(b"mtime", written, tar.pax_time)
         uid = before.number(b"uid", head.uid, tar.pax_number)
         gid = before.number(b"gid", head.gid, tar.pax_number)
         mode = head.mode
@@ -435,10 +436,6 @@ class Reader:
 
 def _sound(size: int | None) -> bool:
     return size is not None and 0 <= size <= MOST_SIZE
-
-
-def _ns(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * NANO
 
 
 def clean(name: bytes) -> bytes:

@@ -366,7 +366,8 @@ class Tree:
             if size >= LARGE or sparse:
                 watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
-                return Large(found.name, watched, size, _meta(before, mtime, xattrs), sparse)
+                mode, uid, gid = before.st_mode & PERMISSIONS, before.st_uid, before.st_gid
+                return Large(found.name, watched, size, Meta(mtime, mode, uid, gid, xattrs), sparse)
             data = self._read_once(fd, size) if size else b""
             if _state(os.fstat(fd)) != _state(before) or len(data) != size:
                 self._note(Note(found.name, CHANGED, True))
@@ -555,8 +556,3 @@ def _is_clamped(status: os.stat_result) -> bool:
 def _found(root: int, kind: bytes, seen: Seen) -> Found:
     """By its name from the root: the directory in which it was seen may be closed."""
     return Found(seen.name, root, seen.name, kind)
-
-
-def _meta(status: os.stat_result, mtime_ns: int, xattrs: dict[bytes, bytes] | None) -> Meta:
-    mode = status.st_mode & PERMISSIONS
-    return Meta(mtime_ns, mode, status.st_uid, status.st_gid, xattrs)

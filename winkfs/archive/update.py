@@ -255,10 +255,6 @@ def said_of(item: Item) -> Meta:
     return Meta(item.mtime_ns or 0, mode, item.uid or 0, item.gid or 0, item.xattrs)
 
 
-def _kind(ftype: int) -> int:
-    return ftype if ftype in (FileType.DIR, FileType.LINK) else FileType.FILE
-
-
 def differences(item: Item, container: Container) -> set[str]:
     """What of mtime, mode, owner and xattrs a container has otherwise than the source, as far as
     it can hold them."""
@@ -273,7 +269,9 @@ def differences(item: Item, container: Container) -> set[str]:
             found.add("owner")
         if not _same_xattrs(meta.xattrs or {}, container, name):
             found.add("xattrs")
-    elif _kind(old.ftype) == FileType.FILE and bool(old.mode & 0o100) != bool(meta.mode & 0o100):
+    elif (
+        not link and old.ftype != FileType.DIR and bool(old.mode & 0o100) != bool(meta.mode & 0o100)
+    ):
         found.add("mode")
     return found
 

@@ -132,7 +132,8 @@ class Warc:
             self._bad(name, "it is in several records (WARC-Segment-Number)")
             return None
         if kind in WHOLE:
-            found = _plain(record)
+            headers = {b"content-type": record.headers.get(b"content-type", b"")}
+            found = Response(0, headers, record.block, False)  # as it is
         elif not _is_http(record):
             self._note(Note(name, "not fetched by HTTP", False))
             return None
@@ -203,12 +204,6 @@ def _is_http(record: Record) -> bool:
         return False
     kind = record.headers.get(b"content-type", b"application/http").lower()
     return kind.startswith(b"application/http")
-
-
-def _plain(record: Record) -> Response:
-    """The block of a record as it is."""
-    headers = {b"content-type": record.headers.get(b"content-type", b"")}
-    return Response(0, headers, record.block, False)
 
 
 def date_of(text: bytes) -> datetime | None:

@@ -40,8 +40,6 @@ from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
-    from winkfs.container.container import Container
-    from winkfs.dataset.dataset import Dataset
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 TAKEN = "is a directory: give the new name in full"
@@ -141,8 +139,10 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
             container.add_columns(schema)
         return
     if action == "drop":
+        from winkfs.container.container import Container
+
         with opened(base, "a") as container:
-            if not isinstance(container, _container_class()):
+            if not isinstance(container, Container):
                 raise click.ClickException(f"{base}: columns are dropped from containers only")
             container.drop_columns(words)
         return
@@ -153,18 +153,6 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
             return
         for name, kind in found.items():
             click.echo(f"{name} {kind}")
-
-
-def _dataset_class() -> type[Dataset]:
-    from winkfs.dataset.dataset import Dataset
-
-    return Dataset
-
-
-def _container_class() -> type[Container]:
-    from winkfs.container.container import Container
-
-    return Container
 
 
 @click.command()
@@ -298,7 +286,9 @@ def rm(
     with opened(base, mode) as container:
         removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
         if where is not None:
-            if isinstance(container, _dataset_class()) and not dry_run:
+            from winkfs.dataset.dataset import Dataset
+
+            if isinstance(container, Dataset) and not dry_run:
                 container.expect_unchanged()
             removal.take_where(where, names)
             return failures.status

@@ -142,7 +142,11 @@ def history(root: str, as_json: bool) -> int:
             line = f"{generation:6}  damaged: {found}"
         else:
             record = _record(found)
-            line = _line(record)
+            line = (
+                f"{generation:6}  {record['time']}  {record['operation']:10} "
+                f"+{record['added']} -{record['removed']} shards, {record['files']} files, "
+                f"{record['tombstones']} deletes, {record['bytes']} bytes"
+            )
         answer(record, as_json, printable(line))
     for problem in log.problems:
         say(problem)
@@ -165,14 +169,6 @@ def _record(manifest: Manifest) -> dict[str, Any]:
         "streams": dict(manifest.streams),
         "metrics": dict(manifest.metrics),
     }
-
-
-def _line(record: dict[str, Any]) -> str:
-    return (
-        f"{record['generation']:6}  {record['time']}  {record['operation']:10} "
-        f"+{record['added']} -{record['removed']} shards, {record['files']} files, "
-        f"{record['tombstones']} deletes, {record['bytes']} bytes"
-    )
 
 
 @dataset.command()

@@ -271,17 +271,14 @@ def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool
     return written
 
 
-def _priority(found: Queue, message: Message) -> str | None:
-    """None where it means nothing: LedgerQ stores no priority for a low one."""
-    return PRIORITIES[message.priority] if found.by_priority or message.priority else None
-
-
 def _facts(found: Queue, message: Message) -> dict[str, Any]:
     from winkformats.ledgerq.segment import name_of
 
+    # None where it means nothing: LedgerQ stores no priority for a low one.
+    known = PRIORITIES[message.priority] if found.by_priority or message.priority else None
     return {
         "id": message.id, "offset": message.offset, "segment": name_of(message.segment),
-        "timestamp_ns": message.timestamp, "priority": _priority(found, message),
+        "timestamp_ns": message.timestamp, "priority": known,
         "expires_ns": message.expires, "headers": message.headers, "size": len(message.payload),
         "sha256": sha256(message.payload).hexdigest(),
     }  # fmt: skip

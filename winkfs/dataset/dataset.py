@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, NoReturn
 
 from winkfs.access import close_at_end
@@ -334,13 +335,8 @@ class Dataset(DatasetReading):
             own = set(self._writer.container.names())
             gone = own | set(map(to_str, self._writer.gone))
             rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)
-        return _over(found, gone, rest)
+        return chain((entry for entry in found if entry.name not in gone), rest)
 
     @property
     def _changed(self) -> bool:
         return self._writer is not None
-
-
-def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:
-    yield from (entry for entry in older if entry.name not in gone)
-    yield from newer

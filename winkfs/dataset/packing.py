@@ -312,8 +312,14 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
-            for _ in shares:
-                running.append(_started())
+            for _ in shares:  # none hears the Ctrl-C of a terminal: it would show its imports
+                running.append(
+                    subprocess.Popen(
+                        [sys.executable, "-P", "-m", "winkfs.dataset.packing"],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
+                        env=os.environ | {"PYTHONPATH": _packages()},
+                    )
+                )  # fmt: skip
             work = zip(shares, running, strict=True)
             futures = [pool.submit(_in_process, job, *each) for each in work]
             found = [item for future in as_completed(futures) for item in future.result()]
@@ -322,15 +328,6 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
                 process.terminate()
             raise
     return [record for _, record in sorted(found, key=itemgetter(0))]
-
-
-def _started() -> subprocess.Popen[bytes]:
-    """A process that waits for its orders, and does not hear the Ctrl-C of a terminal: it would
-    show where its imports are."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": _packages()}, process_group=0,
-    )  # fmt: skip
 
 
 def _in_process(

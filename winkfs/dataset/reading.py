@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, among
+from winkformats.arrays import Int64, among
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError, raise_it
 from winkfs.access import tell_of_forks
@@ -148,7 +148,7 @@ class Handles:
                 continue
             hit = pos > 0
             seen = hit.copy()
-            seen[hit] = ~self._hidden(number, pos[hit])
+            seen[hit] = ~among(pos[hit], self.shards[number].hidden)
             found[todo[seen]] = number
             todo = todo[~hit]
         for number, damage in damaged.items():
@@ -170,10 +170,6 @@ class Handles:
             return False
         known = self._ranges[number]
         return known is None or (known[0] <= high and low <= known[1])
-
-    def _hidden(self, number: int, positions: Int64) -> Bools:
-        """Which of these positions are hidden, bool[n]."""
-        return among(positions, self.shards[number].hidden)
 
     def may_have_prefix(self, number: int, prefix: bytes) -> bool:
         """Whether a shard may have names with this prefix."""

@@ -181,10 +181,6 @@ class Manifest:
         """Whether it changes no file that can be seen: a stream has nothing to tell of it."""
         return self.operation in REWRITES
 
-    @property
-    def _checkpointed(self) -> tuple[ShardRecord, ...]:
-        return () if self.checkpoint is None else self.checkpoint.shards
-
     def apply(self, before: State) -> State:
         """-> what holds after it. Raises FormatError where it does not follow `before`."""
         if self.generation != before.generation + 1 or self.time_ns <= before.time_ns:
@@ -206,7 +202,8 @@ class Manifest:
 
     def encode(self) -> bytes:
         version: float = PLAIN_VERSION
-        if any(r.columns or r.compress for r in (*self.added, *self._checkpointed)):
+        whole = () if self.checkpoint is None else self.checkpoint.shards
+        if any(r.columns or r.compress for r in (*self.added, *whole)):
             version = VERSION
         values = {"format": FORMAT, "version": version} | _plain(self)
         text = json.dumps(values, separators=(",", ":"))[:-1].encode()

@@ -48,7 +48,7 @@ from winkformats.arrays import (
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage, check_view
-from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.errors import CorruptError, DerivedDamage, FormatError, raise_it
 from winkformats.hindex import table
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv import pagesums
@@ -290,7 +290,7 @@ class DigestShard:
 
         raises  CorruptError where an entry is damaged: it would be missing without a word
         """
-        return self._write_index(storage, _refuse)
+        return self._write_index(storage, raise_it)
 
     def _write_index(self, storage: Storage, problem: Callable[[CorruptError], None]) -> Superblock:
         positions: dict[bytes, int] = {}
@@ -375,7 +375,7 @@ class DigestShard:
         lost: list[CorruptError] = []
         count = 0
         for batch in self._batches(lost.append):
-            live = _all(batch) if self._doubled else np.arange(len(batch.pos))
+            live = np.flatnonzero(batch.flags == 0) if self._doubled else np.arange(len(batch.pos))
             count += len(live)
             yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
         if lost:
@@ -422,18 +422,9 @@ class DigestShard:
         return Digest(xxh3, mmh3, size, mtime, title or None, lang or None)
 
 
-def _refuse(error: CorruptError) -> None:
-    raise error
-
-
 def _base(storage: Storage, block: Superblock) -> Base:
     shape = table.Shape.of(block)
     return Base(storage, shape, block["SBSIZE"], block["DATAEND"], 0, block["AENTRIES"])
-
-
-def _all(batch: Batch) -> Int64:
-    """Indices of the live entries."""
-    return np.flatnonzero(batch.flags == 0)
 
 
 def _digests(batch: Batch, chosen: Int64) -> Iterator[Digest]:

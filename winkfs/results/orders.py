@@ -143,20 +143,17 @@ def open(path: str | os.PathLike[str]) -> Order:
         head = {name: record[name] for name in HEAD}
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the record of the order lacks {error}: make it anew") from None
-    if not (all(map(_sound_shard, shards)) and all(map(_sound_part, parts))):
+    sound = [_is_sound(s.path, SHARD, s.contid, s.size) for s in shards]
+    sound += [_is_sound(p.file, PART, p.rows, p.groups, p.size) for p in parts]
+    if not all(sound):
         raise FormatError(f"{path}: the record of the order names what it cannot have: make it "
                           "anew")  # fmt: skip
     return Order(folder, **head, shards=shards, parts=parts)
 
 
-def _sound_shard(shard: OrderedShard) -> bool:
-    numbers = {type(shard.contid), type(shard.size)} == {int}
-    return numbers and type(shard.path) is str and SHARD.fullmatch(shard.path) is not None
-
-
-def _sound_part(part: Part) -> bool:
-    numbers = {type(part.rows), type(part.groups), type(part.size)} == {int}
-    return numbers and type(part.file) is str and PART.fullmatch(part.file) is not None
+def _is_sound(path: object, form: re.Pattern[str], *numbers: object) -> bool:
+    good = set(map(type, numbers)) == {int}
+    return good and type(path) is str and form.fullmatch(path) is not None
 
 
 def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:

@@ -60,7 +60,8 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     root = directory_of(str(folder.parent))
     directory_of(str(folder)).sync()
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
-    text = _encode(head | record)
+    text = json.dumps(head | record, indent=1).encode().removesuffix(b"\n}")
+    text += b',\n "xxh3": "%016x"\n}\n' % xxhash.xxh3_64_intdigest(text)
     with replacing(root, f"{name}.json") as storage:
         storage.write(0, [text])
     storage.close()
@@ -153,11 +154,6 @@ def _read(text: bytes, path: Path, name: str, what: str) -> dict[str, Any]:
         raise FormatError(f"{path}: not the record of a {what}: {error}: make it anew") from None
     found: dict[str, Any] = record
     return found
-
-
-def _encode(record: dict[str, Any]) -> bytes:
-    text = json.dumps(record, indent=1).encode().removesuffix(b"\n}")
-    return text + b',\n "xxh3": "%016x"\n}\n' % xxhash.xxh3_64_intdigest(text)
 
 
 def _decode(text: bytes) -> Any:

@@ -231,11 +231,11 @@ class ContainerFeed:
         here = ~np.concatenate(gone)
         s = np.concatenate(keys)
         here[superseded(s, lambda row: self._store.key_at(int(pos[row])))] = False
-        pos, size = self._selected(pos[here])
-        if not len(pos):
+        files = _selected(self._options, files_at(self._store, pos[here]), NOTHING)
+        if not len(files):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
-        return scans(self._options, [Part.of_rows(piece, pos, size, contents)])
+        return scans(self._options, [Part.of_rows(piece, files.pos, files.size, contents)])
 
     def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
         """The inodes in [low, high), tombstones too. Raises CorruptError."""
@@ -244,11 +244,6 @@ class ContainerFeed:
             store.kv.storage, store.kv.layout, store.settings, low, high, problem=raise_it
         ):
             yield rows
-
-    def _selected(self, pos: Int64) -> tuple[Int64, Int64]:
-        """-> those that the options choose, and the sizes of their contents."""
-        rows = _selected(self._options, files_at(self._store, pos), NOTHING)
-        return rows.pos, rows.size
 
 
 # --- a data set ---
@@ -323,12 +318,12 @@ class DatasetFeed:
             if low == 0 and high == record.size and limit.holds(record.files, record.content):
                 limit = limit.less(record.files, record.content)
                 continue
-            pos, sizes = _sizes(shard, low, high)
-            fits = limit.fits(sizes)
-            if fits < len(pos):
-                position = int(pos[fits]) if fits else low
+            rows = columns_between(shard.base, low, high)
+            fits = limit.fits(rows.size)
+            if fits < len(rows):
+                position = int(rows.pos[fits]) if fits else low
                 return _going_on(self._offset(generation, number, position), start)
-            limit = limit.less(len(pos), int(sizes.sum()))
+            limit = limit.less(len(rows), int(rows.size.sum()))
         return end
 
     def _range(self, start: Offset, end: Offset) -> Iterator[tuple[int, int, Shard, int, int]]:
@@ -384,12 +379,6 @@ def _selected(options: Options, rows: FileTable, gone: Int64) -> FileTable:
     """The files that the options choose, without those whose inodes are `gone`."""
     rows = rows.take(options.selection.chosen(rows))
     return rows.visible(gone, include_dirs=options.include_dirs)
-
-
-def _sizes(shard: Shard, low: int, high: int) -> tuple[Int64, Int64]:
-    """Positions of the inodes of a shard in [low, high), and the sizes of their contents."""
-    rows = columns_between(shard.base, low, high)
-    return rows.pos, rows.size
 
 
 # --- a queue ---

@@ -157,7 +157,7 @@ class HIndex(CellFile):
         cell = self._pack(kv_pointer, s, words)
         entries, aentries = self._counts()
         slot, room, takes_free = self._find(key, s, bits)
-        if slot is None and takes_free and self._crowded(entries + 1):
+        if slot is None and takes_free and entries + 1 > LOAD * self.shape.htsize:
             self.grow(1)
             entries, aentries = self._counts()
             slot, room, takes_free = self._find(key, s, bits)
@@ -293,9 +293,6 @@ class HIndex(CellFile):
         if self._counted is None:
             self._counted = table.count(self.shape, self._words()[:, 0])
         return self._counted
-
-    def _crowded(self, entries: int) -> bool:
-        return entries > LOAD * self.shape.htsize
 
     def _update_superblock(self) -> None:
         _set_counters(self.superblock, *self._counts())

@@ -283,12 +283,9 @@ class GrowingFile:
             self.lost = error
             # The next writer sees both in the page cache, and would not write them again.
             with contextlib.suppress(OSError):
-                self._mark(marked)
+                self.storage.patch_each(marked, b"\1")
                 repeat(self.storage, self.superblock)
             raise
-
-    def _mark(self, positions: Sequence[int]) -> None:
-        self.storage.patch_each(positions, b"\1")
 
     @property
     def broken(self) -> bool:
@@ -519,7 +516,7 @@ class KVSeq(GrowingFile):
         self.drain()
         self._patched = self._patched or len(positions) > 0
         self._marked += positions
-        self._mark(positions)
+        self.storage.patch_each(positions, b"\1")
 
     def cut(self, start: int) -> None:
         """Drop what follows the last whole entry, of those from position `start` on.

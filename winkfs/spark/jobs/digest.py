@@ -87,16 +87,13 @@ def run(
 def _write(spark: SparkSession, snap: Any, folder: Path, count: int, fail_fast: bool) -> list[Any]:
     """Write the shards -> rows of WRITTEN: one a shard, and one a bad record."""
     frame = hashed(spark, snap, title=True, fail_fast=fail_fast)
-    numbers = frame.mapInArrow(lambda batches: _numbered(batches, count), _schema(frame))
+    schema = ", ".join(["shard int", *(f"`{name}` {kind}" for name, kind in frame.dtypes)])
+    numbers = frame.mapInArrow(lambda batches: _numbered(batches, count), schema)
     tasks = min(count, max(2 * spark.sparkContext.defaultParallelism, 1))
     # Several shards may fall to one task: sorted, it writes them one after another.
     sorted_rows = numbers.repartition(tasks, "shard").sortWithinPartitions("shard")
     written = sorted_rows.mapInArrow(lambda batches: write_shards(batches, folder), WRITTEN)
     return list(written.collect())
-
-
-def _schema(frame: Any) -> str:
-    return "shard int, " + ", ".join(f"`{name}` {kind}" for name, kind in frame.dtypes)
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:

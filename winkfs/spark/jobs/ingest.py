@@ -133,7 +133,9 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
         elif kind == "records":
             raise Refusal("no store of records", path)
         elif os.path.isdir(path) and kind in (None, "tree"):
-            found += _tree_units(path, os.fsencode(os.path.realpath(leave_out)))
+            without = os.fsencode(os.path.realpath(leave_out))
+            files = _walk(os.fsencode(os.path.realpath(path)), b"", without)
+            found += _joined("tree", path, files)  # in byte order
         elif os.path.isdir(path):
             for file in _files_of(path, str(kind)):
                 columns = partition_of(os.path.relpath(file, path)) if kind == "parquet" else ()
@@ -180,13 +182,11 @@ def _file_unit(path: str, kind: str) -> Unit:
     return Unit(kind, path, status.st_size, _id([(path, status.st_size, status.st_mtime_ns)], kind))
 
 
-def _tree_units(root: str, leave_out: bytes) -> Iterator[Unit]:
-    """The names below a directory in byte order, so many together that a task has enough to do."""
-    return _joined("tree", root, _walk(os.fsencode(os.path.realpath(root)), b"", leave_out))
-
-
 def _joined(kind: str, root: str, files: Iterable[tuple[bytes, int, int]]) -> Iterator[Unit]:
-    """Units of many files below a directory: name, size and mtime of each."""
+    """Units of many files below a directory, so many together that a task has enough to do.
+
+    files   name, size and mtime of each
+    """
     chosen: list[tuple[bytes, int, int]] = []
     size = 0
     for one in files:
@@ -447,7 +447,8 @@ def run(
     """
     start, target = time.monotonic(), os.path.abspath(target)
     work = units(inputs, kind, leave_out=target)
-    todo = work if again else _missing(work, target)
+    known = Log(target).latest().streams if is_dataset(target) and not again else {}
+    todo = [rest for unit in work if (rest := unit.rest(known)) is not None]
     total: dict[str, Any] = {"job": "ingest", "output": target}
     total |= dict.fromkeys((*COUNTS, "units"), 0)
     reasons: dict[str, Reason] = {}
@@ -510,12 +511,6 @@ def _hints(work: list[Unit], target: str) -> Iterator[str]:
                 what = {"parquet": "Parquet", "warc": "WARC"}[kind]
                 yield (f"{path}: {what} files in it, {count:,}, are stored as they are: "
                        f"--kind {kind} reads what is in them")  # fmt: skip
-
-
-def _missing(work: list[Unit], target: str) -> list[Unit]:
-    """The units that the data set does not have."""
-    known = Log(target).latest().streams if is_dataset(target) else {}
-    return [rest for unit in work if (rest := unit.rest(known)) is not None]
 
 
 def _rounds(todo: list[Unit], limit: int) -> list[list[Unit]]:
