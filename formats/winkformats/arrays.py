@@ -133,19 +133,14 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
     cost    array operations up to WIDEST bytes; with a longer one a slice each, 3 times as slow
     """
     width = row_width(lengths)
-    last = len(raw) - width  # where the last whole row begins
-    if width > WIDEST or last < 0:
+    if width > WIDEST or len(raw) < width:
         ends = (at + lengths).tolist()
         return [raw[a:b].tobytes() for a, b in zip(at.tolist(), ends, strict=True)]
     texts: list[bytes] = []
     step = PIECE // width
     for start in range(0, len(at), step):
-        part, sizes = at[start : start + step], lengths[start : start + step]
-        rows = rows_at(raw, np.minimum(part, last), width)
-        blank(rows, sizes)
-        texts += rows.view(f"S{width}").ravel().tolist()  # leaves out the zeros at the end
-    for i in np.flatnonzero(at > last).tolist():
-        texts[i] = raw[at[i] : at[i] + lengths[i]].tobytes()
+        part = slice(start, start + step)
+        texts += column_at(raw, at[part], lengths[part]).tolist()
     return texts
 
 

@@ -239,12 +239,16 @@ class Log:
 
     def latest(self) -> State:
         """What holds now. Raises CorruptError: nothing can follow a manifest that is damaged."""
+        return self._state_of(self.newest)
+
+    def _state_of(self, number: Callable[[], int]) -> State:
+        """What holds in a generation that a vacuum may remove meanwhile."""
         while True:
-            newest = self.newest()
+            newest = number()
             try:
                 return self.state(newest)
             except StalePlan:
-                if self.newest() == newest:  # else a vacuum has put a checkpoint, and removed those
+                if number() == newest:  # else a vacuum has put a checkpoint, and removed those
                     raise
 
     def head(self) -> Manifest:
@@ -267,13 +271,7 @@ class Log:
 
     def shown(self) -> State:
         """What is to be read now: what holds after `head`."""
-        while True:
-            head = self.head()
-            try:
-                return self.state(head.generation)
-            except StalePlan:
-                if self.head().generation == head.generation:
-                    raise
+        return self._state_of(lambda: self.head().generation)
 
     def state(self, generation: int) -> State:
         """What holds in a generation. Raises StalePlan; FormatError.
