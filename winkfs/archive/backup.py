@@ -513,12 +513,11 @@ class _DatasetBackup(_Copying):
 
     def _prune(self, oldest: int) -> None:
         """Remove generations before, and shards that none names any more."""
-        folder = Folder(f"{self._dest}/{MANIFESTS}")
         log = Log(self._dest)
         kept = {r.path: r for n in self._numbers() if n >= oldest for r in log.state(n).shards}
         for number in self._numbers():
             if number < oldest:
-                folder.remove(number)
+                log.store.remove(number)
         for path in self._paths():
             if path not in kept:
                 job, name = path.split("/")

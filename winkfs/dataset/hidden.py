@@ -46,7 +46,7 @@ from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
 from winkfs.errors import DatasetConflict, StalePlan
-from winkfs.names import INODE, MANIFESTS, name_of, to_path
+from winkfs.names import INODE, name_of, to_path
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -73,8 +73,7 @@ def hidden_of(log: Log, state: State) -> Hidden:
     """
     if not clusters(state.shards):
         return {}
-    folder = Folder(f"{log.root}/{MANIFESTS}")
-    generation, known = _nearest(log, folder, state)
+    generation, known = _nearest(log, state)
     if generation == state.generation:
         return known
 
@@ -83,7 +82,7 @@ def hidden_of(log: Log, state: State) -> Hidden:
     for line in damage:
         log.note(f"{line}: older files that were replaced or deleted there may be seen again")
     if not damage:  # once it is mended they are hidden
-        write_hidden(folder, state, made)
+        write_hidden(log.store, state, made)
     return made
 
 
@@ -103,10 +102,10 @@ def clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
     return [[shards[i] for i in sorted(group)] for group in groups if len(group) > 1]
 
 
-def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
+def _nearest(log: Log, state: State) -> tuple[int, Hidden]:
     """The youngest file, up to that of a generation, from which its hidden rows can be made."""
     upper = state.generation
-    for number in sorted(folder.named(HIDDEN), reverse=True):
+    for number in sorted(log.store.named(HIDDEN), reverse=True):
         if not state.oldest <= number <= state.generation:
             continue
         try:
@@ -117,7 +116,7 @@ def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
             break
         upper = number
         with contextlib.suppress(OSError, FormatError):
-            return number, read_hidden(folder, number, digest)
+            return number, read_hidden(log.store, number, digest)
     return -1, {}
 
 

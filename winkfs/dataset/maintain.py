@@ -429,8 +429,7 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     raises  NoSuchFile; FormatError; OSError
     """
     log, done = Log(root_of(path)), Repaired()
-    folder = Folder(f"{log.root}/{MANIFESTS}")
-    numbers = folder.numbers()
+    folder, numbers = log.store, log.store.numbers()
     newest = True
     for number in reversed(numbers):
         versions = _versions(log, folder, number)

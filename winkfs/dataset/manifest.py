@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from winkformats.disk.paths import directory_of, is_directory, locate, make_directory
 from winkformats.disk.storage import Directory, Storage
@@ -41,28 +41,6 @@ MEND: Final = "`winkfs dataset repair` says what can be done"
 AsOf = int | float | str | datetime | None
 
 
-class ManifestStore(Protocol):
-    """Where manifests are kept. An object store with conditional put can be one."""
-
-    def numbers(self) -> list[int]:
-        """Those there are, ascending."""
-
-    def read(self, number: int) -> Iterator[tuple[str, bytes]]:
-        """-> name and bytes of a manifest, then of its copy; nothing where it is not there."""
-
-    def put_if_absent(self, number: int, data: bytes) -> bool:
-        """Durable and whole, or an error -> False where somebody else has put it.
-
-        After an error it may be there all the same: `renew` makes it durable.
-        """
-
-    def renew(self, number: int, data: bytes) -> None:
-        """Write what is there, or was, once more, durable."""
-
-    def remove(self, number: int) -> None:
-        """A missing one is none to remove."""
-
-
 class Folder:
     """A folder of manifests.
 
@@ -76,8 +54,8 @@ class Folder:
         return f"{number:0{DIGITS}}{suffix}"
 
     def numbers(self) -> list[int]:
-        """A copy alone counts if it is whole: a power cut may have left it of a commit that was
-        broken off."""
+        """Those there are, ascending. A copy alone counts if it is whole: a power cut may have left
+        it of a commit that was broken off."""
         there = self.named(MANIFEST)
         alone = self.named(COPY) - there
         return sorted(there.union(n for n in alone if any(is_whole(d) for _, d in self.read(n))))
@@ -88,6 +66,7 @@ class Folder:
         return {int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal()}
 
     def read(self, number: int) -> Iterator[tuple[str, bytes]]:
+        """-> name and bytes of a manifest, then of its copy; nothing where it is not there."""
         for suffix in (MANIFEST, COPY):
             name = self.name(number, suffix)
             try:
@@ -105,7 +84,11 @@ class Folder:
         return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
-        """raises  Refusal where the file system has no link(2); OSError"""
+        """Durable and whole, or an error -> False where somebody else has put it.
+
+        raises  Refusal where the file system has no link(2); OSError: it may be there all the same,
+                `renew` makes it durable
+        """
         self._settle()
         with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             try:
@@ -129,6 +112,7 @@ class Folder:
         return True
 
     def renew(self, number: int, data: bytes) -> None:
+        """Write what is there, or was, once more, durable."""
         with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             self.files.rename(file, self.name(number))
             self.files.rename(copy, self.name(number, COPY))
@@ -175,6 +159,7 @@ class Folder:
                 self.files.unlink(temporary)
 
     def remove(self, number: int) -> None:
+        """A missing one is none to remove."""
         for suffix in (COPY, MANIFEST):  # a reader meanwhile finds it, or that it is gone
             self.files.unlink(self.name(number, suffix))
 
@@ -185,12 +170,12 @@ class Log:
     problems  damage of its manifests that was found and skipped, a sentence each
     """
 
-    def __init__(self, root: str, store: ManifestStore | None = None) -> None:
+    def __init__(self, root: str) -> None:
         """Raises NoSuchFile where there is no data set."""
         self.root = root
-        if store is None and not is_dataset(root):
+        if not is_dataset(root):
             raise NoSuchFile(f"no such data set (there is no {MANIFESTS} in it)", root)
-        self.store = Folder(f"{root}/{MANIFESTS}") if store is None else store
+        self.store = Folder(f"{root}/{MANIFESTS}")
         self.problems: list[str] = []
         self._last: State | None = None
         self._head: Manifest | None = None

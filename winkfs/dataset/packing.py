@@ -292,13 +292,9 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
     ) as scratch:  # fmt: skip
         names_in = listed_names(file)
         tree = Tree(job.source, job.note, scratch, xattrs=job.xattrs, names=names_in)
-        writer = ShardWriter(job.transaction, f"{number:05}", **job.settings)
-        try:
+        with ShardWriter(job.transaction, f"{number:05}", **job.settings) as writer:
             Packer(writer.container, job.report, job.note, job.progress).run(tree)
             return writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
 
 
 # --- processes: Python packs on one processor ---
@@ -405,10 +401,11 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
         exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
-    writers: list[ShardWriter] = []
-    try:
-        for number in range(shards):
-            writers.append(ShardWriter(job.transaction, f"{number:05}", **job.settings))
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(ShardWriter(job.transaction, f"{number:05}", **job.settings))
+            for number in range(shards)
+        ]
         packers = [
             Packer(writer.container, job.report, job.note, job.progress, job.ratio, shards)
             for writer in writers
@@ -424,10 +421,6 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         for writer in empty:
             writer.abandon()
         return records
-    except BaseException:
-        for writer in writers:
-            writer.abandon()
-        raise
 
 
 if __name__ == "__main__":

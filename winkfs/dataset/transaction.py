@@ -23,7 +23,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Directory, Kind, replacing
@@ -401,7 +401,7 @@ def _batch_done(state: State, streams: Streams | None) -> int | None:
 
 
 class ShardWriter:
-    """One container of an attempt.
+    """One container of an attempt. A `with` block that is left by an exception abandons it.
 
     container  open for writing, until `finish` was called and everything is in it
     gone       names that it deletes from shards of lower ranks, unless it has a file of that name
@@ -417,6 +417,13 @@ class ShardWriter:
         self._tried = False
         self._tombs_at = 0
         self._record: ShardRecord | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is not None:
+            self.abandon()
 
     @property
     def size(self) -> int:

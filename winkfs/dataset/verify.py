@@ -16,13 +16,12 @@ from winkfs.container.reindex import reindex as reindex_container
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
-from winkfs.dataset.manifest import COPY, PENDING, Folder, Log
+from winkfs.dataset.manifest import COPY, PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard, describe
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import Refusal
-from winkfs.names import MANIFESTS
 from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
@@ -73,7 +72,7 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
         records |= {record.path: record for record in after.shards}
         versions = [data for _, data in log.store.read(number)]
         copies += versions[1:] != versions[:1]
-    folder = Folder(f"{log.root}/{MANIFESTS}")
+    folder = log.store
     for number in sorted(folder.named(COPY) - set(folder.numbers())):
         copy = f"{folder.path}/{folder.name(number, COPY)}"
         report.notes.append(f"{copy}: damaged, and there is no manifest: of a commit that was "
@@ -121,7 +120,7 @@ def _check_hidden(log: Log, report: Report) -> None:
         state = log.shown()
         snapshot = snapshot_of(log, state)
         report.files = snapshot.files
-        folder = Folder(f"{log.root}/{MANIFESTS}")
+        folder = log.store
         if state.generation not in folder.named(HIDDEN):
             return
         kept = read_hidden(folder, state.generation, state.digest)
@@ -185,9 +184,8 @@ def reindex(
         reindex_container(shard.base, progress, problem=problem)
         directory, name = locate(shard.base)
         directory.unlink(f"{name}.lock")
-    folder = Folder(f"{root}/{MANIFESTS}")
-    for number in folder.named(HIDDEN):
-        folder.files.unlink(folder.name(number, HIDDEN))
+    for number in log.store.named(HIDDEN):
+        log.store.files.unlink(log.store.name(number, HIDDEN))
     return snapshot_of(log, state).files
 
 

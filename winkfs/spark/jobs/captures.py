@@ -184,18 +184,12 @@ def carry(transaction: Transaction, found: Settled) -> ShardRecord | None:
     """Store captures of the data set under other names, in a shard of their own."""
     if not found.copies:
         return None
-    writer = ShardWriter(transaction, "captures-0")
-    try:
-        with contextlib.closing(
-            open_dataset(transaction.root, as_of=transaction.base_generation)
-        ) as there:
+    with ShardWriter(transaction, "captures-0") as writer:
+        with open_dataset(transaction.root, as_of=transaction.base_generation) as there:
             for old, new in sorted(found.copies.items()):
                 writer.copy(there.home(old), old, new)
         writer.gone |= found.gone
         return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def rename(

@@ -579,8 +579,7 @@ class Task:
 
     def __call__(self, unit: Unit) -> Done:
         notes, report = _Heard(unit.path, self.fail_fast), PackReport()
-        writer = ShardWriter(self.transaction, "{:05d}-{}".format(*attempt()))
-        try:
+        with ShardWriter(self.transaction, "{:05d}-{}".format(*attempt())) as writer:
             source = source_of(unit, notes, self.transaction.pending, self.columns, self.tar)
             warc = source if isinstance(source, Warc) else None
             if self.html:
@@ -592,9 +591,6 @@ class Task:
                 what = str(error).removeprefix(f"{unit.path}: ")
                 notes(Note(to_bytes(unit.path), what, True))
             record = None if writer.empty else writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
         found = (warc.again, warc.captures) if warc is not None else (0, [])
         taken = report.files + report.directories + report.links
         return Done(
