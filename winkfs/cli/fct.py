@@ -7,25 +7,28 @@ import contextlib
 import functools
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import starmap
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from winkfs.cli._common import printable
 from winkfs.names import FILES, to_str
 from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
     from winkformats.extsort import Pair
-    from winkformats.hindex.hindex import Cell, HIndex, KeyOf
+    from winkformats.hindex.hindex import Cell, KeyOf
     from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
     from winkformats.messagestore.segment import Scan
-    from winkformats.perm import Compare, Perm
+    from winkformats.perm import Compare
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
 SHOWN: Final = 60  # characters of a key or value in a listing for people
@@ -46,6 +49,9 @@ CLASSIC: Final = {
     "hindex": {"htalgo": 1, "cellsz": 1, "sbcksum": False},
     "perm": {"htalgo": 1, "sbcksum": False},
 }
+CLASSES: Final = {
+    "kvseq": "kv.sequence:KVSeq", "hindex": "hindex.hindex:HIndex", "perm": "perm:Perm",
+}  # fmt: skip
 FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
@@ -148,17 +154,7 @@ def keys_in(data: str) -> Iterator[KeyOf]:
 
 def format_class(form: str) -> Any:
     """-> KVSeq, HIndex or Perm."""
-    if form == "kvseq":
-        from winkformats.kv.sequence import KVSeq
-
-        return KVSeq
-    if form == "hindex":
-        from winkformats.hindex.hindex import HIndex
-
-        return HIndex
-    from winkformats.perm import Perm
-
-    return Perm
+    return pkgutil.resolve_name(f"winkformats.{CLASSES[form]}")
 
 
 def parse_variable(name: str, value: str) -> tuple[str, int]:
@@ -223,25 +219,26 @@ def list_(file: str, as_json: bool) -> None:
     perm    index, pointer, hash
     """
     with container_in(file) as (form, container):
-        for row in ROWS[form](container):
+        for row in rows_of(form, container):
             click.echo(json.dumps(row) if as_json else line(row))
 
 
-def kvseq_rows(container: KVSeq) -> Iterator[Row]:
-    for entry in container.iterate():
-        yield {
-            "pos": entry.pos,
-            "size": entry.size,
-            "deleted": entry.deleted,
-            "key": to_str(entry.key),
-            "length": len(entry.value),
-            "value": to_str(entry.value),
-        }
-
-
-def hindex_rows(container: HIndex) -> Iterator[Row]:
-    for slot, cell in container.iterate():
-        yield cell_row(slot, cell)
+def rows_of(form: str, container: Any) -> Iterator[Row]:
+    """The entries, cells or pairs of a KVSeq, HIndex or Perm."""
+    if form == "hindex":
+        yield from starmap(cell_row, container.iterate())
+    elif form == "perm":
+        yield from starmap(pair_row, enumerate(container.iterate()))
+    else:
+        for entry in container.iterate():
+            yield {
+                "pos": entry.pos,
+                "size": entry.size,
+                "deleted": entry.deleted,
+                "key": to_str(entry.key),
+                "length": len(entry.value),
+                "value": to_str(entry.value),
+            }
 
 
 def cell_row(slot: int, cell: Cell) -> Row:
@@ -251,20 +248,8 @@ def cell_row(slot: int, cell: Cell) -> Row:
     return row | ({"words": list(cell[2:])} if len(cell) > 2 else {})
 
 
-def perm_rows(container: Perm) -> Iterator[Row]:
-    for index, pair in enumerate(container.iterate()):
-        yield pair_row(index, pair)
-
-
 def pair_row(index: int, pair: Pair) -> Row:
     return {"index": index, "pointer": pair[0], "hash": pair[1]}
-
-
-ROWS: Final[dict[str, Callable[[Any], Iterator[Row]]]] = {
-    "kvseq": kvseq_rows,
-    "hindex": hindex_rows,
-    "perm": perm_rows,
-}
 
 
 def line(row: Mapping[str, Any]) -> str:
@@ -274,7 +259,7 @@ def line(row: Mapping[str, Any]) -> str:
         if name == "deleted":
             cells.append("D" if value else "-")
         elif name in ("key", "value"):
-            cells.append(printable(value))
+            cells.append(short(value))
         elif name == "words":
             cells += map(str, value)
         else:
@@ -282,17 +267,9 @@ def line(row: Mapping[str, Any]) -> str:
     return "  ".join(cells)
 
 
-def printable(value: str) -> str:
+def short(value: str) -> str:
     """At most SHOWN characters that a terminal takes for nothing but text."""
-    shown = "".join(c if c.isprintable() else escaped(c) for c in value[:SHOWN])
-    return shown + ("..." if len(value) > SHOWN else "")
-
-
-def escaped(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, see `names.to_str`
-        return f"\\x{code - 0xDC00:02x}"
-    return ascii(character)[1:-1]
+    return printable(value[:SHOWN]) + ("..." if len(value) > SHOWN else "")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -317,7 +294,7 @@ def get(file: str, which: str, at: bool, data: str | None) -> None:
         elif form == "hindex":
             slot = integer(which) if at else container.hash(key)
             if slot is None:
-                raise click.ClickException(f"{file}: no key {printable(which)}")
+                raise click.ClickException(f"{file}: no key {short(which)}")
             click.echo(line(cell_row(slot, container.get(slot))))
         else:
             index = integer(which)
@@ -331,7 +308,7 @@ def find(container: KVSeq, key: bytes) -> bytes:
         if entry.key == key:
             found = found if entry.deleted else entry.value
     if found is None:
-        raise ValueError(f"{container.storage.name}: no key {printable(to_str(key))}")
+        raise ValueError(f"{container.storage.name}: no key {short(to_str(key))}")
     return found
 
 

@@ -28,6 +28,7 @@ from winkfs.cli._common import (
     say,
     say_facts,
     say_report,
+    say_table,
     time_value,
 )
 from winkfs.cli.ring import ALL, COUNT, LINES
@@ -293,19 +294,17 @@ def _facts(found: Queue, message: Message) -> dict[str, Any]:
 def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
     """List the messages in the order in which they are read. Changes nothing."""
     with opened(base) as found:
-        if not as_json:
-            click.echo(
-                f"{'ID':20}  {'SIZE':>12}  {'PRIORITY':8}  {'PUSHED':20}  {'OFFSET':>12}  FILE"
-            )
-        for message in found.all_messages() if every else found.messages(consumer=consumer):
-            facts = _facts(found, message)
-            if as_json:
-                emit(facts)
-            else:
-                facts["priority"] = facts["priority"] or "-"
-                facts["time"] = time_text(message.timestamp / NANO)
-                row = "{id:<20}  {size:12}  {priority:8}  {time:20}  {offset:12}  {segment}"
-                click.echo(row.format(**facts))
+        messages = found.all_messages() if every else found.messages(consumer=consumer)
+        row = "{id:<20}  {size:12}  {shown:8}  {time:20}  {offset:12}  {segment}"
+
+        def line(facts: dict[str, Any]) -> str:
+            time = time_text(facts["timestamp_ns"] / NANO)
+            return row.format(**facts, shown=facts["priority"] or "-", time=time)
+
+        every_facts = (_facts(found, message) for message in messages)
+        rows = ((facts, line(facts)) for facts in every_facts)
+        header = f"{'ID':20}  {'SIZE':>12}  {'PRIORITY':8}  {'PUSHED':20}  {'OFFSET':>12}  FILE"
+        say_table(header, rows, as_json)
 
 
 # --- the whole ---

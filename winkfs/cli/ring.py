@@ -18,10 +18,10 @@ from winkfs.cli._common import (
     Progress,
     complete_file,
     counted,
-    emit,
     say,
     say_facts,
     say_report,
+    say_table,
 )
 from winkfs.cli.store import bodies_of, write_body
 from winkfs.errors import NoSuchFile
@@ -175,14 +175,13 @@ def _facts(found: Ring, record: Record) -> dict[str, Any]:
 def ls(file: str, as_json: bool) -> None:
     """List the unread records, the oldest first. Changes nothing."""
     with opened(file) as found:
-        if not as_json:
-            click.echo(f"{'ID':20}  {'SIZE':>12}  {'PAGE':>6}  {'OFFSET':>14}  SHA-256")
-        for record in found.records():
-            facts = _facts(found, record) | {"sha256": sha256(record.body).hexdigest()}
-            if as_json:
-                emit(facts)
-            else:
-                click.echo("{id:<20}  {size:12}  {page:6}  {offset:14}  {sha256}".format(**facts))
+        every = (
+            _facts(found, record) | {"sha256": sha256(record.body).hexdigest()}
+            for record in found.records()
+        )
+        row = "{id:<20}  {size:12}  {page:6}  {offset:14}  {sha256}"
+        header = f"{'ID':20}  {'SIZE':>12}  {'PAGE':>6}  {'OFFSET':>14}  SHA-256"
+        say_table(header, ((facts, row.format(**facts)) for facts in every), as_json)
 
 
 @ring.command()
