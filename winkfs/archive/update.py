@@ -87,16 +87,10 @@ class Update:
         source = iter(files)
         while batch := list(islice(source, FEW)):
             known = self.look([seen.name for _, seen in batch])
-            get, again, same = known.files.get, self.again, 0
-            since = 0 if self.checksum or known.recent or known.coarse else self.since
+            same = 0
             for some, seen in batch:
-                old = get(seen[0])
-                ctime = seen[4]  # by numbers: this is all that is done for nearly every file
-                same_now = old == seen[1:4] and ctime is not None and ctime < since
-                if same_now and not again(seen[0]):
-                    same += 1
-                    continue
-                if old is None or again(seen.name):
+                old = known.files.get(seen.name)
+                if old is None or self.again(seen.name):
                     yield some, seen, None
                     continue
                 changed, compare = self._compared(old, seen, known)
