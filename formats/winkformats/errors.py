@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 
@@ -27,8 +28,10 @@ class CorruptError(FormatError):
         self.expected, self.found = expected, found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        where = self.file, self.offset, self.expected, self.found
-        return _made, (type(self), self.what, *where)
+        return partial(
+            type(self), self.what, file=self.file, offset=self.offset,
+            expected=self.expected, found=self.found,
+        ), ()  # fmt: skip
 
 
 class DerivedDamage(CorruptError):
@@ -38,12 +41,6 @@ class DerivedDamage(CorruptError):
 def raise_it(error: Exception) -> NoReturn:
     """What is called with a problem where nothing is to go on."""
     raise error
-
-
-def _made(
-    kind: type[CorruptError], what: str, file: str, offset: int, expected: object, found: object
-) -> CorruptError:
-    return kind(what, file=file, offset=offset, expected=expected, found=found)
 
 
 class DamagedRange(CorruptError):
@@ -57,8 +54,6 @@ class DamagedRange(CorruptError):
         self.stop, self.last = stop, last
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _range, (self.file, self.offset, self.stop, self.last)
-
-
-def _range(file: str, offset: int, stop: int, last: bool) -> DamagedRange:
-    return DamagedRange(file=file, offset=offset, stop=stop, last=last)
+        return partial(
+            type(self), file=self.file, offset=self.offset, stop=self.stop, last=self.last
+        ), ()  # fmt: skip

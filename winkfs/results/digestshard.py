@@ -29,7 +29,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,7 @@ PURPOSE_INDEX: Final = "DIGIDX"
 SUFFIXES: Final = (".kvseq", ".hindex")
 TITLE: Final = 1024  # bytes
 LANG: Final = 35  # bytes
+R = TypeVar("R")
 
 
 class Digest(NamedTuple):
@@ -303,29 +304,28 @@ class DigestShard:
 
     def get(self, key: bytes, s: int) -> Digest | None:
         """s: XXH3-64 of the key."""
+        return self._asked(self._get, key, s)
+
+    def _asked(self, ask: Callable[..., R], *args: Any) -> R:
+        """What a look into the index finds; where that is damaged, one into another."""
         while True:
             index = self.index
             try:
-                found = self._get(index, key, s)
-                if found is not None and not found[1]:
-                    return found[0]
-                index.vouch(s & hashing.MASK63)
-                if self.lost and (found is None or self._doubled):  # a later one may be lost
-                    raise self._unknown()
-                return found and found[0]
+                return ask(index, *args)
             except DerivedDamage:
                 self.index = self._make_index()
             except CorruptError:
                 if self._is_sound(index):
                     raise
 
-    def _get(self, index: Base, key: bytes, s: int) -> tuple[Digest, bool] | None:
-        """What the index has: the digest, and whether it is marked deleted."""
+    def _get(self, index: Base, key: bytes, s: int) -> Digest | None:
         pos = index.find(key, s, s & hashing.MASK63, lambda at: self._entry(at).key, ())
-        if not pos:
-            return None
-        entry = self._entry(pos)
-        return self._digest(entry.value, pos), entry.deleted
+        entry = self._entry(pos) if pos else None
+        if entry is None or entry.deleted:
+            index.vouch(s & hashing.MASK63)
+            if self.lost and (entry is None or self._doubled):  # a later one may be lost
+                raise self._unknown()
+        return None if entry is None else self._digest(entry.value, pos)
 
     def _entry(self, pos: int) -> KVEntry:
         self._check_positions(pos, pos)
@@ -342,15 +342,7 @@ class DigestShard:
 
     def get_many(self, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
         """s: uint64[n], XXH3-64 of the keys."""
-        while True:
-            index = self.index
-            try:
-                return self._get_many(index, keys, s)
-            except DerivedDamage:
-                self.index = self._make_index()
-            except CorruptError:
-                if self._is_sound(index):
-                    raise
+        return self._asked(self._get_many, keys, s)
 
     def _get_many(self, index: Base, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
         positions, slots = index.find_many(s, table.bits_of(s))

@@ -57,17 +57,16 @@ def write(storage: Storage, head: Head, positions: UInt64, lengths: Words) -> No
     """Write a table. positions, lengths: of at least `head.recids` recids. Raises OSError."""
     at = storage.write(0, [head.encode()])
     checksum = 0
-    for data in _parts(positions[: head.recids], ">u8", lengths[: head.recids]):
+    for data in _parts(positions[: head.recids], lengths[: head.recids]):
         checksum = zlib.crc32(data, checksum)
         at += storage.write(at, [data])
     storage.write(at, [SUM.pack(checksum)])
 
 
-def _parts(positions: UInt64, dtype: str, lengths: Words) -> Iterator[bytes]:
-    for at in range(0, len(positions), PART):
-        yield positions[at : at + PART].astype(dtype).tobytes()
-    for at in range(0, len(lengths), PART):
-        yield lengths[at : at + PART].astype(">u4").tobytes()
+def _parts(positions: UInt64, lengths: Words) -> Iterator[bytes]:
+    for column, dtype in ((positions, ">u8"), (lengths, ">u4")):
+        for at in range(0, len(column), PART):
+            yield column[at : at + PART].astype(dtype).tobytes()
 
 
 def read(storage: Storage) -> tuple[Head, UInt64, Words]:
