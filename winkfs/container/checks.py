@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,12 @@ from winkfs.container.table import ALWAYS, KIND, NOTHING, FileTable, some
 from winkfs.entry import FileType
 
 PIECE: Final = 1 << 15  # inodes read again at a time
-
-
-def rows_of_inodes(batch: Batch) -> InodeRows:
-    """The rows of a batch that holds nothing but checked inodes."""
-    fields = batch.words(batch.value, FIELDS, ">i8").astype(np.int64)
-    which = np.arange(len(batch))
-    return InodeRows(batch, which, batch.pos, batch.flags == 1, fields, batch.value_len)
+FAULTS: Final = (
+    "extent points to no data entry",
+    "extent is longer than its entry",
+    "data of a live file is marked deleted",
+    "extent points to data of another file",
+)
 
 
 class Claims:
@@ -169,30 +168,28 @@ class FrameCheck:
 
 
 class Extents:
-    """Takes the batches of a whole data file, then says which extents are wrong.
+    """Takes the batches of a whole data file, then reports which extents are wrong.
 
     problem  called with each wrong extent, in a line
     marked   positions of entries of live files that are marked deleted
-    cost     memory: 4 bytes a data entry, and 8 an inode with data in another batch
+    cost     memory: 8 bytes a data entry, and 8 an inode with data in another batch
     """
 
     def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
         self._store, self._problem = store, problem
-        self._name = store.kv.storage.name
         self._claims = Claims(store, problem, frames=True)
-        self._again = Claims(store, lambda _: None)  # what is wrong with inodes was said before
-        self._places = _Places()
+        self._again = Claims(store, lambda _: None)  # what is wrong with inodes is known by then
+        self._places = table.Columns(np.int64)  # positions of data entries
         self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
         self.marked: list[int] = []
 
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Check what can be checked within a batch."""
-        claims = self._claims.of(rows)
-        chosen = rows.others
-        self._places.add(batch.base, batch.at[chosen])
-        verdict = _Verdict.of(_Data.of(batch, chosen), claims)
+        claims, chosen = self._claims.of(rows), rows.others
+        self._places.add(batch.pos[chosen])
+        missing, short, dead, alien = _faults(batch, chosen, claims)
         deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
-        doubt = (verdict.any | (verdict.dead & ~deleted)) & (claims[:, 1] != 0)
+        doubt = (missing | short | alien | (dead & ~deleted)) & (claims[:, 1] != 0)
         if doubt.any():
             self._left.append(np.unique(claims[doubt, 0]))
 
@@ -201,123 +198,52 @@ class Extents:
 
         live    int64[n], ascending: inodes of the live files
         """
+        (places,) = self._places.take()
         for left in self._left:
-            for claims in self._read(left[among(left, live)]):
-                self._check(claims[claims[:, 1] != 0])
-        self._left = []
+            inodes = left[among(left, live)]
+            for at in range(0, len(inodes), PIECE):
+                claims = self._again.of(_rows_of(self._batch(inodes[at : at + PIECE])))
+                claims = claims[claims[:, 1] != 0]
+                pointers = np.unique(claims[:, 1])
+                batch = self._batch(pointers[among(pointers, places)])
+                self._report(claims, _faults(batch, np.arange(len(batch)), claims))
 
-    def _check(self, claims: Int64) -> None:
-        verdict = _Verdict.of(self._data(np.unique(claims[:, 1])), claims)
-        self.marked += claims[verdict.dead & ~verdict.any, 1].tolist()
-        for what, wrong in (
-            ("extent points to no data entry", verdict.missing),
-            ("extent is longer than its entry", verdict.short),
-            ("data of a live file is marked deleted", verdict.dead),
-            ("extent points to data of another file", verdict.alien),
-        ):
+    def _report(self, claims: Int64, faults: Bools) -> None:
+        missing, short, dead, alien = faults
+        self.marked += claims[dead & ~(missing | short | alien), 1].tolist()
+        for what, wrong in zip(FAULTS, faults, strict=True):
             for inode, pointer, *_ in claims[wrong].tolist():
-                self._problem(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
-
-    def unmarked(self, live: Int64, others: Int64) -> int:
-        """How many data entries only `others` point to, but are not marked deleted.
-
-        live    int64[n], ascending: inodes of the live files
-        others  int64[m]: inodes of the files that are not
-        cost    reads all these inodes again
-        """
-        pointers = [np.unique(claims[:, 1]) for claims in self._read(np.sort(others))]
-        if not pointers:
-            return 0
-        left = np.unique(np.concatenate(pointers))
-        for claims in self._read(live):
-            left = left[~among(left, np.unique(claims[:, 1]))]
-        return sum(
-            int(np.count_nonzero(self._data(left[at : at + PIECE]).flag == 0))
-            for at in range(0, len(left), PIECE)
-        )
-
-    def _read(self, inodes: Int64) -> Iterator[Int64]:
-        """The claims of inodes at ascending positions, read again."""
-        for at in range(0, len(inodes), PIECE):
-            yield self._again.of(rows_of_inodes(self._batch(inodes[at : at + PIECE])))
-
-    def _data(self, pointers: Int64) -> _Data:
-        """The data entries at those of these ascending positions where there are any."""
-        batch = self._batch(pointers[self._places.has(pointers)])
-        return _Data.of(batch, np.arange(len(batch)))
+                file = self._store.kv.storage.name
+                self._problem(f"{file}: inode at byte {inode}: {what} (at {pointer})")
 
     def _batch(self, positions: Int64) -> Batch:
         kv = self._store.kv
         return Batch(kv.storage, kv.layout, 0, memoryview(kv.view(kv.end - 1)), positions)
 
 
-class _Places:
-    """Positions of entries, 4 bytes each."""
-
-    def __init__(self) -> None:
-        self._bases: list[int] = []
-        self._offsets: list[npt.NDArray[np.uint32]] = []
-
-    def add(self, base: int, offsets: Int64) -> None:
-        """Note the entries of a batch. `offsets` from `base`, ascending: less than MAX_WINDOW."""
-        if len(offsets):
-            self._bases.append(base)
-            self._offsets.append(offsets.astype(np.uint32))
-
-    def has(self, positions: Int64) -> Bools:
-        """At which of these ascending positions an entry lies."""
-        found = np.zeros(len(positions), bool)
-        part = np.searchsorted(np.array(self._bases, np.int64), positions, "right") - 1
-        starts = np.flatnonzero(np.diff(part, prepend=-2))  # -1: before all of them
-        for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
-            k = int(part[a])
-            if k < 0:
-                continue
-            found[a:b] = among(positions[a:b] - self._bases[k], self._offsets[k].astype(np.int64))
-        return found
+def _rows_of(batch: Batch) -> InodeRows:
+    """The rows of a batch that holds nothing but checked inodes."""
+    fields = batch.words(batch.value, FIELDS, ">i8").astype(np.int64)
+    which = np.arange(len(batch))
+    return InodeRows(batch, which, batch.pos, batch.flags == 1, fields, batch.value_len)
 
 
-class _Data(NamedTuple):
-    """Data entries in file order: position, bytes of the value, delflag, FILEID in the key."""
+def _faults(batch: Batch, chosen: Int64, claims: Int64) -> Bools:
+    """Return which FAULTS each claim has, bool[4, n].
 
-    pos: Int64
-    length: Int64
-    flag: npt.NDArray[np.uint8]
-    owner: Int64
-
-    @classmethod
-    def of(cls, batch: Batch, chosen: Int64) -> _Data:
-        owner = fileids(batch, chosen)
-        return cls(batch.pos[chosen], batch.value_len[chosen], batch.flags[chosen], owner)
-
-
-class _Verdict(NamedTuple):
-    """What is wrong with each claim, if anything."""
-
-    missing: Bools
-    short: Bools
-    dead: Bools
-    alien: Bools
-
-    @classmethod
-    def of(cls, data: _Data, claims: Int64) -> _Verdict:
-        if not len(data.pos):
-            none = np.zeros(len(claims), bool)
-            return cls(~none, none, none, none)
-        at = np.searchsorted(data.pos, claims[:, 1])
-        at[at == len(data.pos)] = 0
-        good = data.pos[at] == claims[:, 1]
-        return cls(
-            ~good,
-            good & (data.length[at] < claims[:, 2]),
-            good & (data.flag[at] == 1),
-            good & (data.owner[at] != claims[:, 3]),
-        )
-
-    @property
-    def any(self) -> Bools:
-        """Whether it is more than a delflag."""
-        return self.missing | self.short | self.alien
+    chosen  indices of the data entries of the batch
+    """
+    found = np.zeros((len(FAULTS), len(claims)), bool)
+    pos = batch.pos[chosen]
+    there = among(claims[:, 1], pos)
+    entry = chosen[np.searchsorted(pos, claims[there, 1])]
+    found[0] = ~there
+    found[1:, there] = (
+        batch.value_len[entry] < claims[there, 2],
+        batch.flags[entry] == 1,
+        fileids(batch, entry) != claims[there, 3],
+    )
+    return found
 
 
 def lost_rows(base: Base, rows: Rows) -> list[int]:
@@ -328,8 +254,7 @@ def lost_rows(base: Base, rows: Rows) -> list[int]:
     lost = []
     alike: dict[int, set[int]] = {}  # where cells with one S point: names can be made to share it
     for at in range(0, len(rows.pos), table.BUCKET):
-        part = slice(at, at + table.BUCKET)
-        some = Rows(rows.s[part], None if rows.bits is None else rows.bits[part], rows.pos[part])
+        some = rows.take(slice(at, at + table.BUCKET))
         bits = some.slot_bits()
         pos, _ = base.find_many(some.s, bits)
         for i in np.flatnonzero(pos != some.pos).tolist():
@@ -348,16 +273,8 @@ def count_used(base: Base) -> int:
 
 
 def same_files(base: Base, pos: Int64) -> bool:
-    """Whether the cells point to these ascending positions, once each. Memory: 8 bytes a file."""
-    found, count = np.empty(len(pos), np.int64), 0
-    for part in base.pointers():
-        stop = count + len(part)
-        if stop > len(found):
-            return False
-        found[count:stop] = part
-        count = stop
-    found.sort()
-    return count == len(pos) and np.array_equal(found, pos)
+    """Return whether the cells point to these ascending positions, once each."""
+    return np.array_equal(np.sort(np.concatenate(list(base.pointers()))), pos)
 
 
 def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool:
@@ -367,9 +284,10 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     raises  CorruptError
     cost    reads the catalog
     """
-    if not all(map(_ascends, catalog.file.runs)):
+    runs, query = catalog.file.runs, Query(columns=tuple(store.schema))
+    alone = catalog.covered == store.kv.end and len(runs) == 1
+    if not (alone or all(map(_ascends, runs))):  # one alone has to be equal to what ascends
         return False
-    query = Query(columns=tuple(store.schema))
     quick = tables(catalog, query) if catalog.covered == store.kv.end else None
     said, true = filter(some, quick or rows_now(store, catalog, query)), filter(some, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
@@ -387,7 +305,7 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
         one, other = one.part(count), other.part(count)
     if len(one) or len(other):
         return False
-    if catalog.covered != store.kv.end or len(catalog.file.runs) > 1:
+    if not alone:
         return True  # clashes are those of another moment
     places = map(catalog.lower_bound, finder.found)
     kinds = [int(catalog.numbers(at, at + 1)[0, KIND]) for at in places]

@@ -86,7 +86,5 @@ def gone_of(
     order = np.argsort(s, kind="stable")
     kept = np.isin(rows.pos, cells[:, 0])
     older = np.isin(rows.s, s) & ~kept
-    bits = None if rows.bits is None else rows.bits[kept]
-    rest = Rows(rows.s[kept], bits, rows.pos[kept])
     earlier, back = np.sort(rows.pos[older]), np.sort(rows.pos[~kept & ~older])
-    return Gone(s[order], pos[order], earlier, back, rest)
+    return Gone(s[order], pos[order], earlier, back, rows.take(kept))

@@ -177,14 +177,14 @@ class Resolver:
             self._count(found.flagged.tolist(), 1)
         if found.unfinished:
             self._count(found.unfinished, -1)
+        found.rows = Rows(s, bits[0] if bits else None, pos)
         if live.all():
-            found.rows = Rows(s, bits[0] if bits else None, pos)
             return found
         old = ids[~live & ~tomb]
         if len(old):
             both = np.flatnonzero(live)[np.isin(ids[live], old)]
             found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
-        found.rows = Rows(s[live], bits[0][live] if bits else None, pos[live])
+        found.rows = found.rows.take(live)
         return found
 
     def _count(self, positions: list[int], sign: int) -> None:

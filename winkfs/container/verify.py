@@ -7,7 +7,7 @@ info    what it is, what is in it and where its bytes are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
-from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import dead_bytes, scan_intact
@@ -40,7 +40,7 @@ from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.recovery import Rebuilt, Replay, Resolver
+from winkfs.container.recovery import Rebuilt, Replay, Resolver, due
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.container.survey import InodeRows, inode_rows
 from winkfs.entry import FileType
@@ -49,7 +49,6 @@ from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text
 
 LIMIT: Final = 1000  # problems named one by one
-SUMMED: Final = (".idx", ".time")  # derived files with checksums of their pages
 EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
 PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 Record = dict[str, Any]
@@ -114,8 +113,14 @@ class _Check:
     def run(self, progress: Callable[[int], None] | None) -> None:
         store = self._store
         with ExitStack() as stack:
-            damaged = {suffix for suffix in SUMMED if self._has_bad_pages(suffix)}
-            catalog = None if self._has_bad_entries() else open_catalog(store)
+            doubtful = self._is_bad(".idx", _bad_pages)
+            self._is_bad(".time", _bad_pages)
+            index = open_base(
+                store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
+            )
+            if index is not None:
+                stack.callback(index.storage.close)
+            catalog = None if self._is_bad(".cat", self._bad_entries) else open_catalog(store)
             sorter = None if catalog is None else new_sorter(store)
             for opened in (catalog, sorter):
                 if opened is not None:
@@ -124,9 +129,9 @@ class _Check:
             self._check_end(found)
             if self._damaged:
                 return  # what is derived from whole entries says other things than what is left
-            self._check_counters(found)
-            if ".idx" not in damaged:
-                self._check_index(found)
+            self._check_counters(found, index)
+            if index is not None and not doubtful:
+                self._check_index(index, found)
             self._check_times(found.times)
             if catalog is not None and sorter is not None and not len(found.flagged):
                 self._check_catalog(catalog, sorter, found)
@@ -184,31 +189,32 @@ class _Check:
 
     # --- counters and derived files ---
 
-    def _check_counters(self, found: Rebuilt) -> None:
-        block = self._store.kv.superblock
+    def _check_counters(self, found: Rebuilt, index: Base | None) -> None:
+        store, block, add = self._store, self._store.kv.superblock, self._report.add
+        current = index is not None and index.covered == store.kv.end
         if len(found.flagged):
-            self._report.add(
+            add(
                 f"{self._name}: {len(found.flagged)} files are marked deleted, but nothing "
                 "replaced them (a copy of a container in use, or wrong delflags): they are there; "
                 "winkfs repair takes the marks back"
             )
-        if block.get("SYNCSIZE", self._store.kv.end) != self._store.kv.end:
+        if block.get("SYNCSIZE", store.kv.end) != store.kv.end:
             return  # an unclean end: the next writer corrects them
-        if found.due and self._store.settings.havedups:
+        if found.due and store.settings.havedups:
             self._report.notes.append(f"{self._name}: {found.due} older inodes of names that are "
                 "gone are not marked deleted: other programs take them for files; "
                 "winkfs reindex marks them")  # fmt: skip
         elif found.due:
-            if self._is_current():
-                self._report.add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
-                                 "not marked deleted: winkfs reindex marks them")  # fmt: skip
+            if current:
+                add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
+                    "not marked deleted: winkfs reindex marks them")  # fmt: skip
             return
-        aentries, dups = found.aentries, self._store.settings.havedups
-        if block.get("AENTRIES", aentries) != aentries and (dups or not self._is_current()):
-            others = np.concatenate([found.dead, np.array(found.unfinished, np.int64)])
-            unmarked = self._extents.unmarked(found.rows.pos, others)
-            unmarked += len(found.superseded_columns(self._store.kv))
-            unmarked += len(found.unfinished) if dups else 0
+        aentries = found.aentries
+        if block.get("AENTRIES", aentries) != aentries and not (
+            current and not store.settings.havedups
+        ):
+            unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.heirs))
+            unmarked += len(found.superseded_columns(store.kv))
             if block["AENTRIES"] == aentries - unmarked:
                 aentries -= unmarked  # a kill between two delflags: a writer sets the rest
         expected = {
@@ -221,94 +227,57 @@ class _Check:
             del expected["AENTRIES"]
         for name, value in expected.items():
             if name in block and block[name] != value:
-                self._report.add(f"{self._name}: {name} is {block[name]}, counted {value}: "
-                                 "run reindex")  # fmt: skip
+                add(f"{self._name}: {name} is {block[name]}, counted {value}: run reindex")
         if "NEXTFID" in block and block["NEXTFID"] < found.nextfid:
-            self._report.add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
+            add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
 
-    def _has_bad_entries(self) -> bool:
-        """Whether entries of BASE.cat are damaged, or its superblock; a stale or foreign one is no
-        problem."""
-        found: list[CorruptError] = []
-        try:
-            with open_file(self._store.base + ".cat") as storage:
-                block = read_superblock(storage)
-                contid = self._store.settings.contid
-                if (block.purpose, block.get("CONTID")) != (PURPOSE_CATALOG, contid):
-                    return False
-                layout, end = Layout.of(block, storage.name), block.get("FILESIZE", 0)
-                for _ in scan_intact(storage, layout, block["SBSIZE"], end, problem=found.append):
-                    pass
-                if not found:
-                    CatalogFile(storage.duplicate()).close()
-        except FileNotFoundError:
-            return False
-        except DerivedDamage as error:
-            found.append(error)
-        except (FormatError, OSError) as error:
-            self._report.notes.append(f"{_said(error)}: it is not used")
-            return True
-        for problem in found:
-            self._report.add(f"{problem}: run reindex")
-        return bool(found)
-
-    def _has_bad_pages(self, suffix: str) -> bool:
-        """Whether checksums of a derived file are wrong; a stale or foreign one is no problem."""
+    def _is_bad(self, suffix: str, find: Callable[[Storage], Iterable[CorruptError]]) -> bool:
+        """Report what is damaged in a derived file -> whether it is of no use."""
+        report = self._report
         try:
             with open_file(self._store.base + suffix) as storage:
-                sums = PageSums.load(storage, read_superblock(storage))
-                bad = sums.bad_pages() if sums is not None else []
-                for at in bad:
-                    self._report.add(f"{storage.name}: the checksum of a page is wrong at byte "
-                                     f"{at}: run reindex")  # fmt: skip
-                return bool(bad)
-        except DerivedDamage as error:
-            self._report.add(f"{error}: run reindex")
-            return True
+                found = list(find(storage))
         except FileNotFoundError:
             return False
+        except DerivedDamage as error:
+            found = [error]
         except (FormatError, OSError) as error:
-            self._report.notes.append(f"{_said(error)}: it is not used")
-            return False
+            report.notes.append(f"{_said(error)}: it is not used")
+            return True
+        for problem in found:
+            report.add(f"{problem}: run reindex")
+        return bool(found)
 
-    def _is_current(self) -> bool:
-        base = self._open_index()
-        if base is None:
-            return False
-        base.storage.close()
-        return base.covered == self._store.kv.end
+    def _bad_entries(self, storage: Storage) -> list[CorruptError]:
+        """Damaged entries of BASE.cat; of a stale or foreign one: none."""
+        found: list[CorruptError] = []
+        block = read_superblock(storage)
+        if (block.purpose, block.get("CONTID")) == (PURPOSE_CATALOG, self._store.settings.contid):
+            layout, end = Layout.of(block, storage.name), block.get("FILESIZE", 0)
+            for _ in scan_intact(storage, layout, block["SBSIZE"], end, problem=found.append):
+                pass
+            if not found:
+                CatalogFile(storage.duplicate()).close()
+        return found
 
-    def _open_index(self) -> Base | None:
-        store = self._store
-        return open_base(
-            store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
-        )
-
-    def _check_index(self, found: Rebuilt) -> None:
+    def _check_index(self, base: Base, found: Rebuilt) -> None:
         """The index, with what the tail says, must hold exactly the live files."""
-        base = self._open_index()
-        if base is None:
+        add, rows, replaced = self._report.add, found.rows, self._replaced(base)
+        if replaced is None:
+            return  # it is made anew by who opens it
+        if base.covered < self._store.kv.end:
+            rows = rows.take(rows.pos < base.covered)
+        hashed = base.shape.cellsz > 1
+        lost = lost_rows(base, rows) if hashed else []
+        cells = np.sort(np.concatenate([rows.pos, replaced]))
+        if hashed and not lost and count_used(base) == len(cells) == base.live:
+            return  # each file has a cell, and there are no others
+        if len(cells) != base.live or not same_files(base, cells):
+            add(f"{base.storage.name}: its cells are not those of the files: run reindex")
             return
-        try:
-            rows, replaced = found.rows, self._replaced(base)
-            if replaced is None:
-                return  # it is made anew by who opens it
-            if base.covered < self._store.kv.end:
-                rows = _some_rows(rows, rows.pos < base.covered)
-            hashed = base.shape.cellsz > 1
-            lost = lost_rows(base, rows) if hashed else []
-            cells = np.sort(np.concatenate([rows.pos, replaced]))
-            if hashed and not lost and count_used(base) == len(cells) == base.live:
-                return  # each file has a cell, and there are no others
-            if len(cells) != base.live or not same_files(base, cells):
-                self._report.add(f"{base.storage.name}: its cells are not those of the files: "
-                                 "run reindex")  # fmt: skip
-                return
-            for row in lost:
-                self._report.add(f"{base.storage.name}: the file at byte {rows.pos[row]} "
-                                 "cannot be found: run reindex")  # fmt: skip
-        finally:
-            base.storage.close()
+        for row in lost:
+            add(f"{base.storage.name}: the file at byte {rows.pos[row]} cannot be found: "
+                "run reindex")  # fmt: skip
 
     def _replaced(self, base: Base) -> Int64 | None:
         """Positions in an index of what the tail behind it replaces or deletes, int64[..].
@@ -316,8 +285,6 @@ class _Check:
         ->  None where the tail does not say all that happened
         """
         store, kv = self._store, self._store.kv
-        if base.covered == kv.end:
-            return np.empty(0, np.int64)
         index = Index(store.settings, base, store.key_at, store.is_bad)
         replay = Replay(kv, store.settings, index)
         replay.run(base.covered, kv.end, kv.end, store.note)
@@ -363,9 +330,12 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def _some_rows(rows: Rows, chosen: Bools) -> Rows:
-    bits = None if rows.bits is None else rows.bits[chosen]
-    return Rows(rows.s[chosen], bits, rows.pos[chosen])
+def _bad_pages(storage: Storage) -> list[CorruptError]:
+    """Pages whose checksums are wrong."""
+    sums = PageSums.load(storage, read_superblock(storage))
+    what = "the checksum of a page is wrong"
+    bad = sums.bad_pages() if sums is not None else []
+    return [CorruptError(what, file=storage.name, offset=at) for at in bad]
 
 
 # --- info ---

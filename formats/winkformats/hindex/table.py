@@ -364,6 +364,11 @@ class Rows:
     def slot_bits(self) -> UInt64:
         return bits_of(self.s) if self.bits is None else self.bits
 
+    def take(self, chosen: Indices | slice) -> Rows:
+        """Return some of them: `chosen` are indices, bool[n] or a slice."""
+        bits = None if self.bits is None else self.bits[chosen]
+        return Rows(self.s[chosen], bits, self.pos[chosen])
+
 
 def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> Rows:
     s, bits = hashing.hash_keys(htalgo, keys)
