@@ -11,26 +11,26 @@ killed did not set, `revive` takes those back that nothing in the file explains.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt64, superseded
-from winkformats.errors import CorruptError, DamagedRange
+from winkformats.arrays import Bools, Int64, UInt64, fetch, superseded
+from winkformats.errors import CorruptError, DamagedRange, raise_it
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import entries_of as entries_with
-from winkfs.container.index import UNSEEN
+from winkfs.container.index import UNSEEN, Index
 from winkfs.container.namesorter import RowCollector
 from winkfs.container.ondisk.chain import entries_of
 from winkfs.container.ondisk.data import SANE, Settings
-from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS, KEY
@@ -40,7 +40,6 @@ from winkfs.names import name_of
 if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
-NOT_FOUND: Final = 0
 TOGETHER: Final = 4096  # inodes decoded together
 HEAD_READ: Final = 512  # bytes read of each
 MOST: Final = (1 << 63) - 1  # of 64 bits
@@ -213,11 +212,19 @@ def rebuild(
               where it goes on; for a reader, or in a file cut short, it just ends there
     cost      one pass; memory: 21 bytes an inode entry, and 12 more while sorting
     """
-    whole, known = stop in (None, kv.end) and not marked, known_sums(kv)
+    end = kv.end if stop is None else stop
+    whole, known = end == kv.end and not marked, known_sums(kv)
     if whole and (not kv.layout.checksum or "ENTRIES" in known):
-        found = _rebuild_quickly(kv, settings, progress, names, known)
-        if found is not None:
-            return found
+        # Without a look at the checksums of contents. A damaged length leads the walk astray: it
+        # then meets something impossible, or other sums than the superblock has.
+        with contextlib.suppress(CorruptError):
+            resolver = Resolver(kv, settings, names)
+            for batch in scan(kv.storage, kv.layout, kv.start, end, progress=progress):
+                resolver.take(batch, rows_of(batch, settings, raise_it))
+            found = resolver.finish()
+            if _is_counted(found, known):
+                found.whole = not len(found.flagged)
+                return found
         progress = names = None
     resolver = Resolver(kv, settings, names, marked=marked)
     damage: list[CorruptError] = []
@@ -230,12 +237,10 @@ def rebuild(
             resolver.lost = error.stop
         problem(error)
 
-    end = kv.end if stop is None else stop
-    batches = inode_rows(
-        kv.storage, kv.layout, settings, kv.start, end, problem=told, progress=progress
-    )
     try:
-        for batch, rows in batches:
+        for batch, rows in inode_rows(
+            kv.storage, kv.layout, settings, kv.start, end, problem=told, progress=progress
+        ):
             resolver.take(batch, rows)
     except CorruptError as error:
         if kv.writable:
@@ -273,34 +278,6 @@ def _with_flipped(
     return again
 
 
-def _rebuild_quickly(
-    kv: KVSeq,
-    settings: Settings,
-    progress: Callable[[int], None] | None,
-    names: RowCollector | None,
-    known: dict[str, int],
-) -> Rebuilt | None:
-    """The same without a look at the checksums of contents; None where anything is damaged.
-
-    known   see `known_sums`
-
-    A damaged length leads the walk astray, past good entries, or into what are none: it then meets
-    something impossible, or other sums of entries and inodes than the superblock says.
-    """
-    resolver = Resolver(kv, settings, names)
-    damage: list[CorruptError] = []
-    try:
-        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            resolver.take(batch, rows_of(batch, settings, damage.append))
-            if damage:
-                return None
-        found = resolver.finish()
-    except CorruptError:
-        return None
-    found.whole = not len(found.flagged)
-    return found if _is_counted(found, known) else None
-
-
 def known_sums(kv: KVSeq) -> dict[str, int]:
     """Counters of the superblock that are right if nothing is damaged; empty after an unclean end.
 
@@ -324,42 +301,6 @@ def _resolve(
     return ~(beaten | tomb), beaten & ~tomb
 
 
-class Target(Protocol):
-    """What a replay brings up to date: an index, or the changes alone."""
-
-    @property
-    def base(self) -> Base | None: ...
-
-    def lookup(self, key: bytes) -> int: ...
-
-    def lookup_many(self, keys: list[bytes]) -> list[int]: ...
-
-    def assign(
-        self, key: bytes, pos: int, *, old: int | None = None, at: int | None = None
-    ) -> None: ...
-
-
-class Changes(dict[bytes, int]):
-    """What a tail says of the keys in it: key -> position of the inode, 0 for a name that is gone.
-
-    A tail where a file has lost its name without a tombstone is none to go by: the index of the
-    container is then rebuilt (`Replay.known`), and what stands beside it dropped.
-    """
-
-    base = None
-
-    def lookup(self, key: bytes) -> int:
-        return self.get(key, NOT_FOUND)
-
-    def lookup_many(self, keys: list[bytes]) -> list[int]:
-        return [self.get(key, NOT_FOUND) for key in keys]
-
-    def assign(
-        self, key: bytes, pos: int, *, old: int | None = None, at: int | None = None
-    ) -> None:
-        self[key] = pos
-
-
 class Replay:
     """One pass over a tail.
 
@@ -377,7 +318,7 @@ class Replay:
         self,
         kv: KVSeq,
         settings: Settings,
-        index: Target,
+        index: Index,
         times: TimeIndex | None = None,
         *,
         marked: bool | None = None,
@@ -436,7 +377,7 @@ class Replay:
         known_below = (base.nextfid or MOST) if base is not None else 0
         now = self._before(keys, rows.fileid, known_below)
         gone = rows.size == 0 if self._marked else rows.deleted
-        live = np.where(gone, NOT_FOUND, rows.pos).tolist()
+        live = np.where(gone, 0, rows.pos).tolist()
         numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
         for key, pos, fileid, becomes in numbers:
             old = now[key]
@@ -474,9 +415,9 @@ class Replay:
         if left and self._fileid_at(left) == fileid:
             self.superseded.append(left)
             self.left.add(name)
-            self._index.assign(name, NOT_FOUND)
+            self._index.assign(name, 0)
             if name in now:
-                now[name] = NOT_FOUND
+                now[name] = 0
 
     def _fileid_at(self, pos: int) -> int:
         entry = self._kv.get(pos)
@@ -499,13 +440,29 @@ def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tupl
     kv.show(end - 1)  # all of it written
     # A delflag may be that of a later sync; but where a tombstone may be lost they count.
     damage: list[CorruptError] = []
-    changes = Changes()
-    Replay(kv, store.settings, changes, marked=True).run(covered, end, end, damage.append)
+    changes = _replayed(store, covered, end, damage.append, marked=True)
     if damage:
-        changes = Changes()
-        Replay(kv, store.settings, changes, marked=False).run(covered, end, end, store.note)
+        changes = _replayed(store, covered, end, store.note, marked=False)
     for key, pos in changes.items():
         yield name_of(key), pos
+
+
+def _replayed(
+    store: DataFile,
+    start: int,
+    end: int,
+    problem: Callable[[CorruptError], None],
+    *,
+    marked: bool,
+) -> dict[bytes, int]:
+    """What a tail alone says: key -> position of the inode, 0 for a name that is gone.
+
+    A tail where a file has lost its name without a tombstone is none to go by: the index of the
+    container is then rebuilt (`Replay.known`), and what stands beside it dropped.
+    """
+    index = Index(store.settings, None, store.key_at, store.is_bad)
+    Replay(store.kv, store.settings, index, marked=marked).run(start, end, end, problem)
+    return index.overlay
 
 
 def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
@@ -549,8 +506,15 @@ def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> 
     kv.show(kv.end - 1)
     todo: list[int] = []
     others: list[int] = []
+    inodes = Inodes(kv, data.settings, None)
     for at in range(0, len(superseded), TOGETHER):
-        _sort_out(data, superseded[at : at + TOGETHER], heirs, todo, others)
+        part = np.array(superseded[at : at + TOGETHER], np.int64)
+        raw, places = fetch(kv.storage, part, HEAD_READ)
+        found, which = inodes.gathered(part, raw, places)
+        table = found.table
+        plain = (table.pointer > 0) & ~table.special & ~np.isin(table.fileid, list(heirs))
+        todo += np.stack([table.pos[plain], table.pointer[plain]], axis=1).ravel().tolist()
+        others += np.delete(part, which[plain]).tolist()  # a sixth as fast
     seen: set[int] = set()
     kept: dict[int, set[int]] = {}  # FILEID -> the entries of the live inode
     for pos in sorted(others):
@@ -586,7 +550,7 @@ class Resumed(Counts):
 
 
 def resume(
-    data: DataFile, index: Target, times: TimeIndex | None, start: int, times_from: int
+    data: DataFile, index: Index, times: TimeIndex | None, start: int, times_from: int
 ) -> Resumed | None:
     """Bring an index that covers `start` up to date with all entries, synced or not, and count
     them: the counters of the superblock are of the last sync.
@@ -632,25 +596,3 @@ def revive(data: DataFile, flagged: Sequence[int]) -> int:
     todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\1"]
     kv.storage.patch_each(todo, b"\0")
     return len(todo)
-
-
-def _sort_out(
-    data: DataFile,
-    superseded: Sequence[int],
-    heirs: Mapping[int, int],
-    todo: list[int],
-    others: list[int],
-) -> None:
-    """Add the entries of plain inodes without an heir to `todo`, other inodes to `others`.
-
-    cost    a sixth of what others take, which are decoded one by one
-    """
-    read = data.kv.storage.read
-    raw = b"".join(read(pos, HEAD_READ).ljust(HEAD_READ, b"\0") for pos in superseded)
-    at, positions = np.arange(0, len(raw), HEAD_READ), np.array(superseded, np.int64)
-    found, which = Inodes(data.kv, data.settings, None).gathered(positions, raw, at)
-    table = found.table
-    plain = (table.pointer > 0) & ~table.special & ~np.isin(table.fileid, list(heirs))
-    pairs = np.stack([table.pos[plain], table.pointer[plain]], axis=1)
-    todo += pairs.ravel().tolist()
-    others += np.delete(positions, which[plain]).tolist()
