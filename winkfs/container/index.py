@@ -19,14 +19,14 @@ position leaves the overlay only behind `stale`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from winkformats import hashing
-from winkformats.arrays import Int64, UInt64, superseded
+from winkformats.arrays import Int64, UInt64, among, superseded
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
@@ -38,6 +38,8 @@ from winkfs.names import name_of
 if TYPE_CHECKING:
     from winkfs.container.gone import Gone
 
+P = ParamSpec("P")
+T = TypeVar("T")
 UNSEEN: Final = -1  # for the position of an inode that was not looked up
 MANY: Final = 1 << 20  # names that went and are remembered
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
@@ -93,7 +95,7 @@ class Index:
         self.bulk: list[Rows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
-        self._settled: Rows | None = None  # bulk rows without double names, too many to fold
+        self._settled = NO_ROWS  # bulk rows without double names, too many to fold
         self.gone: Gone | None = None
         self.trail: Trail | None = None  # is told what comes and goes, but for what is put in bulk
 
@@ -101,9 +103,8 @@ class Index:
     def count(self) -> int:
         """Number of files. Needs `settle` first where there are bulk rows."""
         self._see()
-        live = sum(map(bool, self.overlay.values()))
-        rows = len(self._settled.pos) if self._settled else 0
-        return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
+        live = sum(map(bool, self.overlay.values())) + len(self._settled.pos)
+        return (self.base.live if self.base else 0) - len(self.hidden) + live
 
     def lookup(self, key: bytes) -> int:
         """Position of the inode with this key, 0 where there is none."""
@@ -119,10 +120,7 @@ class Index:
         return [old if new is None else new for new, old in found]
 
     def _lookup_base_many(self, keys: list[bytes]) -> list[int]:
-        if self.base is None or self.base.shape.cellsz == 1:
-            return list(map(self._lookup_base, keys))
-        s, bits = hashing.hash_keys(self.settings.htalgo, keys)
-        found: list[int] = self._find_many(s, bits, sure=True)[0].tolist()
+        found: list[int] = self._candidates(keys, sure=True).tolist()
         for i, pos in enumerate(found):  # another key may have its hash
             if pos and (pos in self.hidden or self._key_at(pos) != keys[i]):
                 found[i] = self._lookup_base(keys[i])
@@ -138,48 +136,40 @@ class Index:
         if self.base is None:
             return 0
         s, bits = hashing.hash_key(self.settings.htalgo, key)
-        while (base := self.base) is not None:
+        found = self._ask(Base.find, key, s, bits, self._key_at, self.hidden, self._is_bad)
+        if found or self.gone is None:
+            return found
+        return int(self.gone.find(np.array([s], np.uint64))[0])
+
+    def _ask(self, question: Callable[Concatenate[Base, P], T], *args: P.args, **kw: P.kwargs) -> T:
+        """Ask the base, which there must be; one that is damaged is replaced, and the other asked.
+
+        args  of the question, behind the base
+        """
+        while True:
+            assert self.base is not None
             try:
-                found = base.find(key, s, bits, self._key_at, self.hidden, self._is_bad)
-                if found or self.gone is None:
-                    return found
-                return int(self.gone.find(np.array([s], np.uint64))[0])
+                return question(self.base, *args, **kw)
             except DerivedDamage as error:
-                self._doubt(error)
-        return 0
+                if self._distrust is None:
+                    raise
+                self._distrust(error)
 
     def recheck(self, key: bytes) -> bool:
         """Look again at the cells of a key whose inode was not what its cell had promised.
 
         ->  whether they were wrong: `lookup` then has another answer
         """
-        if self.base is None or key in self.overlay:
+        base = self.base
+        if base is None or key in self.overlay:
             return False
-        _, bits = hashing.hash_key(self.settings.htalgo, key)
-        return not self._vouched(bits)
+        self._ask(Base.vouch, hashing.hash_key(self.settings.htalgo, key)[1])
+        return self.base is not base
 
     def check(self) -> None:
         """Have all of the base be right."""
-        while not self._stands(Base.check):
-            pass
-
-    def _vouched(self, bits: int) -> bool:
-        return self._stands(lambda base: base.vouch(bits))
-
-    def _stands(self, check: Callable[[Base], Any]) -> bool:
-        """Whether the base passes a check; it is another one where it does not."""
-        try:
-            if self.base is not None:
-                check(self.base)
-        except DerivedDamage as error:
-            self._doubt(error)
-            return False
-        return True
-
-    def _doubt(self, error: DerivedDamage) -> None:
-        if self._distrust is None:
-            raise error
-        self._distrust(error)
+        if self.base is not None:
+            self._ask(Base.check)
 
     def adopt(self, base: Base) -> None:
         """Go on with a base that holds what the damaged one should, all else as it is."""
@@ -198,50 +188,27 @@ class Index:
         compared  the caller looks at keys and delflags, and asks `lookup` where they are not right;
                   else the cells are checked
         """
-        n = len(keys)
-        base = self.base
-        if base is None:
-            found = np.zeros(n, np.int64)
-        elif base.shape.cellsz == 1:
-            return np.fromiter(map(self.lookup, keys), np.int64, n)
-        else:
-            s, bits = hashing.hash_keys(self.settings.htalgo, keys)
-            found, _ = self._find_many(s, bits, sure=not compared)
+        found = self._candidates(keys, sure=not compared)
         if self.overlay:
             get = self.overlay.get
-            over = np.fromiter((get(key, -1) for key in keys), np.int64, n)
+            over = np.fromiter((get(key, -1) for key in keys), np.int64, len(keys))
             found = np.where(over >= 0, over, found)
         return found
 
-    def _find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
-        """See `Base.find_many`. There must be a base."""
-        while True:
-            assert self.base is not None
-            try:
-                found, slots = self.base.find_many(s, bits, sure=sure)
-            except DerivedDamage as error:
-                self._doubt(error)
-                continue
-            if self.gone is not None:
-                found = np.where(found > 0, found, self.gone.find(s))
-            return found, slots
+    def _candidates(self, keys: Sequence[bytes], *, sure: bool) -> Int64:
+        """The same of the base alone. `sure`: see `Base.find_many`."""
+        if self.base is None or self.base.shape.cellsz == 1:
+            return np.fromiter(map(self._lookup_base, keys), np.int64, len(keys))
+        s, bits = hashing.hash_keys(self.settings.htalgo, keys)
+        found, _ = self._ask(Base.find_many, s, bits, sure=sure)
+        return found if self.gone is None else np.where(found > 0, found, self.gone.find(s))
 
     def cells_of(self, s: UInt64) -> tuple[UInt64, Int64]:
         """S and position of all cells of the base with these hashes, each of them given once.
 
         Needs CELLSZ >= 2 and slots that follow from S.
         """
-        found, _ = self._find_many(s, table.bits_of(s))
-        cells: list[tuple[int, int]] = []
-        for stored in s[found > 0].tolist():
-            bits, wanted = stored & hashing.MASK63, stored.to_bytes(8, "big")
-            while not self._vouched(bits):
-                pass
-            assert self.base is not None
-            cells += [
-                (stored, int.from_bytes(cell[:8], "big"))
-                for _, cell in self.base.probe(bits, wanted)
-            ]
+        cells = self._ask(_cells_of, s)
         if self.gone is not None:
             lost = self.gone.find(s)
             cells += zip(s[lost > 0].tolist(), lost[lost > 0].tolist(), strict=True)
@@ -313,94 +280,70 @@ class Index:
             self.bulk[:] = [rows]
             raise
 
-    def _settle(self, rows: Rows, keys: list[bytes] | None) -> list[int]:
+    def _settle(self, rows: Rows, keys: Iterable[bytes] | None) -> list[int]:
         """`keys`: of the rows; None: they are too many for the overlay."""
-        fold = self._settled is None and keys is not None
+        fold = not self.must_merge and keys is not None
         if not fold:
             self._outdate()
-        drop, superseded = self._inner_doubles(rows)
-        superseded += self._over_overlay(rows, drop, keep=fold) + self._over_base(rows, drop)
-        keep = np.ones(len(rows.pos), bool)
-        keep[sorted(drop)] = False
-        if drop:
-            bits = None if rows.bits is None else rows.bits[keep]
-            rows = Rows(rows.s[keep], bits, rows.pos[keep])
+        drop = superseded(rows.s, lambda row: self._key_at(int(rows.pos[row])))
+        gone: list[int] = rows.pos[drop].tolist()
+        if gone:
+            kept = np.ones(len(rows.pos), bool)
+            kept[drop] = False
+            rows, keys = rows.take(kept), keys and compress(keys, kept)
+        gone += self._give_way(rows, fold=fold)
         if fold:  # from memory: the pages may be gone
             assert keys is not None
-            self.overlay.update(zip(compress(keys, keep), rows.pos.tolist(), strict=True))
+            self.overlay.update(zip(keys, rows.pos.tolist(), strict=True))
             self.bulk.clear()
         else:
-            self._settled = join_rows([self._settled, rows] if self._settled else [rows])
+            self._settled = join_rows([self._settled, rows])
         self._bulk_keys = []
-        return superseded
+        return gone
 
     def _outdate(self) -> None:
         """What was made from this index answers nothing any more."""
         self.stale.append(True)
         self.stale = []
 
-    def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
-        """Rows that a later row of the same name replaces -> (their indices, their positions)."""
-        drop = superseded(rows.s, lambda row: self._key_at(int(rows.pos[row])))
-        return set(drop.tolist()), rows.pos[drop].tolist()
+    def _give_way(self, rows: Rows, *, fold: bool) -> list[int]:
+        """Have the rows replace what overlay and base hold under their names -> its positions.
 
-    def _over_overlay(self, rows: Rows, drop: set[int], *, keep: bool) -> list[int]:
-        """What stands in the overlay under a name of the rows gives way. `keep`: it will be
-        overwritten there."""
-        if not self.overlay:
-            return []
-        keys = list(self.overlay)
-        s, _ = hashing.hash_keys(self.settings.htalgo, keys)
-        order = np.argsort(rows.s, kind="stable")
-        first, stop = (np.searchsorted(rows.s, s, side, sorter=order) for side in ("left", "right"))
-        superseded = []
-        alike: dict[int, dict[bytes, int]] = {}  # names can be made to have one hash
-        for i in np.flatnonzero(first < stop).tolist():
-            begin = int(first[i])
-            if begin not in alike:
-                mine = [row for row in order[begin : stop[i]].tolist() if row not in drop]
-                alike[begin] = {self._key_at(int(rows.pos[row])): row for row in mine}
-            if keys[i] not in alike[begin]:
-                continue
-            pos = self.overlay[keys[i]] if keep else self.overlay.pop(keys[i])
-            if pos:
-                superseded.append(pos)
-        return superseded
-
-    def _over_base(self, rows: Rows, drop: set[int]) -> list[int]:
-        """What the base holds under a name of the rows is hidden from now on."""
-        base = self.base
-        if base is None or base.live == 0:
-            return []
-        superseded: list[int] = []
+        fold  the caller writes them over it in the overlay
+        """
+        found, overlay, base = list[int](), self.overlay, self.base
+        over = np.sort(hashing.hash_keys(self.settings.htalgo, overlay)[0])
         for at in range(0, len(rows.pos), table.BUCKET):
-            part = slice(at, at + table.BUCKET)
-            if base.shape.cellsz == 1:
-                suspects = list(range(at, min(at + table.BUCKET, len(rows.pos))))
-            else:
-                _, slots = self._find_many(rows.s[part], rows.slot_bits()[part], sure=True)
-                suspects = (np.flatnonzero(slots >= 0) + at).tolist()
-            for row in suspects:
-                if row in drop:
-                    continue
-                old = self._lookup_base(self._key_at(int(rows.pos[row])))
+            part = rows.take(slice(at, at + table.BUCKET))
+            doubtful = among(part.s, over)
+            if base is not None and base.live and base.shape.cellsz == 1:
+                doubtful[:] = True
+            elif base is not None and base.live:
+                doubtful |= self._ask(Base.find_many, part.s, part.slot_bits(), sure=True)[1] >= 0
+            for pos in part.pos[doubtful].tolist():
+                key = self._key_at(pos)
+                old = overlay.get(key)
+                if old is None:
+                    old = self._lookup_base(key)
+                    self.hidden.update([old] if old else ())
+                elif not fold:
+                    del overlay[key]
                 if old:
-                    self.hidden.add(old)
-                    superseded.append(old)
-        return superseded
+                    found.append(old)
+        return found
 
     @property
     def pending(self) -> int:
         """Changes that the base does not hold."""
-        rows = len(self._settled.pos) if self._settled else 0
-        return len(self.overlay) + len(self.hidden) + rows + sum(len(b.pos) for b in self.bulk)
+        rows = sum(len(rows.pos) for rows in (self._settled, *self.bulk))
+        return len(self.overlay) + len(self.hidden) + rows
 
     def changes(self, covered: int) -> dict[bytes, int] | None:
         """What happened to names since the data file ended at `covered`.
 
         ->  name -> position of its inode, 0: it is gone; None: the base is newer
         """
-        if self.base is None or self.base.covered > covered or self.bulk or self._settled:
+        if self.base is None or self.base.covered > covered or self.bulk or self.must_merge:
             return None
         gone_at, items = self._gone_at, self.overlay.items()
         return {
@@ -410,7 +353,7 @@ class Index:
     @property
     def must_merge(self) -> bool:
         """Whether there are settled rows that only a new base can hold."""
-        return self._settled is not None
+        return len(self._settled.pos) > 0
 
     def replaced(self) -> Int64:
         """Positions in the base that do not count any more, int64[..]."""
@@ -426,27 +369,19 @@ class Index:
 
         cost    sorts them, n log n; memory: the array
         """
-        read = not self.has_since(since)
-        if read:
-            self._check_whole()
-        found, hidden = Columns(np.int64), self.replaced() if read else np.empty(0, np.int64)
-        for part in self.base.pointers() if self.base and read else ():
-            some = part[part >= since]
-            found.add(some[~np.isin(some, hidden)] if len(hidden) else some)
+        found = Columns(np.int64)
+        for cells in () if self.has_since(since) else self._live_cells():
+            found.add(cells[cells[:, 0] >= since, 0])
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
-        if self._settled:
-            found.add(self._settled.pos)
+        found.add(self._settled.pos)
         (positions,) = found.take()
         positions.sort()
         return positions[int(np.searchsorted(positions, since)) :]
 
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
-        self._check_whole()
-        hidden = self.replaced()
-        cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
-        if self.hidden:
-            cells = cells[~np.isin(cells[:, 0], hidden)]
+        empty = np.empty((0, self.settings.cellsz), np.int64)
+        cells = np.concatenate([empty, *self._live_cells()])
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
             rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
         else:  # the slot does not follow from the cell: ask the keys
@@ -457,16 +392,20 @@ class Index:
         )
         extra = cells[:, 2:].copy() if cells.shape[1] > 2 else None
         del cells
-        joined = join_rows([rows, over, *([self._settled] if self._settled else [])])
+        joined = join_rows([rows, over, self._settled])
         if extra is not None:
             room = np.zeros((len(joined.pos) - len(extra), extra.shape[1]), np.int64)
             extra = np.concatenate([extra, room])
         return joined, extra
 
-    def _check_whole(self) -> None:
-        """Have the base name each file once: by its sums or, where it has none, by counting."""
-        while not self._stands(_whole):
-            pass
+    def _live_cells(self) -> Iterator[Int64]:
+        """The cells of the base that count, in pieces, int64[.., cellsz]. It is made sure that it
+        names each file once: by its sums or, where it has none, by counting."""
+        if self.base is not None:
+            self._ask(_whole)
+            hidden = self.replaced()
+            for cells in self.base.parts():
+                yield cells[~np.isin(cells[:, 0], hidden)] if len(hidden) else cells
 
     def _hash_positions(self, positions: Int64) -> Rows:
         keys = list(map(self._key_at, positions.tolist()))
@@ -474,9 +413,9 @@ class Index:
 
     def fold(self) -> None:
         """Keep settled rows in memory after all, where no new base could be written."""
-        if self._settled:
+        if self.must_merge:
             self.overlay.update((self._key_at(pos), pos) for pos in self._settled.pos.tolist())
-            self._settled = None
+            self._settled = NO_ROWS
             self.bulk[:] = [rows for rows in self.bulk if rows is not NO_ROWS]
 
     def replace(self, base: Base | None) -> None:
@@ -485,13 +424,24 @@ class Index:
             self.close()
         self.stale.append(True)
         self.base, self.stale, self.overlay, self.hidden, self._unseen = base, [], {}, set(), []
-        self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
+        self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], NO_ROWS, {}
         self.gone = None
 
     def close(self) -> None:
         self.stale.append(True)  # first: another file may get the descriptor
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
             self.base.storage.close()
+
+
+def _cells_of(base: Base, s: UInt64) -> list[tuple[int, int]]:
+    """S and position of the cells with these hashes."""
+    found, _ = base.find_many(s, table.bits_of(s))
+    cells = list[tuple[int, int]]()
+    for stored in s[found > 0].tolist():
+        base.vouch(stored & hashing.MASK63)
+        probed = base.probe(stored & hashing.MASK63, stored.to_bytes(8, "big"))
+        cells += [(stored, int.from_bytes(cell[:8], "big")) for _, cell in probed]
+    return cells
 
 
 def _whole(base: Base) -> None:

@@ -261,13 +261,14 @@ class Base:
 
     def words(self) -> Int64:
         """All used cells, int64[live, cellsz]."""
-        return np.concatenate(list(self._parts()))
+        return np.concatenate(list(self.parts()))
 
     def pointers(self) -> Iterator[Int64]:
         """The positions in all used cells, in pieces."""
-        return (part[:, 0] for part in self._parts())
+        return (part[:, 0] for part in self.parts())
 
-    def _parts(self) -> Iterator[Int64]:
+    def parts(self) -> Iterator[Int64]:
+        """All used cells in pieces, int64[.., cellsz]."""
         for at in range(0, self.shape.htsize, table.BUCKET):
             stop = min(at + table.BUCKET, self.shape.htsize)
             yield self.used(at, stop)[0]
