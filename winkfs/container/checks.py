@@ -8,14 +8,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from winkformats.arrays import Bools, Int64, among, row_bytes
+from winkformats.arrays import Bools, Int64, among
 from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -24,9 +24,9 @@ from winkfs.container.catalog import Catalog
 from winkfs.container.catalogquery import Query, rows_now, tables
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
-from winkfs.container.ondisk.chain import whole
+from winkfs.container.ondisk.chain import as_array, whole
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, Extent, Inode, attributes
+from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, INT64, Extent, Inode, attributes
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
 from winkfs.container.table import ALWAYS, KIND, NOTHING, FileTable, some
@@ -44,127 +44,105 @@ FAULTS: Final = (
 class Claims:
     """Reads the pairs of inodes and checks the inodes meanwhile.
 
-    problem  is told what is wrong with an inode, in a line
+    problem  called with what is wrong with an inode, in a line
     frames   whether to decompress the content of files that are not deleted
     """
 
     def __init__(
         self, store: Store, problem: Callable[[str], None], *, frames: bool = False
     ) -> None:
-        self._store, self._problem = store, problem
-        self._frames = FrameCheck(store, problem) if frames else None
+        self._store, self._problem, self._frames = store, problem, frames
         self._name, self._form = store.kv.storage.name, store.settings.form
-        self._odd: list[tuple[int, int, int, int]] = []
 
     def of(self, rows: InodeRows) -> Int64:
-        """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID.
+        """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID."""
+        row, pairs = rows.pairs(self._form)
+        odd = self._odd(rows, row, pairs)
+        parts = [(row[~odd[row]], pairs[~odd[row]])]
+        for one in np.flatnonzero(odd).tolist():
+            found = self._decoded(rows, one)
+            parts.append((np.full(len(found), one), found))
+        row, pairs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        if (rows.fields[:, 6] > 1).any():  # in the order in which they are reported
+            order = np.lexsort((pairs[:, 2] < 0, row, rows.fields[row, 6] != 1))
+            row, pairs = row[order], pairs[order]
+        pointer, skip, size = pairs.T
+        for i in np.flatnonzero((size < 0) & ~rows.deleted[row]).tolist():
+            self._check_attrs(int(rows.pos[row[i]]), int(pointer[i]), -int(size[i]))
+        need = np.where(size < 0, -size, skip + size)
+        if self._store.settings.compressed:
+            framed = (skip >= FRAME) & (size >= 0)
+            if self._frames:
+                self._check_frames(rows, row[framed], pointer[framed], need[framed] - FRAME)
+            need[framed] = 1
+        return np.stack([rows.pos[row], pointer, need, rows.fileid[row]], 1)
 
-        cost    inodes with one pair are read as arrays, others one by one
-        """
-        form = self._form
-        pair = form.pair // 8
-        plain = (rows.fields[:, 6] == 1) & (rows.size >= HEAD.size + form.pair)
-        plain &= rows.fields[:, 1] == 0
-        simple = np.flatnonzero(plain)
-        claims = np.empty((0, 4), np.int64)
-        if len(simple):
-            where = rows.batch.value[rows.which[simple]]
-            stored = rows.batch.words(where, FIELDS + pair, ">i8")
-            words = stored.astype(np.int64)
-            self._check_sums(rows, simple, stored)
-            size = words[:, -1]
-            need = np.where(size < 0, -size, size + (words[:, 8] if form.pairoff else 0))
-            odd = (size < words[:, 3]) | (words[:, 1] != 0) | (size < 0) | (need < size)
-            for row in simple[odd].tolist():
-                self._decode(rows, row)
-            if form.pairoff and self._store.settings.compressed:
-                framed = (words[:, 8] >= FRAME) & ~odd
-                need[framed] -= FRAME
-                if self._frames is not None:
-                    self._frames.check(rows, simple[framed], words[framed, 7], need[framed])
-                need[framed] = 1
-            claims = np.stack([rows.pos[simple], words[:, 7], need, words[:, 2]], 1)
-        for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
-            self._decode(rows, row)
-        if self._odd:
-            claims = np.concatenate([claims, np.array(self._odd, np.int64)])
-            self._odd = []
-        return claims
-
-    def _check_sums(self, rows: InodeRows, simple: Int64, stored: npt.NDArray[Any]) -> None:
-        """CKSUM of inodes with one pair, in one column. `stored`: their words as in the file."""
-        covered = np.ascontiguousarray(stored[:, 1:])
-        texts = row_bytes(covered)
+    def _odd(self, rows: InodeRows, row: Int64, pairs: Int64) -> Bools:
+        """Return which inodes build on others, or have something wrong with them, bool[n]."""
+        (_, skip, size), count = pairs.T, rows.fields[:, 6]
+        named = (size < 0) & (np.diff(row, prepend=-1) > 0)  # attributes
+        reach = np.zeros(len(rows.pos), np.int64)
+        np.add.at(reach, row, np.where(named, 0, size))
+        odd: Bools = (rows.fields[:, 1] != 0) | (count < 0) | (reach < rows.lsize)
+        odd |= count > (rows.size - HEAD.size) // self._form.pair
+        odd[row[~named & ((skip < 0) | (size < 0) | (skip > INT64 - size))]] = True
+        odd &= rows.size > 0
+        good = np.flatnonzero((rows.size > 0) & ~odd)
+        begin = rows.batch.value[rows.which[good]]
+        bodies = rows.batch.slices(begin + 8, begin + HEAD.size + count[good] * self._form.pair)
         digest = xxhash.xxh3_64_intdigest if self._form.ckalgo == CK_XXH3 else self._form.sum
-        sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
-        for row in simple[sums.view(np.int64) != rows.fields[simple, 0]].tolist():
-            self._decode(rows, row)
+        sums = np.fromiter(map(digest, bodies), np.uint64, len(good))
+        odd[good[sums.view(np.int64) != rows.fields[good, 0]]] = True
+        return odd
 
-    def _decode(self, rows: InodeRows, row: int) -> None:
-        """Take an inode apart the slow way: note its claims, or what is wrong with it."""
-        pos, entry_at = int(rows.pos[row]), self._store.entry_at
+    def _decoded(self, rows: InodeRows, row: int) -> Int64:
+        """The pairs of an odd inode, int64[m, 3]; none of one that is wrong, which is reported."""
+        pos = int(rows.pos[row])
         try:
             inode = Inode.decode(rows.value(row), self._form, file=self._name, offset=pos)
             if not rows.deleted[row]:  # one that is deleted may be a part of others
-                inode = whole(inode, pos, entry_at, self._form, self._name)
+                inode = whole(inode, pos, self._store.entry_at, self._form, self._name)
         except CorruptError as error:
             self._problem(str(error))
-            return
-        owner = inode.fileid
-        plain, framed = inode.extents, list[Extent]()
-        if self._store.settings.compressed:
-            plain = [e for e in inode.extents if e.skip < FRAME]
-            framed = [e for e in inode.extents if e.skip >= FRAME]
-        self._odd += [(pos, e.pointer, e.skip + e.size, owner) for e in plain if e.pointer > 0]
-        self._odd += [(pos, e.pointer, 1, owner) for e in framed]
-        if framed and self._frames is not None:
-            ends = {e.pointer: e.skip - FRAME + e.size for e in sorted(framed, key=sum)}
-            pointers, needs = (np.array(list(part)) for part in (ends, ends.values()))
-            self._frames.check(rows, np.full(len(ends), row), pointers, needs)
-        if inode.attrs:
-            self._odd.append((pos, *inode.attrs, owner))
-            if not rows.deleted[row]:
-                self._check_attrs(inode, pos)
+            return np.empty((0, 3), np.int64)
+        attrs = [Extent(inode.attrs[0], 0, -inode.attrs[1])] if inode.attrs else []
+        pairs = np.concatenate([as_array(attrs).rows, as_array(inode.extents).rows])
+        return pairs[pairs[:, 0] > 0]
 
-    def _check_attrs(self, inode: Inode, pos: int) -> None:
-        store = self._store
+    def _check_attrs(self, pos: int, at: int, size: int) -> None:
+        store, inode = self._store, Inode(0, 0, 0, 0, attrs=(at, size))
         try:
             attributes(inode, store.owner, store.entry_at, self._name)
         except CorruptError as error:
             self._problem(f"{self._name}: inode at byte {pos}: {error}")
 
+    def _check_frames(self, rows: InodeRows, row: Int64, pointers: Int64, needs: Int64) -> None:
+        """Frames of live inodes must have so many bytes in them at least, int64[m] all.
 
-class FrameCheck:
-    """Decompresses frames that inodes of a batch point to. Cost: that, and a look at each."""
-
-    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
-        self._store, self._problem = store, problem
-
-    def check(self, rows: InodeRows, which: Int64, pointers: Int64, needs: Int64) -> None:
-        """Frames must have so many bytes in them at least, int64[n] all.
-
-        which   rows of their inodes
+        cost  decompresses each once an inode
         """
-        batch, name = rows.batch, self._store.kv.storage.name
-        live = ~rows.deleted[which]
-        which, pointers, needs = which[live], pointers[live], needs[live]
-        at = np.minimum(np.searchsorted(batch.pos, pointers), len(batch.pos) - 1)
-        near = batch.pos[at] == pointers
-        for row, pointer, need, i, here in zip(
-            which.tolist(), pointers.tolist(), needs.tolist(), at.tolist(), near.tolist(),
-            strict=True,
-        ):  # fmt: skip
-            try:
+        order = np.lexsort((needs, pointers, row))
+        row, pointers, needs = row[order], pointers[order], needs[order]
+        last = np.append((np.diff(row) != 0) | (np.diff(pointers) != 0), True)[: len(row)]
+        last &= ~rows.deleted[row]
+        row, pointers, needs, batch = row[last], pointers[last], needs[last], rows.batch
+        at = np.searchsorted(batch.pos, pointers)
+        near = among(pointers, batch.pos)
+        for pos, pointer, need, i, here in zip(
+            *(column.tolist() for column in (rows.pos[row], pointers, needs, at, near)), strict=True
+        ):
+            with contextlib.suppress(CorruptError):  # reported as an entry that is missing
                 entry = batch.entry(i) if here else self._store.entry_at(pointer)
-            except CorruptError:  # it was told as an entry, and its file as one that misses it
-                continue
-            try:
-                found = len(self._store.frames.content(entry.value, pointer))
-                if found < need:
-                    raise CorruptError("content of a frame", file=name, offset=pointer,
-                                       expected=need, found=found)  # fmt: skip
-            except CorruptError as error:
-                self._problem(f"{name}: inode at byte {rows.pos[row]}: {error}")
+                self._check_frame(entry.value, pos, pointer, need)
+
+    def _check_frame(self, value: bytes, pos: int, pointer: int, need: int) -> None:
+        try:
+            found = len(self._store.frames.content(value, pointer))
+            if found < need:
+                raise CorruptError("content of a frame", file=self._name, offset=pointer,
+                                   expected=need, found=found)  # fmt: skip
+        except CorruptError as error:
+            self._problem(f"{self._name}: inode at byte {pos}: {error}")
 
 
 class Extents:

@@ -32,6 +32,7 @@ from winkfs.container.ondisk.inode import (
     UINT32,
     Attrs,
     Inode,
+    InodeForm,
     nanoseconds,
 )
 from winkfs.container.ondisk.inode import CTIME as CTIME_NAME
@@ -132,18 +133,22 @@ class InodeRows:
     def value(self, row: int) -> bytes:
         return self.batch.entry(int(self.which[row])).value
 
+    def pairs(self, form: InodeForm) -> tuple[Int64, Int64]:
+        """The pairs of all inodes that have room for theirs, in file order: the row of each,
+        int64[m]; (kv_pointer, skip, size), int64[m, 3], the first of attributes with size < 0."""
+        count = self.fields[:, 6]
+        count = np.where((count > 0) & (count <= (self.size - HEAD.size) // form.pair), count, 0)
+        row = np.repeat(np.arange(len(count)), count)
+        number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        where = self.batch.value[self.which[row]] + HEAD.size + number * form.pair
+        pairs = self.batch.words(where, form.pair // 8, ">i8").astype(np.int64)
+        return row, pairs if form.pairoff else np.insert(pairs, 1, 0, axis=1)
+
     def firsts(self, settings: Settings) -> Int64:
         """Position of the first entry of each file: its inode or what it points to before that."""
-        form = settings.form
-        found = self.pos.copy()
-        one = np.flatnonzero((self.fields[:, 6] == 1) & (self.size >= 56 + form.pair))
-        where = self.batch.value[self.which[one]] + 56
-        pointers = self.batch.words(where, 1, ">i8")[:, 0].astype(np.int64)
-        found[one] = np.where(pointers > 0, np.minimum(pointers, found[one]), found[one])
-        for row in np.flatnonzero((self.fields[:, 6] > 1) & (self.size > 0)).tolist():
-            pos, file = int(self.pos[row]), self.batch.storage.name
-            inode = Inode.decode(self.value(row), form, file=file, offset=pos)
-            found[row] = min([pos, *inode.pointers])
+        found, (row, pairs) = self.pos.copy(), self.pairs(settings.form)
+        there = pairs[:, 0] > 0
+        np.minimum.at(found, row[there], pairs[there, 0])
         return found
 
 
@@ -196,6 +201,9 @@ def rows_of(
     known_bad  indices of the bad entries of the batch, where they are known already
     """
     which = np.flatnonzero(is_inode(batch))
+    if len(which) and not batch.whole:  # one that is larger than a window
+        data = memoryview(batch.storage.read(batch.base, int(batch.end[0])))
+        batch = Batch(batch.storage, batch.layout, batch.base, data, batch.at)
     bad = set((batch.bad(which) if known_bad is None else known_bad).tolist())
     bad &= set(which.tolist()) if bad else bad
     size = batch.value_len[which]

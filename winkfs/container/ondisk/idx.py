@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -73,6 +74,16 @@ class Base:
             self.looks = Lookups(self.storage, self.offset + self.size)
             self.cells = table.cells_of(self.shape, self.looks.view, self.offset)
 
+    @classmethod
+    def of(
+        cls, storage: Storage, shape: table.Shape, live: int, variables: Mapping[str, int]
+    ) -> Base:
+        """Return a base of what its superblock has beside the shape: DATAEND, NEXTFID and so on."""
+        start, nextfid = variables.get("SBSIZE", SBSIZE), variables.get(NEXTFID, 0)
+        packed = {name: variables[name] for name in PACKED if name in variables}
+        damaged = variables.get(DAMAGED, 0)
+        return cls(storage, shape, start, variables["DATAEND"], nextfid, live, packed, damaged)
+
     @property
     def size(self) -> int:
         """Bytes of the table."""
@@ -109,13 +120,12 @@ class Base:
             return
         shape, home = self.shape, bits % self.shape.htsize
         end = table.end_of_run(shape, self.read, self.offset, home)
-        if end < 0 or (end - home) % shape.htsize > ALIKE:
+        if not home <= end <= home + ALIKE:  # it is long, or goes on with the first cell
             self.check()
             return
-        if end < home:
-            self._check_cells(home, shape.htsize - 1)
-            home = 0
-        self._check_cells(home, end)
+        start, width = self.offset + home * shape.width, shape.width
+        self.sums.check(start, start + (end + 1 - home) * width)
+        self._drop_sums()
 
     def find(
         self,
@@ -163,38 +173,25 @@ class Base:
         """`find` in all cells."""
         known = self._alike.get((s, bits))
         if known is None:
-            others: list[int] = []
-            for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
-                if n == ALIKE:
-                    known = self._know_alike(s, bits, key_at, is_bad)
-                    break
-                pos = int.from_bytes(cell[:8], "big", signed=True)
-                if pos in hidden:
-                    continue
+            cells = self.probe(bits, s.to_bytes(8, "big"))
+            positions = (int.from_bytes(cell[:8], "big", signed=True) for _, cell in cells)
+            first = list(islice(positions, ALIKE))
+            others = [pos for pos in first if pos not in hidden]
+            for pos in others:
                 if key_at(pos) == key:
                     return pos
-                others.append(pos)
-            else:
+            more = list(positions)
+            if not more:
                 self.vouch(bits)
                 return next(filter(is_bad, others), 0)
+            self.check()
+            if sum(map(len, self._alike.values())) > MOST:
+                self._alike.clear()
+            known = self._alike[s, bits] = {}
+            for pos in (*first, *more):
+                known.setdefault(BAD if is_bad(pos) else key_at(pos), pos)
         pos = known.get(key) or known.get(BAD, 0)
         return 0 if pos in hidden else pos
-
-    def _know_alike(
-        self,
-        s: int,
-        bits: int,
-        key_at: Callable[[int], bytes],
-        is_bad: Callable[[int], bool],
-    ) -> dict[bytes, int]:
-        self.check()
-        if sum(map(len, self._alike.values())) > MOST:
-            self._alike.clear()
-        known = self._alike[s, bits] = {}
-        for _, cell in self.probe(bits, s.to_bytes(8, "big")):
-            pos = int.from_bytes(cell[:8], "big", signed=True)
-            known.setdefault(BAD if is_bad(pos) else key_at(pos), pos)
-        return known
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
         """See `table.find_many`. What it did not find is not there. Not mapped: one look-up a key.
@@ -239,12 +236,6 @@ class Base:
         """Check all cells."""
         if self.sums is not None:
             self.sums.check_all()
-            self._drop_sums()
-
-    def _check_cells(self, first: int, last: int) -> None:
-        if self.sums is not None:
-            width = self.shape.width
-            self.sums.check(self.offset + first * width, self.offset + (last + 1) * width)
             self._drop_sums()
 
     def _drop_sums(self) -> None:
@@ -352,12 +343,9 @@ def _believe(
     )
     if not same:
         return None
-    covered = mine.get("DATAEND", end)
-    base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
-    if not 0 <= covered <= end or not 0 <= base.live <= shape.htsize:
+    base = Base.of(storage, shape, mine["AENTRIES"], {"DATAEND": end, **mine})
+    if not 0 <= base.covered <= end or not 0 <= base.live <= shape.htsize:
         return None
-    base.packed = {name: mine[name] for name in PACKED if name in mine}
-    base.damaged = mine.get(DAMAGED, 0)
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
     base.sums, base.proven = PageSums.load(storage, mine), False
@@ -418,8 +406,4 @@ def write_base(
         return cells
 
     shape = table.write(storage, block, rows.s if rows.bits is None else rows.bits, words)
-    covered = variables.get("DATAEND", 0)
-    base = Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
-    base.packed = {name: variables[name] for name in PACKED if name in variables}
-    base.damaged = variables.get(DAMAGED, 0)
-    return base
+    return Base.of(storage, shape, n, variables)
