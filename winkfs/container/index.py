@@ -320,16 +320,14 @@ class Index:
                 doubtful[:] = True
             elif base is not None and base.live:
                 doubtful |= self._ask(Base.find_many, part.s, part.slot_bits(), sure=True)[1] >= 0
-            for pos in part.pos[doubtful].tolist():
-                key = self._key_at(pos)
-                old = overlay.get(key)
-                if old is None:
-                    old = self._lookup_base(key)
-                    self.hidden.update([old] if old else ())
-                elif not fold:
-                    del overlay[key]
-                if old:
-                    found.append(old)
+            keys = list(map(self._key_at, part.pos[doubtful].tolist()))
+            for key, below in zip(keys, self._lookup_base_many(keys), strict=True):
+                if key not in overlay:
+                    old = below
+                    self.hidden.update(filter(None, [below]))
+                else:
+                    old = overlay[key] if fold else overlay.pop(key)
+                found += filter(None, [old])
         return found
 
     @property
