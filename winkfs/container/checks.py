@@ -26,7 +26,16 @@ from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import as_array, whole
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, INT64, Extent, Inode, attributes
+from winkfs.container.ondisk.inode import (
+    BELOW,
+    CK_XXH3,
+    FRAME,
+    HEAD,
+    INT64,
+    Extent,
+    Inode,
+    attributes,
+)
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
 from winkfs.container.table import ALWAYS, KIND, NOTHING, FileTable, some
@@ -79,13 +88,15 @@ class Claims:
 
     def _odd(self, rows: InodeRows, row: Int64, pairs: Int64) -> Bools:
         """Return which inodes build on others, or have something wrong with them, bool[n]."""
-        (_, skip, size), count = pairs.T, rows.fields[:, 6]
+        (pointer, skip, size), count = pairs.T, rows.fields[:, 6]
         named = (size < 0) & (np.diff(row, prepend=-1) > 0)  # attributes
         reach = np.zeros(len(rows.pos), np.int64)
         np.add.at(reach, row, np.where(named, 0, size))
-        odd: Bools = (rows.fields[:, 1] != 0) | (count < 0) | (reach < rows.lsize)
+        odd: Bools = (rows.fields[:, 1] != 0) | (rows.fileid < 1) | (count < 0)
+        odd |= (rows.lsize < 0) | (reach < rows.lsize)
         odd |= count > (rows.size - HEAD.size) // self._form.pair
-        odd[row[~named & ((skip < 0) | (size < 0) | (skip > INT64 - size))]] = True
+        wrong = (pointer == BELOW) | (skip < 0) | (size < 0) | (skip > INT64 - size)
+        odd[row[wrong & ~named]] = True
         odd &= rows.size > 0
         good = np.flatnonzero((rows.size > 0) & ~odd)
         begin = rows.batch.value[rows.which[good]]

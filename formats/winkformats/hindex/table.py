@@ -12,6 +12,7 @@ import mmap
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
@@ -37,7 +38,7 @@ WINDOWS: Final = 1 << 16  # cells that searches for many keys look at, at a time
 Read = Callable[[int, int], bytes]  # offset, length -> bytes, all of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
     """What the superblock says of a table: `htsize` cells of `cellsz` words, and the two marks."""
 
@@ -53,7 +54,7 @@ class Shape:
             block["HTSIZE"], block.get("CELLSZ", 1), block.get("HTFREE", 0), block.get("HTDEL", 1)
         )
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes of a cell."""
         return 8 * self.cellsz

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import open_file
@@ -65,14 +64,12 @@ class Base:
     proven: bool = True
 
     def __post_init__(self) -> None:
-        """`looks`, `cells`: the mapped table; None where the storage is not mapped."""
+        self.size = self.shape.htsize * self.shape.width  # bytes of the table
         self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
         self._copy: bytes | None = None
-        self.looks: Lookups | None = None
-        self.cells: npt.NDArray[np.void] | None = None
+        self.looks: Lookups | None = None  # the mapped table; None where the storage is not mapped
         if self.storage.mapped:
             self.looks = Lookups(self.storage, self.offset + self.size)
-            self.cells = table.cells_of(self.shape, self.looks.view, self.offset)
 
     @classmethod
     def of(
@@ -83,11 +80,6 @@ class Base:
         packed = {name: variables[name] for name in PACKED if name in variables}
         damaged = variables.get(DAMAGED, 0)
         return cls(storage, shape, start, variables["DATAEND"], nextfid, live, packed, damaged)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the table."""
-        return self.shape.htsize * self.shape.width
 
     def in_memory(self, *, make: bool) -> bytes | None:
         """All of the file up to the end of the table, kept; None of one that is long or cut short,
@@ -119,7 +111,8 @@ class Base:
         if self.sums is None:
             return
         shape, home = self.shape, bits % self.shape.htsize
-        end = table.end_of_run(shape, self.read, self.offset, home)
+        small = len(self.sums.good) <= pagesums.FEW
+        end = -1 if small else table.end_of_run(shape, self.read, self.offset, home)
         if not home <= end <= home + ALIKE:  # it is long, or goes on with the first cell
             self.check()
             return
@@ -198,7 +191,7 @@ class Base:
 
         sure  what it found is right, too, except for two keys with one hash: not to be compared
         """
-        if self.cells is None or self.looks is None:
+        if self.looks is None:
             return self._find_each(s, bits, sure)
         try:
             self.looks.check(self.offset + self.size)
@@ -209,7 +202,8 @@ class Base:
         if self.looks.advise():
             starts = self.offset + width * (bits % np.uint64(self.shape.htsize)).astype(np.int64)
             self.looks.fetch(starts, starts + width)
-        pointers, slots = table.find_many(self.shape, self.cells, s, bits)
+        cells = table.cells_of(self.shape, self.looks.view, self.offset)
+        pointers, slots = table.find_many(self.shape, cells, s, bits)
         if self.sums is not None:
             rows = slice(None) if sure else np.flatnonzero(slots < 0)
             home = (bits[rows] % np.uint64(self.shape.htsize)).astype(np.int64)
