@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
+    from winkfs.container.bulk import Row as Row
     from winkfs.container.container import Container as Container
     from winkfs.container.container import create as create
     from winkfs.container.verify import Report as Report
-    from winkfs.container.writemany import Row as Row
     from winkfs.dataset.dataset import Dataset as Dataset
     from winkfs.entry import Entry as Entry
     from winkfs.entry import FileType as FileType
@@ -63,7 +63,7 @@ _HOMES = {
     "Refusal": "errors",
     "Reader": "reader",
     "Report": "container.verify",
-    "Row": "container.writemany",
+    "Row": "container.bulk",
     "StalePlan": "errors",
     "Stat": "entry",
     "WinkError": "errors",

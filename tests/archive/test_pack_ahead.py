@@ -20,7 +20,7 @@ from winkfs.archive import ahead, pack
 from winkfs.archive.ahead import MANY, OPEN
 from winkfs.archive.items import LARGE, SPARSE, Item, Large, Note
 from winkfs.archive.tree import OwnFiles, Tree
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 
 pytestmark = pytest.mark.skipif(native.built() is None, reason="nothing was compiled")
 

@@ -21,8 +21,8 @@ import pytest
 from winkformats.errors import FormatError
 from winkfs.archive.items import Note
 from winkfs.archive.parquet import BATCH, ParquetColumns, Table, partition_of
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import to_values
-from winkfs.container.writemany import Row
 from winkfs.errors import Refusal
 from winkfs.units import CLAMPED
 

@@ -36,7 +36,7 @@ import winkfs
 from winkfs.archive.items import LARGE, Note, Ratio
 from winkfs.archive.pack import PackReport, pack
 from winkfs.archive.tar import NOBODY, Tarball
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 from winkfs.errors import FormatError
 from winkfs.names import to_str
 from winkfs.units import CLAMPED, LAST

@@ -13,7 +13,7 @@ from warcs import DATE, record, response
 from winkformats.errors import FormatError
 from winkfs.archive.items import Note, Ratio
 from winkfs.archive.warc import Warc
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 
 PAGES = {b"http://a/%d" % i: b"<title>Seite %d</title>" % i * (1 + 300 * i) for i in range(5)}
 TIME = 1_704_164_645_000_000_000  # 2024-01-02T03:04:05Z

@@ -23,7 +23,7 @@ from warcs import DATE, record, response
 
 from winkfs.archive.items import Note
 from winkfs.archive.warc import Warc
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 
 HERE = Path(__file__).parent / "web"
 BODY = b"<html>hello world " + b"abc " * 50 + b"</html>"

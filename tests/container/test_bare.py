@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.container import writemany
+from winkfs.container import bulk
+from winkfs.container.bulk import FEW_BARE, Row
 from winkfs.container.verify import verify
-from winkfs.container.writemany import FEW_BARE, Row
 from winkfs.entry import FileType
 
 BLOCKS = 8192  # bytes before the first entry: superblocks
@@ -54,7 +54,7 @@ def test_columns_are_the_same_bytes_as_one_by_one(
     given, found = list(rows(400, attrs=attrs)), []
     winkfs.create(tmp_path / "new", **options).close()  # type: ignore[arg-type]
     for few in (1 << 60, FEW_BARE):
-        monkeypatch.setattr(writemany, "FEW_BARE", few)
+        monkeypatch.setattr(bulk, "FEW_BARE", few)
         base = tmp_path / f"c{few}"
         for path in tmp_path.glob("new.*"):
             shutil.copyfile(path, base.with_suffix(path.suffix))

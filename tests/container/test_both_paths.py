@@ -12,7 +12,7 @@ from container_checks import short_way as short_way  # a fixture
 
 import winkfs
 from winkformats import native
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 
 CODE = native.built()
 pytestmark = [

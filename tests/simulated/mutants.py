@@ -154,15 +154,15 @@ MUTANTS = (
     ),
     Mutant(
         "no tombstone of the old name at a rename", CHANGES,
-        "        self._replace(replace(draft, key=new))\n"
+        "        self._account(moved, *made, new=not there)\n"
         '        self._kv.append(key, b"", deleted=True)\n',
-        "        self._replace(replace(draft, key=new))\n",
+        "        self._account(moved, *made, new=not there)\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "no tombstone at a delete", CHANGES,
-        '        self._kv.append(key, b"", deleted=True)\n        self.files.doom(*gone)\n',
-        "        self.files.doom(*gone)\n",
+        '        self._kv.append(key, b"", deleted=True)\n        self.files.doom(*held)\n',
+        "        self.files.doom(*held)\n",
         f"{CUTS}[plain]",
     ),
     Mutant(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
-from winkfs.container.writemany import Row
+from winkfs.container.bulk import Row
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.units import CLAMPED, NAMED
 

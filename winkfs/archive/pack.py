@@ -52,12 +52,12 @@ from winkfs.archive.update import (
     same_content,
 )
 from winkfs.container.building import building
+from winkfs.container.bulk import Gatherer, Row
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.entry import SparseReader
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
-from winkfs.container.writemany import Gatherer, Row
 from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str

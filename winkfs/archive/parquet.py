@@ -15,6 +15,7 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import Item, Note, Notes, clamped
 from winkfs.archive.warc import date_of
 from winkfs.archive.webnames import microseconds
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
@@ -25,7 +26,6 @@ from winkfs.container.ondisk.typed import (
     texts_of_arrow,
     times_of_arrow,
 )
-from winkfs.container.writemany import Row
 from winkfs.entry import FileType
 from winkfs.errors import Refusal, need
 from winkfs.names import MAX_NAME

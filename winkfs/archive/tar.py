@@ -41,8 +41,8 @@ from winkfs.archive.items import (
 )
 from winkfs.archive.tarheader import BLOCK
 from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader, clean
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.inode import CTIME, UINT32
-from winkfs.container.writemany import Row
 from winkfs.entry import FileType
 from winkfs.names import MAX_NAME, to_bytes, to_str
 from winkfs.units import nearest_ns

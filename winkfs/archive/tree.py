@@ -41,8 +41,8 @@ from winkfs.archive.items import (
     Unreadable,
     clamped,
 )
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.inode import INT64
-from winkfs.container.writemany import Row
 from winkfs.entry import FileType
 from winkfs.names import (
     DATA,

@@ -21,11 +21,11 @@ import xxhash
 
 from winkformats.errors import CorruptError
 from winkfs.archive.items import Item, Large, Meta, Seen, Some
+from winkfs.container.bulk import Row
 from winkfs.container.entry import SparseReader, WithExtents
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.typed import RECORD, parse_schema
 from winkfs.container.select import by_paths
-from winkfs.container.writemany import Row
 from winkfs.entry import FileType, Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import Name, to_bytes, to_str

@@ -29,8 +29,8 @@ from winkfs.archive.http import Response, Undecodable, parse
 from winkfs.archive.items import Item, Note, Notes, Ratio, clamped
 from winkfs.archive.webnames import apart, at_time, microseconds, place_of
 from winkfs.archive.webrecords import ABOUT, GZIP, Record, is_archive, records
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import EPOCH, in_utc, to_attributes
-from winkfs.container.writemany import Row
 from winkfs.entry import FileType
 from winkfs.names import MAX_NAME, to_bytes
 from winkfs.units import nearest_ns

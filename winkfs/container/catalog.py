@@ -356,7 +356,7 @@ class CatalogTrail(Trail):
         self._store, self.sorter = store, new_sorter(store)
 
     def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
-        """Files put in bulk, as `writemany.append_plain` has them."""
+        """Files put in bulk, as `bulk.BulkPut` has them."""
         unit, typed = self._store.settings.mtime_unit, bool(self._store.schema)
         self.sorter.add(put.table(attrs, unit, typed=typed))
 

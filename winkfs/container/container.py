@@ -13,6 +13,7 @@ from typing import Any
 
 from winkformats.disk.storage import Storage
 from winkformats.kv.superblock import Superblock
+from winkfs.container.bulk import BulkPut, Row
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.handle import Handle, check_columns, consumes, reads, writes
 from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
@@ -30,7 +31,6 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_attributes, to_values
 from winkfs.container.read import LARGE
 from winkfs.container.scan import scan
-from winkfs.container.writemany import BulkPut, Row
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (

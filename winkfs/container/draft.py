@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from winkformats import native
 from winkformats.errors import CorruptError
+from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import Compressor
 from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
@@ -21,6 +23,7 @@ from winkfs.container.ondisk.compressed import PIECE as FRAMED
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
+    CK_XXH3,
     FEW,
     FRAME,
     Attrs,
@@ -32,14 +35,18 @@ from winkfs.container.ondisk.inode import (
     data_key,
     joined,
 )
-from winkfs.entry import DEFAULT_MODES, FileType, default_mode
+from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import Refusal
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
 GATHERED: Final = 8  # small pieces, at least, that become one
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 NOTED: Final = 64  # bytes that the time of a change takes in attributes, at most
+SMALL: Final = 32 << 10  # bytes of content that are copied with their entries
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, about
@@ -57,7 +64,6 @@ class Draft:
     old       position of the inode this one replaces, 0: none
     under     that inode, with all its extents; None: there is none
     added     data and attribute entries written since
-    promised  bytes reserved for what is still to be written
     """
 
     key: bytes
@@ -76,7 +82,6 @@ class Draft:
     old_lsize: int = 0
     under: Inode | None = None
     added: set[int] = field(default_factory=set)
-    promised: int = 0
 
     @classmethod
     def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
@@ -119,13 +124,9 @@ class Draft:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a new file of which nothing is written, all of whose content is in the
-        tail, with mode, owner and time of its last change at most."""
-        return (
-            not (self.old or self.added or self.body or self.patches)
-            and (self.attrs is None or not self.attrs.xattrs)
-            and 0 < len(self.tail) <= CHUNK
-        )
+        """Whether it is a new file of which nothing is written, with SMALL bytes at most."""
+        new = not (self.old or self.added or self.body or self.patches)
+        return new and len(self.tail) <= SMALL
 
     @property
     def extents(self) -> Sequence[Extent]:
@@ -146,6 +147,11 @@ class Draft:
     def pairs(self) -> int:
         """At least as many as there are extents."""
         return len(self.base) + 2 * len(self.patches)
+
+
+def is_usual(store: Store) -> bool:
+    """Whether the files of a container can be encoded by those that know the layout by heart."""
+    return store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
 
 
 class DraftWriter:
@@ -170,6 +176,7 @@ class DraftWriter:
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
         self.chunk = min(FRAMED if settings.compressed else CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
+        self._least = -(-settings.isz // 8) * 8  # bytes of an inode
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key
 
     def need_room(self, draft: Draft | None, length: int) -> None:
@@ -211,6 +218,10 @@ class DraftWriter:
         """Write anywhere; a gap behind the old end reads as zeros."""
         if not data:
             return
+        few = len(data) > GROUP or not self._settings.pairoff or draft.pairs <= FEW
+        if offset < draft.body and not few:
+            self._patch(draft, [(offset, data)])
+            return
         gap = max(offset - draft.lsize, 0)
         self.need_room(draft, len(data) + (0 if self._settings.holes else gap))
         if gap:
@@ -224,9 +235,6 @@ class DraftWriter:
             self.append(draft, b"")
             return
         self.spill(draft)
-        if self._settings.pairoff and draft.pairs > FEW and len(data) <= GROUP:
-            self._patch(draft, [(offset, data)])
-            return
         before = cut(draft.extents, 0, offset)
         after = cut(draft.extents, offset + len(data), draft.lsize)
         extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
@@ -237,6 +245,9 @@ class DraftWriter:
 
         Small overwrites share an entry: of 4 KiB, a tenth of the time.
         """
+        if len(pieces) == 1:
+            self.write(draft, *pieces[0])
+            return
         group: list[tuple[int, bytes]] = []
         room = GROUP
         for offset, data in pieces:
@@ -291,6 +302,35 @@ class DraftWriter:
         else:
             extents = cut(draft.extents, 0, size)
             draft.tail, draft.base, draft.body = bytearray(), extents, size
+
+    def whole(
+        self, key: bytes, fileid: int, data: bytes, mtime: int, ftype: int, word: bytes
+    ) -> tuple[int, int]:
+        """Append a file at once -> position of its inode, and bytes of that. See `is_usual`.
+
+        data   SMALL at most
+        mtime  as stored
+        word   the value of its attribute entry; empty: there is none
+        """
+        kv, form, frame = self._kv, self._settings.form, None
+        if self.compressor is not None and ftype in COMPRESSIBLE:
+            frame = self.compressor.one(data)
+        if native.code is None:
+            extents, attrs = list[Extent](), None
+            if data:
+                pos = kv.append(data_key(fileid, 0), data if frame is None else frame)
+                extents.append(Extent(pos, 0 if frame is None else FRAME, len(data)))
+            if word:
+                attrs = kv.append(attr_key(fileid), word), len(word)
+            value = Inode(fileid, len(data), ftype, mtime, extents, attrs).encode(form, self._least)
+            return kv.append(key, value), len(value)
+        entries, pos, size = native.code.entries(
+            kv.end, self._least, form.pairoff, kv.layout.contid & MASK64, fileid, mtime, ftype,
+            key, data, word, frame,
+        )  # fmt: skip
+        count = 1 + bool(data) + bool(word)
+        kv.append_parts([entries], count, count)
+        return pos, size
 
     def spill(self, draft: Draft) -> None:
         """Make entries of the whole tail."""
@@ -378,23 +418,6 @@ class DraftWriter:
         self.spill(draft)
         extents = joined(draft.extents, [Extent(0, 0, size - draft.body)])
         draft.base, draft.body = extents, size
-
-
-def with_ctime(draft: Draft, ctime_ns: int, mtime_ns: int, owner: tuple[int, int]) -> None:
-    """Note when a draft was changed last; what equals its mtime is not stored.
-
-    ctime_ns  nanoseconds; a later time that is known stays
-    """
-    attrs = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
-    latest = max(ctime_ns, attrs.ctime_ns or ctime_ns)
-    with_mode(draft, replace(attrs, ctime_ns=None if latest == mtime_ns else latest), owner)
-
-
-def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
-    """Give a draft new attributes; what equals the defaults is not stored."""
-    ftype, stored = as_stored(draft.ftype, attrs, owner)
-    if stored is None or draft.attrs != stored:
-        draft.ftype, draft.attrs, draft.attrs_at = ftype, stored, None
 
 
 def as_stored(ftype: int, attrs: Attrs, owner: tuple[int, int]) -> tuple[int, Attrs | None]:

@@ -290,12 +290,13 @@ class Files:
         columns as it is today."""
         draft = self.drafts.get(key)
         stored = (
-            self._content.attrs(self.inode(key)[1]) if draft is None else self._draft_attrs(draft)
+            self._content.attrs(self.inode(key)[1]) if draft is None else self.draft_attrs(draft)
         )
         shown = self._store.shown.shown(stored.xattrs)
         return stored if shown is stored.xattrs else replace(stored, xattrs=shown)
 
-    def _draft_attrs(self, draft: Draft) -> Attrs:
+    def draft_attrs(self, draft: Draft) -> Attrs:
+        """The same of a draft, as they are stored."""
         return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
 
     def extents(self, key: bytes) -> Sequence[Extent]:

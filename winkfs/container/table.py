@@ -414,7 +414,7 @@ def owner_words(uid: Int64, gid: Int64) -> Int64:
 
 
 class Put(Protocol):
-    """n files of one extent each or of none, as `writemany` puts them."""
+    """n files of one extent each or of none, as `bulk` puts them."""
 
     @property
     def keys(self) -> list[bytes]: ...
@@ -423,7 +423,7 @@ class Put(Protocol):
     @property
     def lengths(self) -> Int64: ...
     @property
-    def ftypes(self) -> Sequence[int]: ...
+    def ftypes(self) -> Int64: ...
 
 
 class Placed(NamedTuple):
@@ -452,9 +452,7 @@ class Placed(NamedTuple):
         starts = np.cumsum(key_lengths) - key_lengths
         raw = np.frombuffer(self.keys, np.uint8)
         names = column_at(raw, starts, key_lengths - len(INODE))
-        same = files.ftypes.count(files.ftypes[0]) == len(names)  # much faster than an array
-        kinds = np.array(files.ftypes[:1] if same else files.ftypes, np.int64)
-        kinds[kinds == 0] = FileType.FILE
+        kinds = np.where(files.ftypes == 0, FileType.FILE, files.ftypes)
         times = nanoseconds(self.mtimes, unit)
         table = FileTable.of(
             names, self.positions, self.fileids, files.lengths, times, self.pointers, kinds

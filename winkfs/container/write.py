@@ -11,24 +11,23 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from winkformats.errors import CorruptError
 from winkfs.container.draft import (
-    COMPRESSIBLE,
     NOTED,
     PIECE,
+    SMALL,
     Draft,
     DraftWriter,
     as_stored,
-    with_ctime,
-    with_mode,
+    is_usual,
 )
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
-from winkfs.container.manyentries import SMALL, OneFile, append_drafts, can_append
 from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
@@ -57,7 +56,7 @@ from winkfs.container.ondisk.typed import (
 from winkfs.container.read import Content, Files
 from winkfs.container.recovery import unmarked
 from winkfs.entry import DEFAULT_MODES, FileType, default_mode
-from winkfs.errors import NotAllowed, Refusal
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO, Clamped, shown
 
@@ -66,12 +65,13 @@ if TYPE_CHECKING:
 
 TAILS: Final = 8 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
-FEW_DRAFTS: Final = 16  # up to which they are settled one by one
 DOOMED: Final = 1 << 20  # delflags waiting for a sync
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
 SOON: Final = 2 * NANO
 EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
 AO: Final = "the container is append-only"
+Held = tuple[int, int, int, Set[int]]
+"""Position of an inode, its bytes, those of the content, other entries: see `Files.doom`."""
 
 
 class Changes:
@@ -92,13 +92,13 @@ class Changes:
         self.clamped = Clamped()
         self._encoder: tuple[Schema, bytes, Encoder] | None = None
         self._record: tuple[Schema, tuple[bytes, list[tuple[bytes, str]]]] | None = None
-        self.held: dict[int, int] = {}
+        self.held: dict[bytes | int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
         self.unwritten: list[str] = []
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
-        self._one: OneFile | None = None
+        self._usual = is_usual(store) and not store.settings.ao
         self.use_compression()
 
     # --- how content is compressed ---
@@ -113,7 +113,6 @@ class Changes:
         except CorruptError as error:
             store.note(f"{error}: new content is not compressed")
         self.compressor = self._writer.compressor
-        self._one = OneFile(store) if can_append(store) and not store.settings.ao else None
 
     def set_compression(self, level: int) -> None:
         """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
@@ -259,51 +258,40 @@ class Changes:
         head, schema = self.column_attributes({}), self._store.schema
         return [head + word for word in pack(texts, schema)]
 
-    def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
-        """Create or replace a file."""
-        if self._one is not None and len(data) <= SMALL:
-            self._put_small(self._one, key, data, ns, ftype, attrs)
-            return
-        self._writer.need_room(None, len(data))
-        draft = self._begin(key, ns, ftype, attrs)
-        self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
-        self._writer.append(draft, data)
-        self._replace(draft)
-
-    def _put_small(
+    def put(
         self,
-        one: OneFile,
         key: bytes,
         data: bytes,
         ns: int | None,
         ftype: int,
         attrs: Attrs | None,
+        *,
+        bulk: bool = False,
     ) -> None:
-        """`put` of what `put_many` writes as columns, too: all entries are appended together."""
-        store, kv, index = self._store, self._store.kv, self._store.index
-        if len(store.doomed) > DOOMED or len(index.overlay) > OVERLAY:
+        """Create or replace a file. `bulk`: among files put in bulk; what had the name is found
+        with theirs."""
+        if not self._usual or len(data) > SMALL:
+            fill = partial(self._fill, data)
+            self.put_made(key, fill, ns, ftype, attrs, bulk=bulk)
+            return
+        store, word = self._store, b""
+        if len(store.doomed) > DOOMED or len(store.index.overlay) > OVERLAY:
             self.sync()
-        word, frame = b"", None
         if attrs is not None:
             ftype, attrs = as_stored(ftype, attrs, self._content.owner)
             word = b"" if attrs is None else self._needed(attrs, key).encode()
-        if self.compressor is not None and ftype in COMPRESSIBLE:
-            frame = self.compressor.one(data)
+        self._kv.reserve(self._waiting + len(data) + len(word) + len(key) + self._writer.empty)
         mtime = (time.time_ns() if ns is None else ns) // store.settings.mtime_unit
-        kv.reserve(self._waiting + len(data) + len(word) + len(key) + one.beside)
-        fileid = store.new_fileid()
-        entries, pos, size = one.encode(kv.end, fileid, key, data, mtime, ftype, word, frame)
-        count = 1 + bool(data) + bool(word)
-        kv.append_parts([entries], count, count)
-        there = key in self.drafts or bool(index.bulk) or index.lookup(key) > 0
-        if there:
-            self._drop(key)
-        store.itotsz += size
-        store.dtotsz += len(data)
-        self.last = pos
-        index.assign(key, pos, new=not there)
-        if there:
-            self._pop(key)
+        pos, size = self._writer.whole(key, store.new_fileid(), data, mtime, ftype, word)
+        there = not bulk and (
+            key in self.drafts or bool(store.index.bulk) or store.index.lookup(key) > 0
+        )
+        there = there and self._supersede(key)
+        self._enter(key, pos, size, len(data), new=not there, bulk=bulk)
+
+    def _fill(self, data: bytes, draft: Draft, writer: DraftWriter) -> None:
+        self._kv.reserve(self._waiting + writer.cost(draft, len(data)))
+        writer.append(draft, data)
 
     def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
         """A new file without content. There must be none of that name.
@@ -313,20 +301,9 @@ class Changes:
         self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
         named = 0 if draft.attrs is None else draft.attrs.size + NOTED
-        self._take_room(draft, self._writer.empty + len(key) + named)
+        self.hold(key, self._writer.empty + len(key) + named)
         self.drafts[key] = draft
         return draft
-
-    def put_bulk(
-        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
-    ) -> None:
-        """The same among files put in bulk: what had the name is found with theirs."""
-        self._writer.need_room(None, len(data))
-        draft = self._begin(key, ns, ftype, attrs)
-        self._kv.reserve(self._writer.cost(draft, len(data)))
-        self._writer.append(draft, data)
-        inode, pos, size = self._append_inode(draft)
-        self._account(draft, inode, pos, size, bulk=True)
 
     def put_stream(
         self,
@@ -352,15 +329,19 @@ class Changes:
         ftype: int,
         attrs: Attrs | None,
         fileid: int | None = None,
+        *,
+        bulk: bool = False,
     ) -> int:
-        """Create or replace a file with what `fill` gives a new draft -> bytes."""
+        """Create or replace a file with what `fill` gives a new draft -> bytes. `bulk`: as `put`"""
         draft = self._begin(key, ns, ftype, attrs, fileid)
         try:
             fill(draft, self._writer)
+            made = self._append_inode(draft)
         except Exception:  # not of a signal, which may come after the inode
             self.files.doom_entries(draft.owned)
             raise
-        self._replace(draft)
+        there = not bulk and self._supersede(key)
+        self._account(draft, *made, new=not there, bulk=bulk)
         return draft.lsize
 
     def _take_stream(self, draft: Draft, source: Any) -> None:
@@ -385,18 +366,6 @@ class Changes:
         writer.need_room(draft, 0)
         self._kv.reserve(self._waiting + writer.cost(draft, 0))
 
-    def _replace(self, draft: Draft) -> None:
-        """Write a new or renamed file; then doom what had its name."""
-        try:
-            inode, pos, size = self._append_inode(draft)
-        except Exception:  # not of a signal, which may come after the inode
-            if not draft.old:
-                self.files.doom_entries(draft.owned)
-            raise
-        self._drop(draft.key)
-        self._account(draft, inode, pos, size)
-        self._pop(draft.key)
-
     def _begin(
         self,
         key: bytes,
@@ -412,7 +381,7 @@ class Changes:
         mtime = self.new_mtime(ns)
         draft = Draft(key, fileid or self._store.new_fileid(), ftype, mtime)
         if attrs is not None:
-            self._set_attrs(draft, attrs)
+            self._set(draft, attrs, None)
         if not self._kv.layout.delflag and self._content.inode(key):
             self._store.need_delflag("replacing a file")
         return draft
@@ -440,121 +409,92 @@ class Changes:
     # --- parts of files ---
 
     def append(self, key: bytes, data: bytes) -> None:
-        if self._store.settings.ao:
-            self._append_ao(key, data)
-            return
-        draft = self._draft(key, "appending to a file", len(data))
+        ao = self._store.settings.ao
+        draft = self._last(key, len(data)) if ao else self._draft(
+            key, len(data), "appending to a file"
+        )  # fmt: skip
         check_length(draft.lsize + len(data), name_of(key))
         self._promise(draft, len(data))
         self._writer.append(draft, data)
-        self._touch(draft, len(data))
+        self._touch(draft, len(data), None)
 
-    def _append_ao(self, key: bytes, data: bytes) -> None:
-        """ao: only to the last file, before a sync, while its inode has room."""
+    def _last(self, key: bytes, size: int) -> Draft:
+        """ao: the draft of the last file, before a sync, while its inode has room."""
         pos, inode = self.files.inode(key)
         if pos != self.last or pos < self._store.fixed:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(name_of(key)))  # fmt: skip
         draft = self.drafts.get(key) or self._draft_of(key, pos, inode)
-        pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
+        pairs = draft.pairs + -(-(len(draft.tail) + size) // self._writer.chunk)
         if 56 + self._store.settings.form.pair * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode of {inode.size} bytes has no room for "
                              "another extent (winkfs create --isz)",
                              to_str(name_of(key)))  # fmt: skip
-        self._promise(draft, len(data))
         self.drafts[key] = draft
-        self._writer.append(draft, data)
-        self._pending += len(data)
+        return draft
 
     def write(self, key: bytes, offset: int, data: bytes, ns: int | None = None) -> None:
-        self._forbid_ao("overwriting", key)
-        draft = self._draft(key, "changing a file", len(data))
-        self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
-        self._writer.write(draft, offset, data)
-        self._touch(draft, len(data), ns)
+        self.write_many(key, [(offset, data)], ns)
+
+    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
+        size = last = 0
+        for offset, data in pieces:
+            size, last = size + len(data), max(last, offset)
+        draft = self._draft(key, size, ao="overwriting")
+        self._promise(draft, size + len(pieces) * PIECE + self._zeros(last - draft.lsize))
+        self._writer.write_many(draft, pieces)
+        self._touch(draft, size, ns)
 
     def grow(self, draft: Draft, data: bytes, ns: int) -> bool:
         """`append` to a draft -> False: something would have to be written first."""
         size = len(data)
         if len(draft.tail) + size >= self._writer.chunk or self._pending + size > TAILS:
             return False
-        self._take_room(draft, draft.promised + size)
+        self.hold(draft.key, self.held[draft.key] + size)
         draft.tail += data
         self._touch(draft, size, ns)
         return True
 
-    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
-        self._forbid_ao("overwriting", key)
-        size = sum(len(data) for _, data in pieces)
-        draft = self._draft(key, "changing a file", size)
-        if len(pieces) == 1 and pieces[0][0] == draft.lsize and size < self._writer.chunk:
-            self._promise(draft, size)  # at the end, as of each new file
-            self._writer.append(draft, pieces[0][1])
-            self._touch(draft, size, ns)
-            return
-        gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
-        self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
-        self._writer.write_many(draft, pieces)
-        self._touch(draft, size, ns)
-
     def punch(self, key: bytes, offset: int, size: int) -> None:
         """Zeros inside the file, as a hole where holes are known."""
-        self._forbid_ao("overwriting", key)
-        draft = self._draft(key, "changing a file")
+        draft = self._draft(key, ao="overwriting")
         self._promise(draft, self._zeros(size))
         self._writer.punch(draft, offset, size)
-        self._touch(draft, self._zeros(size))
+        self._touch(draft, self._zeros(size), None)
 
     def truncate(self, key: bytes, size: int) -> None:
-        self._forbid_ao("truncating", key)
-        draft = self._draft(key, "changing a file", size)
+        draft = self._draft(key, size, ao="truncating")
         self._promise(draft, self._zeros(size - draft.lsize))
         self._writer.truncate(draft, size)
-        self._touch(draft, 0)
+        self._touch(draft, 0, None)
 
     def _zeros(self, gap: int) -> int:
         """Bytes to be written for a gap: none where holes are known."""
         return 0 if self._store.settings.holes else max(gap, 0)
 
-    def _forbid_ao(self, what: str, key: bytes) -> None:
-        if self._store.settings.ao:
-            raise NotAllowed(f"{AO}: {what} is not possible", to_str(name_of(key)))
-
     # --- metadata ---
 
     def utime(self, key: bytes, ns: int, ctime_ns: int) -> None:
-        self._forbid_ao("setting the mtime", key)
-        draft = self._draft(key, "changing a file")
-        self._promise(draft, NOTED)
-        draft.mtime = self._store.settings.mtime_of(ns)
-        self._changed(draft, ctime_ns)
-
-    def _changed(self, draft: Draft, ctime_ns: int) -> None:
-        """Note when a file was changed, where the container keeps that."""
-        settings = self._store.settings
-        if settings.attrs and settings.nanoseconds:
-            with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
+        self.amend(self._draft(key, ao="setting the mtime"), None, -1, -1, ns, ctime_ns)
 
     def amend(
         self, draft: Draft, mode: int | None, uid: int, gid: int, ns: int | None, ctime_ns: int
     ) -> None:
-        """Change mode, owner and mtime of a draft at once, where the container keeps all of them.
+        """Change mode, owner and mtime of a draft at once.
 
         mode, ns    None: they stay; uid, gid: 32 bits, or -1
         ctime_ns    when that was
         raises      OSError
         """
-        had, owner = draft.attrs, self._content.owner
+        had = draft.attrs
         if had is None or draft.attrs_at is not None:  # else it has room for them
-            had = had or Attrs(default_mode(draft.ftype), *owner)
+            had = self.files.draft_attrs(draft)
             self._promise(draft, NOTED + had.size)
         mode = had.mode if mode is None else mode
         uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
-        mtime = draft.mtime if ns is None else self._store.settings.mtime_of(ns)
-        latest = max(ctime_ns, had.ctime_ns or ctime_ns)
-        attrs = Attrs(mode, uid, gid, had.xattrs, None if latest == mtime else latest)
-        with_mode(draft, attrs, owner)
-        draft.mtime = mtime
+        if ns is not None:
+            draft.mtime = self._store.settings.mtime_of(ns)
+        self._set(draft, Attrs(mode, uid, gid, had.xattrs, had.ctime_ns), ctime_ns)
 
     def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
         """Whether a draft has this mode and owner already; None and -1: whichever they are."""
@@ -574,17 +514,25 @@ class Changes:
             before = self.files.attrs(key).xattrs
             attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, before, strict=strict))
         self._check_fit(attrs)
-        draft = self._draft(key, "changing a file")
-        self._promise(draft, NOTED + len(attrs.encode()))
-        self._set_attrs(draft, attrs)
-        if ctime_ns is not None:
-            self._changed(draft, ctime_ns)
+        draft = self._draft(key)
+        self._promise(draft, NOTED + attrs.size)
+        self._set(draft, attrs, ctime_ns)
 
-    def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
-        owner = self._content.owner
-        if as_stored(draft.ftype, attrs, owner)[1] is not None:
-            self._needed(attrs, draft.key)
-        with_mode(draft, attrs, owner)
+    def _set(self, draft: Draft, attrs: Attrs, ctime_ns: int | None) -> None:
+        """Give a draft attributes; what equals the defaults is not stored.
+
+        ctime_ns  when they were changed, to be noted where the container keeps that; a later time
+                  that is known stays, and what equals the mtime is not stored
+        """
+        settings, latest = self._store.settings, attrs.ctime_ns
+        if ctime_ns is not None and settings.attrs and settings.nanoseconds:
+            latest = max(ctime_ns, latest or ctime_ns)
+            latest = None if latest == draft.mtime else latest
+        if latest != attrs.ctime_ns:
+            attrs = Attrs(attrs.mode, attrs.uid, attrs.gid, attrs.xattrs, latest)
+        ftype, stored = as_stored(draft.ftype, attrs, self._content.owner)
+        if stored is None or draft.attrs != self._needed(stored, draft.key):
+            draft.ftype, draft.attrs, draft.attrs_at = ftype, stored, None
 
     def _needed(self, attrs: Attrs, key: bytes) -> Attrs:
         """Attributes that are to be stored. Raises Refusal where the container keeps none."""
@@ -601,7 +549,6 @@ class Changes:
         """Append a tombstone; doom what the name held."""
         if len(self._store.doomed) > DOOMED:
             self.sync()
-        self.files.settle_bulk()
         self._need_one_version("deleting a file")
         if self._store.settings.ao:
             self.settle()
@@ -611,15 +558,12 @@ class Changes:
             self.files.doom_entries(draft.owned)
             return
         self._kv.reserve(self._waiting + 64 + len(key))
-        gone: tuple[int, int, int, Set[int]]
-        if draft is None:
-            pos, inode = self.files.inode(key)
-            gone = pos, inode.size, inode.lsize, inode.owned
-        else:
-            gone = draft.old, draft.old_size, draft.old_lsize, draft.owned
+        held = self._held_by(key)
+        if held is None:
+            raise NoSuchFile("no such file in the container", to_str(name_of(key)))
         self._kv.append(key, b"", deleted=True)
-        self.files.doom(*gone)
-        self._store.index.assign(key, 0, old=gone[0])
+        self.files.doom(*held)
+        self._store.index.assign(key, 0, old=held[0])
         self._pop(key)
 
     def entomb(self, keys: Sequence[bytes]) -> int:
@@ -642,19 +586,24 @@ class Changes:
         if self._store.settings.ao:
             self._rename_ao(key, new)
             return
-        draft = self._draft(key, "renaming a file")
+        what = "renaming a file"
+        draft = self._draft(key, what=what)
         if not draft.old and self.files.find(new):
             self._settle_one(key, draft)
-            draft = self._draft(key, "renaming a file")
+            draft = self._draft(key, what=what)
         self._promise(draft, 64 + NOTED + len(key) + len(new))
         if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > SOON):
-            self._changed(draft, ctime_ns)
+            self._set(draft, self.files.draft_attrs(draft), ctime_ns)
         if not draft.old:  # never written
             draft.key = new
             self.drafts[new] = draft  # first: a reader without the lock finds it under one of them
+            self.held[new] = self.held.pop(key)
             del self.drafts[key]
             return
-        self._replace(replace(draft, key=new))
+        moved = replace(draft, key=new)
+        made = self._append_inode(moved)
+        there = self._supersede(new)
+        self._account(moved, *made, new=not there)
         self._kv.append(key, b"", deleted=True)
         self._store.index.assign(key, 0)
         self._pop(key)
@@ -683,7 +632,7 @@ class Changes:
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
         self._store.rewritten(pos)
-        self._drop(new)
+        self._supersede(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(new, pos)
         self._store.index.assign(key, 0)
@@ -691,8 +640,16 @@ class Changes:
 
     # --- drafts ---
 
-    def _draft(self, key: bytes, what: str, size: int = 0) -> Draft:
-        """The draft of an existing file, begun now if there is none. `size`: bytes to be added."""
+    def _draft(
+        self, key: bytes, size: int = 0, what: str = "changing a file", *, ao: str = ""
+    ) -> Draft:
+        """The draft of an existing file, begun now if there is none.
+
+        size    bytes to be added
+        what    is done, which needs delflags; ao: what an append-only container refuses
+        """
+        if ao:
+            self._forbid_ao(ao, key)
         self._limit_drafts()
         draft = self.drafts.get(key)
         if draft is None:
@@ -701,6 +658,10 @@ class Changes:
         check_directory(draft.ftype, name_of(key), size)
         self.drafts[key] = draft
         return draft
+
+    def _forbid_ao(self, what: str, key: bytes) -> None:
+        if self._store.settings.ao:
+            raise NotAllowed(f"{AO}: {what} is not possible", to_str(name_of(key)))
 
     def _draft_of(self, key: bytes, pos: int, inode: Inode) -> Draft:
         """The draft of a file as it stands, with its attributes."""
@@ -711,18 +672,19 @@ class Changes:
         if self._pending > TAILS or len(self.drafts) > DRAFTS:
             self.settle()
 
-    def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
+    def _touch(self, draft: Draft, count: int, ns: int | None) -> None:
+        """Note that content was written, `count` bytes, at a time; None: now."""
+        self._pending += count
+        if self._store.settings.ao:
+            return
         ns = time.time_ns() if ns is None else ns
         draft.mtime = self._store.settings.mtime_of(ns)
-        self._pending += count
         if draft.attrs is not None and draft.attrs.ctime_ns is not None:
-            with_ctime(draft, ns, ns, self._content.owner)
+            self._set(draft, draft.attrs, ns)
 
-    def _pop(self, key: bytes) -> Draft | None:
-        draft = self.drafts.pop(key, None)
-        if draft is not None:
-            self._waiting -= draft.promised
-        return draft
+    def _pop(self, key: bytes) -> None:
+        self.drafts.pop(key, None)
+        self.let_go(key)
 
     # --- room on the disk ---
 
@@ -731,16 +693,11 @@ class Changes:
 
         raises  OSError ENOSPC, before anything is changed
         """
-        self._take_room(draft, self._writer.cost(draft, length))
+        self.hold(draft.key, self._writer.cost(draft, length))
 
-    def _take_room(self, draft: Draft, cost: int) -> None:
-        """The same, where the draft has `cost` bytes still to write."""
-        self._kv.reserve(self._waiting + cost - draft.promised)
-        self._waiting += cost - draft.promised
-        draft.promised = cost
-
-    def hold(self, holder: int, size: int) -> None:
-        """Keep `size` bytes of the disk ready for somebody, instead of what he had before.
+    def hold(self, holder: bytes | int, size: int) -> None:
+        """Keep `size` bytes of the disk ready for a draft, by its key, or for another, instead of
+        what it had before.
 
         raises  OSError ENOSPC, before anything is changed
         """
@@ -750,8 +707,8 @@ class Changes:
         self._waiting += more
         self.held[holder] = size
 
-    def let_go(self, holder: int) -> bool:
-        """-> whether something was held for him."""
+    def let_go(self, holder: bytes | int) -> bool:
+        """-> whether something was held for it."""
         held = self.held.pop(holder, None)
         if held is not None:
             self._waiting -= held
@@ -798,47 +755,56 @@ class Changes:
         return inode, draft.old, len(value)
 
     def _account(
-        self,
-        draft: Draft,
-        inode: Inode,
-        pos: int,
-        size: int,
-        *,
-        bulk: bool = False,
-        new: bool = False,
+        self, draft: Draft, inode: Inode, pos: int, size: int, *, new: bool, bulk: bool = False
     ) -> None:
-        """Take a written inode into index, time index and counters. `new`: there was no key."""
+        """Take a written inode into index, time index and counters, in the place of the one that
+        the draft had. `new`, `bulk`: see `_enter`."""
+        old = 0 if pos == draft.old else draft.old
+        self.files.doom(old, draft.old_size, draft.old_lsize, draft.owned_beside(inode))
+        if self._store.times is not None and not draft.old:
+            self._store.times.add(draft.mtime, min([pos, *inode.pointers]))
+        self._enter(draft.key, pos, size, draft.lsize, new=new, bulk=bulk)
+
+    def _enter(
+        self, key: bytes, pos: int, size: int, lsize: int, *, new: bool, bulk: bool = False
+    ) -> None:
+        """Have a name mean the inode at `pos`.
+
+        size, lsize  bytes of that, and of the content
+        new          nothing has the name; bulk: it is looked for later
+        """
         store = self._store
-        if draft.old and pos != draft.old:
-            self.files.doom(draft.old, 0, 0, set())
-        if store.times is not None and not draft.old:
-            store.times.add(draft.mtime, min([pos, *inode.pointers]))
-        store.itotsz += size - draft.old_size
-        store.dtotsz += draft.lsize - draft.old_lsize
-        self.files.doom_entries(draft.owned_beside(inode))
+        store.itotsz += size
+        store.dtotsz += lsize
         self.last = pos
         if bulk:
-            store.index.add_bulk([draft.key], np.array([pos]))
+            store.index.add_bulk([key], np.array([pos]))
             if store.catalog.trail is not None:
                 store.catalog.trail.put(pos)
         else:
-            store.index.assign(draft.key, pos, new=new)
+            store.index.assign(key, pos, new=new)
+        if key in self.drafts:  # now: a reader without the lock goes by both
+            self._pop(key)
 
-    def _drop(self, key: bytes) -> bool:
-        """Doom what the name holds -> whether there was something on disk. A draft is popped by the
-        caller, once the index has what comes instead: a reader without the lock goes by both."""
+    def _held_by(self, key: bytes) -> Held | None:
+        """What a name has on the disk: what `Files.doom` takes. None: there is no such file."""
         draft = self.drafts.get(key)
         if draft is not None:
-            self.files.doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
-            return draft.old != 0
+            return draft.old, draft.old_size, draft.old_lsize, draft.owned
         self.files.settle_bulk()
         found = self._content.inode(key)
         if found is None:
-            return False
+            return None
         self._store.need_delflag("replacing or deleting a file")
         pos, inode = found
-        self.files.doom(pos, inode.size, inode.lsize, inode.owned)
-        return True
+        return pos, inode.size, inode.lsize, inode.owned
+
+    def _supersede(self, key: bytes) -> bool:
+        """Doom what a name has -> whether there was anything."""
+        held = self._held_by(key)
+        if held is not None:
+            self.files.doom(*held)
+        return held is not None
 
     # --- durability ---
 
@@ -850,14 +816,6 @@ class Changes:
     def settle_drafts(self) -> None:
         """Write the inodes of all drafts."""
         self._pending = 0
-        if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
-            try:
-                for keys in append_drafts(self._store, self.drafts.values(), self.compressor):
-                    for key in keys:
-                        self._pop(key)
-            except Exception as error:
-                if not self._is_of_one_file(error):
-                    raise
         for key, draft in list(self.drafts.items()):
             try:
                 self._settle_one(key, draft)
@@ -887,8 +845,15 @@ class Changes:
             raise Refusal(f"{lost[0]}{more}; all else is synced", self._store.base)
 
     def _settle_one(self, key: bytes, draft: Draft) -> None:
-        self._account(draft, *self._append_inode(draft), new=not draft.old)
-        self._pop(key)
+        if self._usual and draft.plain:
+            word = b"" if draft.attrs is None else draft.attrs.encode()
+            data = bytes(draft.tail)
+            pos, size = self._writer.whole(
+                key, draft.fileid, data, draft.mtime, draft.ftype, word
+            )  # fmt: skip
+            self._enter(key, pos, size, len(data), new=True)
+        else:
+            self._account(draft, *self._append_inode(draft), new=not draft.old)
 
     def sync(self) -> None:
         """Make everything durable."""
@@ -943,11 +908,9 @@ class Changes:
         self.use_compression()
         self._pending = self.last = 0
         self._sure = False  # a sync that finds nothing to do asks the disk that failed all the same
-        self._waiting = sum(self.held.values())
         for key, draft in list(self.drafts.items()):
             found = self._content.inode(key)
             if found is None and not draft.old:  # never written
-                self._waiting += draft.promised
                 continue
             if found is None or found[1].fileid != draft.fileid:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
@@ -957,4 +920,7 @@ class Changes:
             draft.added = set(unmarked(kv, sorted(draft.added.difference(store.doomed))))
             draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
             draft.over = None
-            self._waiting += draft.promised
+        for holder in [*self.held]:
+            if isinstance(holder, bytes) and holder not in self.drafts:
+                del self.held[holder]
+        self._waiting = sum(self.held.values())

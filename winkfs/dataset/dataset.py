@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any, Final, NoReturn
 
 from winkfs.access import close_at_end
+from winkfs.container.bulk import Row
 from winkfs.container.container import Container, Data
 from winkfs.container.ondisk.compressed import NONE, level_of
-from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log

@@ -690,7 +690,7 @@ def _packed(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def arrow_parts(
     batch: Any, schema: Schema, entries: Callable[[Sequence[Texts]], list[bytes]]
 ) -> Iterator[tuple[Any, ...]]:
-    """An Arrow batch in parts as `writemany.BulkPut.put_columns` takes them.
+    """An Arrow batch in parts as `bulk.BulkPut.put_columns` takes them.
 
     entries  makes attribute entries of the texts of all columns
     raises   ValueError in one line for columns that are not there, or are of other types;

@@ -40,13 +40,13 @@ from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Capture, Warc
 from winkfs.archive.webrecords import is_archive
+from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
     parse_schema,
     schema_text,
 )
-from winkfs.container.writemany import Row
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State

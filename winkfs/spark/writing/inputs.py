@@ -210,7 +210,7 @@ class Inputs:
         raises  ValueError that names the row
         cost    the content is not copied
         """
-        from winkfs.container.writemany import ROWS  # a task has it, the driver does not need it
+        from winkfs.container.bulk import ROWS  # a task has it, the driver does not need it
         from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))

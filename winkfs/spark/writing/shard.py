@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from winkformats.arrays import Int64
+from winkfs.container.bulk import NAME_LIMIT, BulkPut
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import Schema
-from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.dataset.transaction import ShardWriter
 from winkfs.entry import FileType
 from winkfs.errors import Refusal

@@ -1,0 +1,531 @@
+"""Writing many files: one call of put_many, put_rows or put_batch, or a part of it.
+
+Files become columns. Runs of plain ones are encoded together, by the compiled path or here, and
+appended as one chunk, which a thread writes while the next one is made. A plain file is a data
+entry and an inode of one extent, without attributes or with an entry of them between the two; where
+it has no content the data entry is left out. The others are written one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice, pairwise, repeat
+from operator import add, itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from winkformats import native
+from winkformats.arrays import Bools, Int64, UInt8, keep_heap, row_bytes
+from winkformats.disk.room import has_ample_memory
+from winkformats.kv.entry import MASK64, Layout
+from winkfs.container.draft import CHUNK, COMPRESSIBLE, is_usual
+from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES
+from winkfs.container.ondisk.compressed import PIECE
+from winkfs.container.ondisk.inode import (
+    FRAME,
+    HEAD,
+    Attrs,
+    InodeForm,
+    check_directory,
+    check_ftype,
+)
+from winkfs.container.table import Placed
+from winkfs.entry import FileType, default_mode
+from winkfs.errors import NameTooLong, Refusal
+from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
+from winkfs.units import as_content, is_time, shown, to_ns
+
+if TYPE_CHECKING:
+    from winkformats.disk.storage import Buffer
+    from winkformats.native import Native
+    from winkfs.container.handle import Handle
+    from winkfs.container.store import Store
+    from winkfs.container.write import Changes
+
+ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
+STEP: Final = 256  # rows taken before their size is looked at
+FEW_BARE: Final = 16  # files without content that are written one by one: a run takes as long
+FIRST: Final = 64  # rows of the first batch, for their size is not known
+BYTES: Final = 2 << 20  # content of a batch, about; where memory is not ample
+FEW_BYTES: Final = 512 << 10
+LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
+CONTENT: Final = itemgetter(1)  # of a row
+NAME_LIMIT: Final = 65_000
+LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
+ODD: Final = object()
+BUFFERS: Final = (bytes, bytearray, memoryview)
+APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
+Data = bytes | bytearray | memoryview
+
+
+class Encoded(bytes):
+    """In a Row in the place of mode, owner and xattrs: the bytes of an attribute entry, good, of
+    the mode that is usual, and as this container would write them."""
+
+
+class Row(NamedTuple):
+    """A file with all its metadata; None: the default."""
+
+    name: Name
+    data: bytes
+    mtime_ns: int | None = None
+    ftype: int = FileType.FILE
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    xattrs: Mapping[bytes, bytes] | None = None
+
+
+class Columns(NamedTuple):
+    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
+
+    key_lengths, lengths, ftypes    int64[n]; lengths in bytes, of keys and contents
+    attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
+    framed                  bool[n], which of `data` are frames of the content; None: none
+    """
+
+    keys: list[bytes]
+    key_lengths: Int64
+    data: Sequence[Data]
+    lengths: Int64
+    ns: Sequence[int | None] | Int64
+    ftypes: Int64
+    attrs: Sequence[Any]
+    framed: Bools | None = None
+
+    def part(self, a: int, b: int) -> Columns:
+        """The files [a, b)."""
+        if (a, b) == (0, len(self.keys)):
+            return self
+        return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
+
+
+class BulkPut:
+    """One call of put_many or put_rows."""
+
+    def __init__(self, store: Store, changes: Changes) -> None:
+        keep_heap()
+        self._store, self._changes = store, changes
+        store.catalog.follow_bulk()
+        self._fast = is_usual(store)
+        self._longest = min(NAME_LIMIT, store.kv.layout.key.limit - 3)  # bytes of a name
+        # Without delflags a name that exists must be refused at once.
+        self._put = partial(changes.put, bulk=store.kv.layout.delflag > 0)
+        self._rows = FIRST
+        self._done = 0  # files of the batch that are written
+
+    def put(self, files: Iterable[tuple[Any, ...]]) -> int:
+        """(name, data), (name, data, mtime) or (name, data, mtime, columns) each -> how many."""
+        return self._run(files, self._columns_of_tuples)
+
+    def put_rows(self, rows: Iterable[Row]) -> int:
+        return self._run(rows, self._columns_of_rows)
+
+    def put_columns(
+        self,
+        names: Sequence[str] | Sequence[bytes],
+        data: Sequence[Data],
+        ns: Sequence[int | None] | Int64,
+        ftypes: Sequence[int] | None = None,
+        attrs: Sequence[Any] | None = None,
+    ) -> int:
+        """Files as columns -> how many. One batch: BYTES of content, ROWS files, about.
+
+        data    memoryviews are of bytes; they are not copied before they are written
+        ns      mtimes, int64[n] where all are known
+        """
+        n = len(names)
+        self._changes.settle_drafts()
+        self._learn(data)
+        self._write(self._columns(names, data, ns, ftypes, attrs or (None,) * n))
+        return n
+
+    def _run(self, items: Iterable[Any], columns: Any) -> int:
+        self._changes.settle_drafts()
+        source, total = iter(items), 0
+        while True:
+            batch: list[Any] = []
+            try:
+                learns = self._changes.may_learn
+                self._gather(source, batch, SAMPLE_FILES if learns else self._rows)
+                if learns:
+                    self._learn([item[1] for item in batch if len(item) > 1])
+            finally:  # what came before an error is kept
+                if batch:
+                    size = self._write_batch(batch, columns)
+                    total += len(batch)
+                    self._rows = min(max(BYTES // (size // len(batch) + 1), 16), ROWS)
+            if not batch:
+                return total
+
+    def _learn(self, contents: Sequence[Any]) -> None:
+        """Try a dictionary for content like this, if that has not been done and there is enough."""
+        if self._changes.may_learn:
+            given = (data for data in contents if isinstance(data, BUFFERS) and len(data))
+            samples = [bytes(data[:PIECE]) for data in given]
+            size = sum(map(len, samples))
+            if len(samples) >= FEWEST and size >= ENOUGH:
+                self._changes.learn(samples, size)
+
+    def _gather(self, source: Iterator[Any], batch: list[Any], rows: int) -> None:
+        """Take the rows of a batch, but no more than LARGE bytes."""
+        size = 0
+        while len(batch) < rows and size < LARGE:
+            start = len(batch)
+            batch.extend(islice(source, min(STEP, rows - start)))
+            if len(batch) == start:
+                return
+            if native.code is not None and (known := native.code.size_of(batch, start)) >= 0:
+                size += known
+                continue
+            try:
+                size += sum(map(len, map(CONTENT, batch[start:])))
+            except (TypeError, IndexError):  # no bytes: the columns will say so
+                return
+
+    def _write_batch(self, batch: list[Any], columns: Any) -> int:
+        """-> bytes of content. What comes before a file that is refused is written."""
+        self._done = 0
+        try:
+            made = columns(batch)
+            self._write(made)
+            return int(made.lengths.sum())
+        except (ValueError, TypeError, Refusal):
+            if self._store.kv.broken or len(batch) == 1:
+                raise
+            for item in batch[self._done :]:
+                self._write_batch([item], columns)
+            raise
+
+    # --- columns ---
+
+    def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
+        if native.code is not None and (pairs := self._pairs(native.code, batch)) is not None:
+            return pairs
+        try:
+            lengths = set(map(len, batch))
+        except TypeError:
+            lengths = {0}
+        if not lengths <= {2, 3, 4}:
+            raise ValueError(
+                "put_many takes (name, data), (name, data, mtime) or (name, data, mtime, columns)"
+            )
+        attrs: list[bytes | None] = [None] * len(batch)
+        ns: Sequence[int | None] = attrs  # type: ignore[assignment]
+        names, data = zip(*(item[:2] for item in batch), strict=True)
+        if lengths != {2}:
+            ns = [to_ns(item[2]) if len(item) > 2 else None for item in batch]
+            ns = self._clamped(names, ns)
+        if 4 in lengths:
+            made = self._changes.column_attributes
+            attrs = [made(item[3]) if len(item) == 4 and item[3] else None for item in batch]
+        return self._columns(names, _contents(data), ns, None, attrs)
+
+    def _pairs(self, code: type[Native], batch: list[tuple[Any, ...]]) -> Columns | None:
+        """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
+        n = len(batch)
+        sizes = np.empty((2, n), np.int64)
+        found = code.pairs(batch, sizes[0], sizes[1])
+        if found is None or sizes[0].min() < 4 or sizes[0].max() > self._longest + 3:
+            return None
+        none, plain = (None,) * n, np.full(n, FileType.FILE)
+        return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
+
+    def _columns_of_rows(self, batch: list[Row]) -> Columns:
+        for row in batch:
+            if not isinstance(row, Row):
+                raise TypeError(f"put_rows takes a Row for each file, not {shown(row)}")
+        names, data, ns, ftypes, *owners = zip(*batch, strict=True)
+        for ftype in set(ftypes):
+            check_ftype(ftype)
+        times = self._clamped(names, ns)
+        if FileType.DIR in ftypes:
+            for row in batch:
+                check_directory(row.ftype, row.name, len(row.data))
+        attrs: Sequence[Any] = (None,) * len(batch)
+        if any(column.count(None) != len(batch) for column in owners):
+            attrs = list(map(self._attributes, batch))
+        return self._columns(names, _contents(data), times, ftypes, attrs)
+
+    def _clamped(self, names: Sequence[Name], ns: Sequence[int | None]) -> Sequence[int | None]:
+        """Return the times that files can have."""
+        if all(map(is_time, ns)):
+            return ns
+        nearest = self._changes.clamped.nearest
+        return [nearest(one, name) for one, name in zip(ns, names, strict=True)]
+
+    def _attributes(self, row: Row) -> Attrs | bytes | None:
+        given: Any = row.xattrs
+        if type(given) is Encoded:
+            return bytes(given)
+        return self._changes.attrs_for(row.ftype, row.mode, row.uid, row.gid, given)
+
+    def _columns(
+        self,
+        names: Sequence[Name],
+        data: Sequence[Data],
+        ns: Sequence[int | None] | Int64,
+        ftypes: Sequence[int] | None,
+        attrs: Sequence[Any],
+    ) -> Columns:
+        """`ftypes`: None: all are documents."""
+        n, keys = len(names), self._keys(names)
+        key_lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        if len(keys) != n or int(key_lengths.min()) < 4:
+            raise ValueError("a name must not be empty or have NUL in it")
+        if int(key_lengths.max()) > self._longest + 3:
+            raise NameTooLong(f"a name may have {self._longest} bytes", self._store.base)
+        lengths = np.fromiter(map(len, data), np.int64, n)
+        kinds = np.full(n, FileType.FILE) if ftypes is None else np.array(ftypes, np.int64)
+        return Columns(keys, key_lengths, data, lengths, ns, kinds, attrs)
+
+    def _keys(self, names: Sequence[Name]) -> list[bytes]:
+        """Names -> inode keys; more or fewer than names where one has NUL in it."""
+        try:  # one encode for all of them: a quarter of one by one
+            if names and isinstance(names[0], bytes):
+                return (INODE_TEXT.encode() + b"\0").join([*names, b""])[:-1].split(b"\0")  # type: ignore[list-item]
+            text = (INODE_TEXT + "\0").join(names)  # type: ignore[arg-type]
+            return (text + INODE_TEXT).encode("utf-8", "surrogateescape").split(b"\0")
+        except TypeError:
+            keys = [to_bytes(name) + INODE for name in names]
+            return [key for key in keys if b"\0" not in key]
+
+    def _mtimes(self, columns: Columns) -> Int64:
+        """FMTIMEs, int64[n]. ao: raises NotAllowed where one lies before its predecessor."""
+        times, ns = self._store.times, columns.ns
+        if not isinstance(ns, np.ndarray):
+            if ns[0] is None and ns.count(None) == len(ns):
+                return np.full(len(ns), self._changes.new_mtime(None), np.int64)
+            now = time.time_ns()
+            ns = np.array([now if one is None else one for one in ns], np.int64)
+        mtimes = self._store.settings.mtimes_of(ns)
+        if times is not None:
+            floor = mtimes[0] if times.last is None else times.last
+            behind = np.diff(mtimes, prepend=floor) < 0
+            if behind.any():
+                raise self._changes.disorder(int(mtimes[np.argmax(behind)]))
+        return mtimes
+
+    # --- writing ---
+
+    def _write(self, columns: Columns) -> None:
+        """Write a batch in order: runs of plain files together, the others one by one. A run ends
+        where content or attributes begin or end."""
+        given, compressor = columns, self._changes.compressor
+        bare = columns.lengths == 0
+        plain = self._fast & (columns.lengths <= (CHUNK if compressor is None else PIECE))
+        kinds = 2 * bare
+        if any(columns.attrs):
+            words = list(map(self._word, columns.ftypes.tolist(), columns.attrs))
+            plain &= np.fromiter((word is not ODD for word in words), bool, len(words))
+            kinds = kinds + np.fromiter((word is not None for word in words), np.int64, len(words))
+            columns = columns._replace(attrs=words)
+        if compressor is not None:
+            columns = self._compressed(columns, plain & ~bare)
+        kinds = np.where(plain, kinds, -1)
+        starts = np.flatnonzero(np.diff(kinds, prepend=-2)).tolist()
+        for start, stop in pairwise([*starts, len(plain)]):
+            if plain[start] and not (bare[start] and stop - start < FEW_BARE):
+                self._write_run(columns, start, stop)
+                continue
+            for i in range(start, stop):
+                self._write_one(given, i)
+                self._done = i + 1
+
+    def _compressed(self, columns: Columns, chosen: Bools) -> Columns:
+        """The same with frames in the place of contents of the chosen files, where that pays."""
+        assert self._changes.compressor is not None
+        which = np.flatnonzero(chosen & np.isin(columns.ftypes, COMPRESSIBLE)).tolist()
+        data, framed = list(columns.data), np.zeros(len(chosen), bool)
+        frames = self._changes.compressor.many([data[i] for i in which])
+        for i, frame in zip(which, frames, strict=True):
+            if frame is not None:
+                data[i], framed[i] = frame, True
+        return columns._replace(data=data, framed=framed)
+
+    def _write_one(self, columns: Columns, i: int) -> None:
+        attrs, ftype = columns.attrs[i], int(columns.ftypes[i])
+        if type(attrs) is bytes:
+            attrs = Attrs.decode(attrs, file=self._store.base, offset=0)
+        ns = columns.ns[i]
+        self._put(columns.keys[i], bytes(columns.data[i]), ns, ftype, attrs)
+
+    def _word(self, ftype: int, attrs: Any) -> Any:
+        """The attribute entry of a file; None: it needs none; ODD: it is written by itself."""
+        if attrs is None:
+            return None
+        word = attrs
+        if type(attrs) is not bytes:
+            if self._changes.is_default(ftype, attrs):
+                return None
+            typed = ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755)
+            if (typed and attrs.mode != default_mode(ftype)) or attrs.ctime_ns is not None:
+                return ODD  # another type goes with that mode
+            word = attrs.encode()
+        return word if len(word) < LONG else ODD
+
+    def _write_run(self, columns: Columns, start: int, stop: int) -> None:
+        """Write plain files of one kind. Runs are cut where the FILEID gets one more digit in hex:
+        headers are a matrix."""
+        while start < stop:
+            fileid = self._store.new_fileid()
+            end = min(stop, start + 16 ** len(f"{fileid:x}") - fileid)
+            self._append(columns.part(start, end), fileid)
+            self._done = start = end
+
+    def _append(self, files: Columns, fileid: int) -> None:
+        """Append the entries of files and count them. All of the files have content, or none; all
+        FILEIDs, of which this is the first, have as many digits."""
+        store, kv, n, words = self._store, self._store.kv, len(files.keys), files.attrs
+        fileids, mtimes = np.arange(fileid, fileid + n), self._mtimes(files)
+        store.nextfid = fileid + n  # first: a call that is broken off uses none twice
+        stored = files.lengths  # bytes of what is stored of each: a frame is shorter
+        if files.framed is not None:
+            stored = np.fromiter(map(len, files.data), np.int64, n)
+        form, full, named = store.settings.form, bool(stored[0]), words[0] is not None
+        each = 1 + full + named  # entries of a file
+        isz = max(store.inode_size, HEAD.size + (full + named) * form.pair)
+        sizes = np.empty((n, each), np.int64)
+        sizes[:] = len(f"{fileid:x}") + 14
+        if full:
+            sizes[:, 0] += stored
+        if named:
+            sizes[:, -2] += np.fromiter(map(len, words), np.int64, n)
+        sizes[:, -1] = 11 + files.key_lengths + isz
+        ends = np.cumsum(sizes).reshape(n, each)
+        places = (ends - sizes + kv.end).T
+        # To copy contents of 16 KiB would take as long as to write them.
+        apart = full and int(stored.min()) > 240 and int(stored.sum()) > APART * n
+        if native.code is not None and files.framed is None and full:
+            parts = native.code.encode(
+                kv.end, isz, form.pairoff, kv.layout.contid & MASK64, ends, fileids, mtimes,
+                files.ftypes, files.keys, files.data, words if named else None, apart,
+            )  # fmt: skip
+        else:
+            parts = encoded(kv.layout, form, isz, files, fileids, mtimes, places, apart=apart)
+        kv.append_encoded(parts, each * n)
+        store.itotsz += n * isz
+        store.dtotsz += int(files.lengths.sum())
+        pointers = places[0] if full else np.zeros(n, np.int64)
+        if files.framed is not None:
+            pointers = np.where(files.framed, -1, pointers)
+        positions = places[-1].copy()  # it is kept, and would keep all of them
+        placed = Placed(files, b"".join(files.keys), positions, pointers, fileids, mtimes)
+        store.catalog.put_many(placed, words if named else None)
+        self._changes.last = int(positions[-1])
+        if store.times is not None:
+            store.times.add_many(mtimes, places[0])
+        store.index.add_bulk(files.keys, positions)
+
+
+def encoded(
+    layout: Layout,
+    form: InodeForm,
+    isz: int,
+    files: Columns,
+    fileids: Int64,
+    mtimes: Int64,
+    places: Int64,
+    *,
+    apart: bool,
+) -> list[Buffer]:
+    """The entries of files, those of each one behind the other, as `_native.encode` makes them.
+
+    places  int64[m, n]: positions of the m entries of each file
+    apart   in parts, else as one
+    """
+    n, width, words = len(places[0]), form.pair // 8, files.attrs
+    fields = np.zeros((n, 6 + (len(places) - 1) * width), ">i8")  # NEXTI .. DCOUNT, pairs
+    fields[:, 1], fields[:, 2], fields[:, 3], fields[:, 4] = (
+        fileids, files.lengths, files.ftypes, mtimes,
+    )  # fmt: skip
+    fields[:, 5] = len(places) - 1
+    bodies: list[list[bytes]] = []
+    if len(files.data[0]):
+        bodies.append(_values(fileids, b"/D0", files.data))
+        fields[:, -width], fields[:, -1] = places[0], files.lengths
+        if files.framed is not None:
+            fields[:, -2] = np.where(files.framed, FRAME, 0)
+    if words[0] is not None:
+        bodies.append(_values(fileids, b"/A0", words))
+        fields[:, 6], fields[:, 5 + width] = places[-2], [-len(word) for word in words]
+    inodes = row_bytes(fields)
+    heads = row_bytes(_bytes(files.key_lengths, ">u2"))
+    size, rest = isz.to_bytes(4, "big"), bytes(isz - 8 - len(inodes[0]))
+    sums = map(xxhash.xxh3_64_digest, inodes)
+    five = zip(heads, files.keys, repeat(size), sums, inodes, repeat(rest))
+    bodies.append(list(map(b"".join, five)))
+    parts: list[Buffer] = [b""] * (2 * len(bodies) * n + 1)
+    parts[0] = b"\0"  # a delflag
+    for i, (body, at) in enumerate(zip(bodies, places, strict=True)):
+        ends = np.zeros((n, 5), np.uint8)  # checksum, and the delflag of what follows
+        ends[:, :4] = _bytes(layout.sums(at, body), ">u4")
+        parts[1 + 2 * i :: 2 * len(bodies)] = body
+        parts[2 + 2 * i :: 2 * len(bodies)] = row_bytes(ends)
+    parts[-1] = parts[-1][:4]
+    return parts if apart else [b"".join(parts)]
+
+
+def _values(fileids: Int64, kind: bytes, values: Sequence[Any]) -> list[bytes]:
+    """Entries of files between delflag and checksum. All FILEIDs have as many digits."""
+    n, width = len(fileids), len(f"{int(fileids[0]):x}")
+    digits = np.frombuffer(fileids.astype(">i8").tobytes().hex().encode(), np.uint8)
+    heads = np.empty((n, width + 9), np.uint8)
+    heads[:, :2] = 0, width + 3
+    heads[:, 2:-7] = digits.reshape(n, 16)[:, 16 - width :]
+    heads[:, -7:-4] = list(kind)
+    heads[:, -4:] = _bytes(np.fromiter(map(len, values), np.int64, n), ">u4")
+    return list(map(add, row_bytes(heads), values))
+
+
+def _bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:
+    """uint8[n, width]"""
+    return numbers.astype(dtype).view(np.uint8).reshape(len(numbers), -1)
+
+
+class Gatherer:
+    """Files that wait to be put together, in their order."""
+
+    def __init__(self, container: Handle) -> None:
+        self._container = container
+        self._most = BYTES if has_ample_memory() else FEW_BYTES
+        self._columns: list[list[Any]] = [[], [], [], [], []]
+        self._size = 0
+
+    def add_row(self, row: Row) -> None:
+        name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
+        attrs = self._container.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        self.add([to_bytes(name)], [data], [mtime_ns], [ftype], [attrs])
+
+    def add(
+        self,
+        names: list[bytes],
+        data: Sequence[bytes | memoryview],
+        mtimes: Sequence[int | None],
+        ftypes: list[int],
+        attrs: Sequence[Attrs | None],
+    ) -> None:
+        for column, more in zip(self._columns, (names, data, mtimes, ftypes, attrs), strict=True):
+            column += more
+        self._size += sum(map(len, data))
+        if self._size >= self._most or len(self._columns[0]) >= ROWS:
+            self.put()
+
+    def put(self) -> None:
+        """Put them. Raises what the container raises."""
+        columns, self._columns, self._size = self._columns, [[], [], [], [], []], 0
+        if columns[0]:
+            with self._container.lock:
+                bulk = BulkPut(self._container.store, self._container.changes)
+                self._container.change(bulk.put_columns, *columns)
+
+
+def _contents(data: Sequence[Any]) -> Sequence[bytes]:
+    if set(map(type, data)) == {bytes}:
+        return data
+    return list(map(as_content, data))
