@@ -494,7 +494,7 @@ class Gatherer:
     def __init__(self, container: Handle) -> None:
         self._container = container
         self._most = BYTES if has_ample_memory() else FEW_BYTES
-        self._columns: list[list[Any]] = [[], [], [], [], []]
+        self._columns: list[Any] = [[], [], [], [], []]
         self._size = 0
 
     def add_row(self, row: Row) -> None:
