@@ -129,8 +129,8 @@ MUTANTS = (
     ),
     Mutant(
         "an index behind the data file believed to cover it", "winkfs/container/ondisk/idx.py",
-        '    covered = mine.get("DATAEND", end)\n',
-        "    covered = end\n",
+        '{"DATAEND": end, **mine}',
+        '{**mine, "DATAEND": end}',
         f"{CUTS}[plain]",
     ),
     Mutant(
