@@ -24,14 +24,14 @@ def store_of(base: Path, writable: bool = False) -> Iterator[Store]:
         store.abandon()
 
 
-def _above(names: Iterable[bytes]) -> set[bytes]:
+def above(names: Iterable[bytes]) -> set[bytes]:
     return {name[:i] for name in names for i, byte in enumerate(name) if byte == 0x2F}
 
 
 def clashes_of(names: Iterable[bytes]) -> int:
     """Names that another name begins with, followed by /."""
     found = set(names)
-    return len(_above(found) & found)
+    return len(above(found) & found)
 
 
 def row_of(store: Store, name: bytes) -> list[int]:
@@ -68,10 +68,10 @@ def assert_catalog(store: Store, catalog: Catalog, names: Iterable[bytes]) -> No
     assert numbers == [row_of(store, name) for name in wanted]
     if catalog.covered == store.kv.end and len(catalog.file.runs) == 1:
         assert catalog.names(0, catalog.count) == wanted
-        assert catalog.numbers(0, catalog.count).tolist() == numbers
+        assert catalog.part(0, catalog.count).numbers.tolist() == numbers
         files = [name for name in wanted if not store.is_directory(name + b"/I0")]
         directories = set(wanted) - set(files)
-        assert catalog.clashes == clashes_of(wanted) - len(directories & _above(wanted))
+        assert catalog.clashes == clashes_of(wanted) - len(directories & above(wanted))
 
 
 def check_catalog(base: Path, names: set[bytes]) -> None:

@@ -17,7 +17,6 @@ TABLES = {
     "container.table": "defines it; makes it of what is put",
     "container.survey": "of inodes",
     "container.ondisk.block": "of blocks of the catalog",
-    "container.ondisk.catalog": "of blocks of the catalog, with values",
     "container.namesorter": "of blocks of its scratch file",
     "container.catalog": "of names that are gone",
     "container.catalogquery": "of one inode that a condition is asked of",

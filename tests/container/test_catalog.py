@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_checks import assert_catalog, check_catalog, clashes_of, far_times, store_of
+from catalog_checks import above, assert_catalog, check_catalog, clashes_of, far_times, store_of
 from constants import shrink
 from container_checks import VARIANTS, assert_sound, copy_files, path_of
 from hypothesis import given, settings
@@ -19,22 +19,17 @@ from interrupts import Interrupter
 from seam import Call, bytes_read, disk_calls, refusing
 
 import winkfs
-from winkformats.arrays import texts_at
+from winkformats.arrays import text_column, texts_at
 from winkformats.disk import pagecache
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
 from winkfs.archive.pack import pack
-from winkfs.container.catalog import build, merge, open_catalog
+from winkfs.container.catalog import at_any, build, merge, open_catalog
 from winkfs.container.namesorter import ClashFinder, NameSorter
-from winkfs.container.ondisk.catalog import (
-    Block,
-    CatalogFile,
-    CatalogWriter,
-    Part,
-    encode_blocks,
-)
+from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Part
 from winkfs.container.recovery import tail
 from winkfs.container.table import (
     ASK,
@@ -597,15 +592,18 @@ def test_a_scratch_file_that_cannot_be_written_does_not_stop_the_puts() -> None:
 
 @given(st.lists(NAMES), st.integers(1, 2000), st.sets(st.integers(0, 40)))
 def test_sorted_rows_are_those_of_sorted(names: list[bytes], chunk: int, live: set[int]) -> None:
-    sorter = NameSorter(MemoryStorage, chunk)
-    for at in range(0, len(names), 3):
-        sorter.add(numbered(names[at : at + 3], at))
-    found = [pos for rows in sorter.rows() for pos in rows.pos.tolist()]
-    assert [names[pos] for pos in found] == sorted(names)
-    assert sorted(found) == list(range(len(names)))
-    chosen = np.array(sorted(live), np.int64)
-    kept = [name for rows in sorter.rows(chosen) for name in rows.names]
-    assert kept == sorted(names[pos] for pos in live if pos < len(names))
+    last = {name: pos for pos, name in enumerate(names)}  # of several with a name one is wanted
+    for chosen in (set(last.values()), live & set(last.values())):
+        sorter = NameSorter(MemoryStorage, chunk)
+        for at in range(0, len(names), 3):
+            sorter.add(numbered(names[at : at + 3], at))
+        rows = FileTable.concat(list(sorter.rows(at_any(np.array(sorted(chosen), np.int64)))))
+        assert rows.names == sorted(names[pos] for pos in chosen)
+        assert sorted(rows.pos.tolist()) == sorted(chosen)
+    alone = NameSorter(MemoryStorage, chunk)
+    for name, pos in last.items():
+        alone.add(numbered([name], pos))
+    assert [name for rows in alone.rows() for name in rows.names] == sorted(last)
 
 
 INTS = st.one_of(st.integers(-3, 300), st.integers(-(2**63), 2**63 - 1))
@@ -631,9 +629,10 @@ def test_blocks_give_back_what_was_put_in(
     blocks = list(encode_blocks(FileTable(names, numbers), each))
     assert len(blocks) == -(-len(names) // each)
     for at, (value, figures) in zip(range(0, len(names), each), blocks, strict=True):
-        block, some = Block(value), numbers[at : at + each]
-        assert block.names == names[at : at + each]
-        assert np.array_equal(block.numbers, some)
+        raw, some = np.frombuffer(value + bytes(SLACK), np.uint8), numbers[at : at + each]
+        rows = Blocks(raw, np.array([0]), np.array([len(value)])).table
+        assert rows.names == names[at : at + each]
+        assert np.array_equal(rows.numbers, some)
         live = [row for row in some.tolist() if not row[KIND] & GONE]
         part = Part(0, 0, 0, *figures)
         assert (part.rows, part.gone) == (len(some), len(some) - len(live))
@@ -770,13 +769,15 @@ def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:
     assert damaged > 500
 
 
-@given(st.sets(NAMES), st.lists(st.integers(1, 5)))
-def test_clashes_are_counted_across_pieces(names: set[bytes], cuts: list[int]) -> None:
+@given(st.sets(NAMES), st.lists(st.integers(1, 5)), st.sets(NAMES))
+def test_clashes_are_counted_across_pieces(
+    names: set[bytes], cuts: list[int], directories: set[bytes]
+) -> None:
     finder, ordered = ClashFinder(), sorted(names)
     for cut in [*cuts, len(ordered)]:
-        finder.add(ordered[:cut])
-        ordered = ordered[cut:]
-    assert len(finder.found) == clashes_of(names)
+        part, ordered = ordered[:cut], ordered[cut:]
+        finder.add(text_column(part), np.array([name in directories for name in part], bool))
+    assert len(finder.found) == clashes_of(names) - len(directories & above(names) & names)
 
 
 @given(st.binary(max_size=700), st.lists(st.tuples(st.integers(0, 700), st.integers(0, 300))))

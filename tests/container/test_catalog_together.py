@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from winkformats.arrays import blank, rows_joined
 from winkformats.disk.memory import MemoryStorage
-from winkfs.container.ondisk.block import SLACK, Block, Blocks, encode_blocks
+from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
 from winkfs.container.table import (
     ASK,
@@ -76,13 +76,15 @@ def test_together_they_say_what_each_says(
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch, "the catalog", filled=few, decoded=together)
         blocks = Blocks(*laid_out(values, gap))
-        plain, alone = blocks.table(), [Block(value) for value in values]
-        assert [name for block in alone for name in block.names] == names
-    assert blocks.counts.tolist() == [block.count for block in alone]
+        plain, alone = blocks.table, [Blocks(*laid_out([value], 0)) for value in values]
+        assert [name for block in alone for name in block.table.names] == names
+    assert blocks.counts.tolist() == [block.starts[-1] for block in alone]
     assert listed(plain) == listed(FileTable(names, numbers))
     for number in range(len(COLUMNS) + 2):
         wanted = np.concatenate([block.column(number) for block in alone])
         assert np.array_equal(blocks.column(number), wanted)
+    singles = [(block.name(i), block.row(i)) for block in alone for i in range(block.starts[-1])]
+    assert singles == list(zip(names, numbers.tolist(), strict=True))
     start = data.draw(st.integers(0, len(names)))
     stop = data.draw(st.integers(start, len(names)))
     assert listed(plain.part(start, stop)) == listed(plain)[start:stop]
@@ -118,7 +120,7 @@ def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         lengths[data.draw(st.integers(0, len(at) - 1))] -= data.draw(st.integers(1, 100))
     try:
-        found = Blocks(raw, at, lengths).table()
+        found = Blocks(raw, at, lengths).table
     except ValueError:
         return
     assert int(found.name_lengths.min()) >= 0 and int(found.name_lengths.sum()) == len(
@@ -129,14 +131,14 @@ def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
 def test_names_that_share_what_is_not_there_are_refused() -> None:
     ((value, _),) = encode_blocks(rows_of([b"ab", b"abc"]), 2)
     raw, at, lengths = laid_out([value, value], 0)
-    assert [row[0] for row in listed(Blocks(raw, at, lengths).table())] == [b"ab", b"abc"] * 2
+    assert [row[0] for row in listed(Blocks(raw, at, lengths).table)] == [b"ab", b"abc"] * 2
     (shared,) = (i for i in range(len(value)) if value[i : i + 2] == b"\0\2" and i > 176)
     for row, number in ((0, 1), (1, 3), (1, 200)):
         for block in at.tolist():
             place = block + shared + row
             before, raw[place] = int(raw[place]), number
             with pytest.raises(ValueError, match="names that cannot be"):
-                Blocks(raw, at, lengths).table()
+                listed(Blocks(raw, at, lengths).table)
             raw[place] = before
 
 
@@ -152,7 +154,7 @@ def written(rows: FileTable, schema: dict[str, str] | None = None) -> CatalogFil
 
 
 def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:
-    return [row for rows in run.tables(low, high, (None, None)) for row in listed(rows)]
+    return [row for rows in run.rows(low, high) for row in listed(rows)]
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +196,7 @@ def test_blocks_that_lie_apart(chance: random.Random) -> None:
     run = written(rows).runs[0]
     mtimes = rows.numbers[:, MTIME]
     since, until = int(mtimes[40]), int(mtimes[60])
-    found = [row for part in run.tables(b"", None, (since, until)) for row in listed(part)]
+    found = [row for part in run.rows(times=(since, until)) for row in listed(part)]
     wanted = {row for row in listed(rows) if since <= row[4] < until}
     assert wanted <= set(found) < set(listed(rows))
     assert plainly(run) == listed(rows)

@@ -300,7 +300,7 @@ def test_hidden_files_that_are_to_be_seen_again_are(root: Path) -> None:
     datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
     source = DatasetSource(str(root))
     one, two = order_of(source).shards
-    at = one.catalog.numbers(0, 4)[:, 0]
+    at = one.catalog.part(0, 4).pos
 
     def hiding(positions: Int64) -> list[Seen]:
         return [Seen(1, (0, 0), one.catalog, positions), two]
@@ -427,8 +427,8 @@ def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(r
     files = three(root)
     base = snapshot(root).shards[1].base
     with CatalogFile(open_file(base + ".cat")) as file:
-        pos = int(file.runs[0].block(0).numbers[3, 0])
-        name = file.runs[0].names(0)[3]
+        pos = int(file.runs[0].block(0).table.numbers[3, 0])
+        name = file.runs[0].block(0).table.names[3]
     data = bytearray(Path(base + ".data").read_bytes())
     data[pos + 40] ^= 1
     Path(base + ".data").write_bytes(data)

@@ -10,18 +10,17 @@ become many rows, all are written anew as one.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Bools, Int64, among, text_order
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
@@ -32,7 +31,7 @@ from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
 from winkfs.container.survey import read_rows
-from winkfs.container.table import COLUMNS, GONE, FileTable, Placed, joined, live
+from winkfs.container.table import GONE, FileTable, Placed, joined, live
 from winkfs.names import INODE, OLD
 
 Problem = Callable[[CorruptError], None]
@@ -131,33 +130,24 @@ class Catalog:
     def name(self, index: int) -> bytes:
         """The name with this index. Raises DerivedDamage."""
         number = self._base.find(index)
-        return self._base.names(number)[index - self._base.starts[number]]
+        return bytes(self._base.block(number).texts[index - self._base.starts[number]])
 
     def names(self, start: int, stop: int) -> list[bytes]:
         """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
-        found: list[bytes] = []
-        for number, part in self._base.blocks(start, stop):
-            found += self._base.names(number)[part]
-        return found
-
-    def numbers(self, start: int, stop: int) -> Int64:
-        """Their COLUMNS, int64[n, 8]. Raises DerivedDamage."""
-        parts = [self._base.block(i).numbers[part] for i, part in self._base.blocks(start, stop)]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, len(COLUMNS)), np.int64)
+        return self.part(start, stop).names
 
     def part(self, start: int, stop: int) -> FileTable:
-        """Both of these."""
-        return FileTable(self.names(start, stop), self.numbers(start, stop))
+        """The rows with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        found = self._base.blocks(start, stop)
+        return FileTable.concat(
+            [self._base.block(i).table.part(at.start, at.stop) for i, at in found]
+        )
 
     def block(self, index: int) -> tuple[int, FileTable]:
         """The block that has the row with this index: index of its first row, and its rows, not to
         be changed. Raises DerivedDamage."""
         number = self._base.find(index)
-        return self._base.starts[number], FileTable(
-            self._base.names(number), self._base.block(number).numbers
-        )
+        return self._base.starts[number], self._base.block(number).table
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """Index of the first name >= `name`, at or after `low`; `count` where there is none.
@@ -199,27 +189,31 @@ class Catalog:
 
 
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[FileTable]]:
-    return [run.rows(wanted_columns=tuple(columns)) for run in runs]
+    return [run.rows(columns=tuple(columns)) for run in runs]
 
 
-def open_catalog(store: DataFile, *, exactly: bool = False) -> Catalog | None:
+def open_catalog(
+    store: DataFile, *, exactly: bool = False, storage: Storage | None = None
+) -> Catalog | None:
     """BASE.cat, if it can be believed.
 
     exactly  only one of just what the data file holds
+    storage  the file, open already; it is closed with the catalog
     ->       None where it is missing, foreign, of the wrong form, or newer than the data file; a
              block that is damaged is DerivedDamage when it is first read
     cost     reads the index of the blocks
     """
     try:
-        file = CatalogFile(store.directory.open(store.name + DerivedCatalog.suffix))
+        file = CatalogFile(storage or store.directory.open(store.name + DerivedCatalog.suffix))
     except DerivedDamage as error:
         store.remark(error)
         return None
     except (FormatError, OSError):
         return None
     least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
-    mine = store.settings.contid != 0 and store.settings.made(file.superblock)
-    mine = mine and all(store.schema.items() <= run.schema.items() for run in file.runs)
+    schema, settings = store.schema.items(), store.settings
+    mine = settings.contid != 0 and settings.made(file.superblock)
+    mine = mine and all(schema <= run.schema.items() for run in file.runs)
     if mine and least <= file.covered <= store.kv.end:
         return Catalog(file)
     file.close()
@@ -274,7 +268,7 @@ def merge(store: DataFile, runs: Sequence[Run], changes: Mapping[bytes, int]) ->
     raises   CorruptError; OSError
     cost     reads the inodes of the changes, and writes the catalog anew
     """
-    parts = [*_whole_runs(runs, store.schema), changed_rows(store, changes)]
+    parts = [*_whole_runs(runs, store.schema), iter([changed_rows(store, changes)])]
     return _written(store, joined(parts), store.index.count)
 
 
@@ -283,14 +277,12 @@ def new_sorter(store: DataFile) -> NameSorter:
     return NameSorter(store.directory.scratch, CHUNK)
 
 
-def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> Iterator[FileTable]:
+def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> FileTable:
     """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
     gone = [name for name, pos in changes.items() if not pos]
-    with closing(new_sorter(store)) as sorter:
-        for rows in (*read_rows(store, positions), gone_rows(gone)):
-            sorter.add(rows)
-        yield from sorter.rows()
+    found = FileTable.concat([*read_rows(store, positions), gone_rows(gone)])
+    return found.take(text_order(found.column))
 
 
 def gone_rows(names: list[bytes]) -> FileTable:
@@ -322,21 +314,10 @@ def _written(
 
 
 def _fill(store: DataFile, writer: CatalogWriter, rows: Iterator[FileTable]) -> None:
-    finder, folders = ClashFinder(), set[bytes]()
-    writer.write_run(finder.seen(_noted(live(rows), folders)))
-    found = (name for name in finder.found if name not in folders)
-    files = sum(not store.is_directory(name + INODE) for name in found)
+    finder = ClashFinder()
+    writer.write_run(finder.seen(live(rows)))
     now = store.kv.superblock.get("SYNCTIME", int(time.time()))
-    writer.finish(store.kv.end, now, clashes=files)
-
-
-def _noted(source: Iterable[FileTable], folders: set[bytes]) -> Iterator[FileTable]:
-    """The same rows; the names of directories are added to `folders`."""
-    for rows in source:
-        which = np.flatnonzero(rows.directories)
-        if len(which):
-            folders.update(rows.column[which].tolist())
-        yield rows
+    writer.finish(store.kv.end, now, clashes=len(finder.found))
 
 
 def _scratch(store: DataFile) -> Storage:
@@ -404,13 +385,17 @@ class CatalogTrail(Trail):
         if whole and sorter.count == store.index.count:
             return sorter.rows()
         if POLICY.looked_up * sorter.count > store.index.count or store.index.has_since(self.since):
-            live = store.index.positions(self.since)
-            return sorter.rows(np.concatenate([[0], live]))  # 0: what is gone
-        return (rows.take(rows.gone | _current(store, rows)) for rows in sorter.rows())
+            return sorter.rows(at_any(store.index.positions(self.since)))
+        return sorter.rows(lambda rows: rows.gone | _current(store, rows))
 
     def close(self) -> None:
         """Drop everything. Idempotent."""
         self.sorter.close()
+
+
+def at_any(positions: Int64) -> Callable[[FileTable], Bools]:
+    """Which rows stand at one of these ascending positions, or say that a name is gone."""
+    return lambda rows: among(rows.pos, positions) | rows.gone
 
 
 def _current(store: DataFile, rows: FileTable) -> Bools:
@@ -534,8 +519,9 @@ class DerivedCatalog:
             raise ValueError("a catalog is saved by a writer that has synced")
         try:
             if sorter is not None:
-                positions = store.index.positions() if sorter.count > store.index.count else None
-                write_whole(store, sorter.rows(positions)).close()
+                some = sorter.count > store.index.count
+                chosen = at_any(store.index.positions()) if some else None
+                write_whole(store, sorter.rows(chosen)).close()
             elif not self._save(quickly):
                 return
             if self.trail is not None:
@@ -553,8 +539,12 @@ class DerivedCatalog:
         quickly  or it is left as it is
         ->       whether it is current
         """
-        store, trail = self._store, self.trail
-        catalog = open_catalog(store)
+        store, trail, storage = self._store, self.trail, None
+        with suppress(OSError):  # it is missing, not ours to write, or there is a symbolic link
+            storage = store.directory.open(
+                store.name + self.suffix, "w", uncached=True, follow=False
+            )
+        catalog = open_catalog(store, storage=storage)
         small = store.index.count <= POLICY.read or not quickly
         try:
             if catalog is not None and catalog.covered == store.kv.end:
@@ -564,7 +554,7 @@ class DerivedCatalog:
             if trail is not None and self._has_all(catalog, trail):
                 write_whole(store, trail.rows(whole=True)).close()
             elif catalog is not None and (changes := self._changes(catalog, trail, quickly)):
-                self._add(catalog, *changes, quickly)
+                self._add(catalog, *changes, quickly, storage is not None)
             elif small:
                 build(store).close()
             else:
@@ -603,10 +593,15 @@ class DerivedCatalog:
             changes = dict(itertools.islice(tail(store, covered), limit + 1))
         if len(changes) > limit:
             return None
-        return changed_rows(store, changes), len(changes)
+        return iter([changed_rows(store, changes)]), len(changes)
 
     def _add(
-        self, catalog: Catalog, changes: Iterator[FileTable], count: int, quickly: bool
+        self,
+        catalog: Catalog,
+        changes: Iterator[FileTable],
+        count: int,
+        quickly: bool,
+        writable: bool,
     ) -> None:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
@@ -616,15 +611,17 @@ class DerivedCatalog:
         if many and quickly:
             many = 2 * behind > catalog.count and catalog.count + behind <= POLICY.bulk
         kept = 0 if many else self._kept([run.count for run in file.runs], count, quickly)
-        storage = self._open_to_write() if kept else None
-        if storage is None:
+        if not (kept and writable):
             runs = _whole_runs(file.runs, store.schema)
             write_whole(store, joined([*runs, changes])).close()
             return
-        with CatalogWriter.append_to(storage, file, kept, store.schema) as writer:
+        writer = CatalogWriter.append_to(file, kept, store.schema)
+        try:
             runs = _whole_runs(file.runs[kept:], store.schema)
             writer.write_run(joined([*runs, changes]))
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
+        finally:
+            writer.release()
 
     @staticmethod
     def _kept(sizes: list[int], count: int, quickly: bool) -> int:
@@ -643,14 +640,3 @@ class DerivedCatalog:
             if sizes[at] <= later:
                 return at
         return kept
-
-    def _open_to_write(self) -> Storage | None:
-        """The file; None: it is not ours to write, or a symbolic link is in its place."""
-        store = self._store
-        try:
-            name = store.name + self.suffix
-            return store.directory.open(name, "w", uncached=True, follow=False)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
-                return None
-            raise

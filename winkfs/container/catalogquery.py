@@ -33,8 +33,7 @@ class Query(NamedTuple):
     """Which rows of a catalog: names in [low, high), mtimes, a condition that is bound.
 
     columns  of the user, whose values the rows are to have
-    asked    whether rows of which the condition is not true are to be left out; else only blocks
-             where it cannot be
+    at_once  blocks of a run that are read together; None: as many as are worth it
     """
 
     low: bytes = b""
@@ -42,7 +41,7 @@ class Query(NamedTuple):
     times: Times = ALWAYS
     where: Condition | None = None
     columns: tuple[str, ...] = ()
-    asked: bool = True
+    at_once: int | None = None
 
     @classmethod
     def of_prefix(
@@ -58,13 +57,11 @@ class Query(NamedTuple):
     def of_first(self, run: Run, *, alone: bool) -> Iterator[FileTable]:
         """The rows of the first run that may be meant. `alone`: there are no later ones."""
         columns = self.columns if alone else self.needed
-        if self.where is None:
-            return run.rows(self.low, self.high, self.times, columns)
-        return run.chosen(self.where, self.low, self.high, self.times, columns)
+        return run.rows(self.low, self.high, self.times, self.where, columns, self.at_once)
 
     def of_later(self, run: Run) -> Iterator[FileTable]:
         """All rows of a later run: one may hide a row of the first, and not be meant itself."""
-        return run.rows(self.low, self.high, ALWAYS, self.needed)
+        return run.rows(self.low, self.high, columns=self.needed, at_once=self.at_once)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -78,18 +75,6 @@ class Query(NamedTuple):
         if self.where is not None:
             kept &= rows.meeting(self.where, schema)
         return rows.take(kept | rows.asked)
-
-
-def tables(catalog: Catalog, query: Query) -> Iterator[FileTable] | None:
-    """The live rows with such names of blocks that may have some that are meant, as of
-    its `covered`, in less time than `rows_now`; None: ask that. Raises DerivedDamage."""
-    if (query.where is not None and query.asked) or query.columns:
-        return None
-    first, *others = catalog.file.runs
-    found = first.tables(query.low, query.high, query.times, query.where)
-    if not others:
-        return found
-    return live(joined([found, *(run.rows(query.low, query.high) for run in others)]))
 
 
 def rows_now(
@@ -109,7 +94,7 @@ def rows_now(
         for name, pos in tail(store, catalog.covered, end)
         if low <= name and (high is None or name < high)
     }
-    later = list(changed_rows(store, changes)) if changes else []
+    later = [changed_rows(store, changes)] if changes else []
     first, *others = catalog.file.runs  # a row of the others may hide one that is not meant
     alone = not (others or later)
     runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
@@ -171,6 +156,7 @@ def _healed(
         with again:
             yield from rows_now(store, again, query._replace(low=low))
     finally:
+        del found  # first: it may have pages to drop
         catalog.close()
 
 

@@ -21,7 +21,7 @@ from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog
-from winkfs.container.catalogquery import Query, rows_now, tables
+from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.chain import as_array, whole
@@ -38,8 +38,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
-from winkfs.container.table import ALWAYS, KIND, NOTHING, FileTable, some
-from winkfs.entry import FileType
+from winkfs.container.table import NOTHING, FileTable, some
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 FAULTS: Final = (
@@ -277,8 +276,7 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     alone = catalog.covered == store.kv.end and len(runs) == 1
     if not (alone or all(map(_ascends, runs))):  # one alone has to be equal to what ascends
         return False
-    quick = tables(catalog, query) if catalog.covered == store.kv.end else None
-    said, true = filter(some, quick or rows_now(store, catalog, query)), filter(some, true)
+    said, true = rows_now(store, catalog, query), filter(some, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
         one = one if len(one) else next(said, NOTHING)
@@ -290,20 +288,18 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
         same = (left.column == right.column).all() and np.array_equal(left.numbers, right.numbers)
         if not same or left.typed(store.schema) != right.typed(store.schema):
             return False
-        finder.add(left.column)
+        finder.add(left.column, left.directories)
         one, other = one.part(count), other.part(count)
     if len(one) or len(other):
         return False
     if not alone:
         return True  # clashes are those of another moment
-    places = map(catalog.lower_bound, finder.found)
-    kinds = [int(catalog.numbers(at, at + 1)[0, KIND]) for at in places]
-    return catalog.clashes == sum(kind & 255 != FileType.DIR for kind in kinds)
+    return catalog.clashes == len(finder.found)
 
 
 def _ascends(run: Run) -> bool:
     last = b""
-    for rows in run.tables(b"", None, ALWAYS):
+    for rows in run.rows():
         names = rows.column
         if not (last < rows.name(0) and (names[:-1] < names[1:]).all()):
             return False

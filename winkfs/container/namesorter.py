@@ -8,10 +8,9 @@ directory of other names, as they go by in order.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
-from typing import Final, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,10 +28,9 @@ from winkfs.container.datafile import DataFile
 from winkfs.container.survey import Inodes
 from winkfs.container.table import (
     COLUMNS,
-    NOTHING,
     Blobs,
     FileTable,
-    in_order,
+    joined,
 )
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
@@ -64,6 +62,8 @@ class RowCollector:
 class ClashFinder:
     """Takes all names in byte order, in pieces of any size.
 
+    found   files, not directories, with whose name and a / another begins
+
     Names with a common beginning follow each other. So a name that its successor does not begin
     with has nothing below it, and the few others are looked up: whether name + "/" begins another.
     """
@@ -71,24 +71,26 @@ class ClashFinder:
     def __init__(self) -> None:
         self.found: list[bytes] = []
         self._open: list[bytes] = []  # name + "/" that all names since begin with, save for the /
-        self._last: bytes | None = None
+        self._last: bytes | None = None  # None: that of a directory
 
     def seen(self, parts: Iterable[FileTable]) -> Iterator[FileTable]:
         """The same rows, whose names go by."""
         for rows in parts:
-            self.add(rows.column)
+            self.add(rows.column, rows.directories)
             yield rows
 
-    def add(self, names: list[bytes] | TextColumn) -> None:
-        """The next names. Cost: one comparison a name, more for directories."""
-        names = text_column(names) if isinstance(names, list) else names
+    def add(self, names: TextColumn, directories: Bools) -> None:
+        """The next names, and which are directories. Cost: one comparison a name, more for files
+        that the next name begins with."""
         if not len(names):
             return
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
             paths.append(self._last + b"/")
-        paths += [name + b"/" for name in names[:-1][_begin_next(names)].tolist()]
-        self._last = bytes(names[-1])
+        files = _begin_next(names) & ~directories[:-1]
+        paths += [name + b"/" for name in names[:-1][files].tolist()]
+        last = bytes(names[-1])
+        self._last = None if directories[-1] else last
         if not paths:
             return
         for path, at in zip(
@@ -97,7 +99,7 @@ class ClashFinder:
             if at < len(names):
                 if names[at].startswith(path):
                     self.found.append(path[:-1])
-            elif self._last.startswith(path[:-1]):  # what is below may yet come
+            elif last.startswith(path[:-1]):  # what is below may yet come
                 self._open.append(path)
 
 
@@ -111,20 +113,18 @@ def _begin_next(names: TextColumn) -> Bools:
 
 
 class _Block(NamedTuple):
-    """Where a block lies in the scratch file: its numbers, then its names and, where it is `typed`,
-    its values. Texts are uint32 lengths and what they are of, but names of a `width`."""
+    """Where rows lie in the scratch file: their numbers, names and values, bytes of each of these.
+
+    names  dtype of these; objects, and values, are as `_packed` has them
+    """
 
     offset: int
-    rows: int
-    size: int
-    width: int
-    typed: bool
+    sizes: list[int]
+    names: np.dtype[Any]
 
 
 class NameSorter:
     """Takes rows in any order, gives them back in byte order of their names.
-
-    Rows with one name come in the order in which they were taken.
 
     scratch  makes the file for the runs that do not stay in memory
     count    rows taken
@@ -158,45 +158,39 @@ class NameSorter:
             if texts is not None:
                 self._size += sum(map(len, texts)) + OBJECT * count
         if self._size >= self._limit:
-            self._put_by(self._flush)
+            self._put_by()
 
     def rest(self) -> None:
         """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
         if self._runs:
-            self._put_by(self._flush)
+            self._put_by()
 
-    def _put_by(self, flush: Callable[[], None]) -> None:
+    def _put_by(self) -> None:
         try:
-            flush()
+            self._flush()
         except OSError as error:
             self._error = error
             self.close()  # the disk may be full
 
-    def rows(self, live: Int64 | None = None) -> Iterator[FileTable]:
+    def rows(self, chosen: Callable[[FileTable], Bools] | None = None) -> Iterator[FileTable]:
         """Everything in order, some thousand rows at a time; a part may be empty.
 
-        live    ascending positions of inodes: what is at others is left out
+        chosen  which of some rows are wanted; None: all. No two of these may have one name
         """
         if self._error is not None:
             raise self._error
         if self._runs:
             self._flush()
         # rows that fit into one chunk stay in memory
-        found = self._merged() if self._runs else self._chunk(PART)
-        return found if live is None else _at(found, live)
+        found: list[Iterator[FileTable]] = [map(self._read, run) for run in self._runs]
+        found = found or [self._chunk(PART)]
+        return joined(found if chosen is None else [_some(run, chosen) for run in found])
 
     def close(self) -> None:
         """Drop the scratch file. Idempotent."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None
-
-    def _merged(self) -> Iterator[FileTable]:
-        cursors = [_Cursor(map(self._read, run), len(run)) for run in self._runs]
-        while any(cursor.more for cursor in cursors):
-            limit = min(c.last for c in cursors if c.more)  # what is on the disk is >= limit
-            yield _joined([c.take(limit) for c in cursors])
-        yield _joined([c.rest() for c in cursors])
 
     def _chunk(self, each: int) -> Iterator[FileTable]:
         """What is in memory, in order, `each` rows at a time."""
@@ -232,90 +226,47 @@ class NameSorter:
         if self._storage is None:
             self._storage = self._scratch()
         names = rows.column
-        width = 0 if names.dtype == object else names.dtype.itemsize
-        parts = [rows.numbers.tobytes(), *([names.tobytes()] if width else _packed(names))]
-        parts += [] if rows.values is None else _packed(rows.values)
-        size = self._storage.write(self._end, parts)
-        self._end += size
-        typed = rows.values is not None
-        return _Block(self._end - size, len(rows), size, width, typed)
+        parts = [
+            rows.numbers.tobytes(),
+            _packed(names) if names.dtype == object else names.tobytes(),
+            b"" if rows.values is None else _packed(rows.values),
+        ]
+        block = _Block(self._end, list(map(len, parts)), names.dtype)
+        self._end += self._storage.write(self._end, parts)
+        return block
 
     def _read(self, block: _Block | FileTable) -> FileTable:
         if isinstance(block, FileTable):
             return block
         assert self._storage is not None
-        data = self._storage.read(block.offset, block.size)
-        if len(data) != block.size:
+        data = self._storage.read(block.offset, sum(block.sizes))
+        if len(data) != sum(block.sizes):
             raise CorruptError("names are cut short", file=self._storage.name, offset=block.offset)
-        count, at = block.rows, WIDTH * block.rows
-        numbers = np.frombuffer(data, np.int64, count * len(COLUMNS)).reshape(count, -1)
-        if block.width:
-            names = np.frombuffer(data, f"S{block.width}", count, at)
-            at += block.width * count
-        else:
-            names, at = _unpacked(data, at, count)
-        return FileTable(names, numbers, _unpacked(data, at, count)[0] if block.typed else None)
+        words, names, values = _cut(data, block.sizes)
+        numbers = np.frombuffer(words, np.int64).reshape(-1, len(COLUMNS))
+        n, long = len(numbers), block.names.hasobject
+        column = _unpacked(names, n) if long else np.frombuffer(names, block.names)
+        return FileTable(column, numbers, _unpacked(values, n) if values else None)
 
 
-def _packed(texts: Blobs) -> list[bytes]:
-    """Texts as they are in the scratch file."""
+def _packed(texts: Blobs) -> bytes:
+    """uint32 lengths of some texts, and these."""
     known = texts.tolist()
-    return [np.fromiter(map(len, known), np.uint32, len(known)).tobytes(), b"".join(known)]
+    return b"".join([np.array(list(map(len, known)), np.uint32).tobytes(), *known])
 
 
-def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
-    """-> the texts that are at `at`, and where they end."""
-    lengths = np.frombuffer(data, np.uint32, count, at)
-    ends = (np.cumsum(lengths, dtype=np.int64) + at + 4 * count).tolist()
+def _unpacked(data: bytes, count: int) -> Blobs:
+    """The inverse."""
     texts = np.empty(count, object)
-    texts[:] = [data[a:b] for a, b in pairwise([at + 4 * count, *ends])]
-    return texts, ends[-1]
+    lengths = np.frombuffer(data, np.uint32, count).tolist()
+    texts[:] = _cut(data[4 * count :], lengths)
+    return texts
 
 
-class _Cursor:
-    """The next rows of one run. `more`: whether there are some behind those in memory."""
-
-    def __init__(self, run: Iterator[FileTable], blocks: int) -> None:
-        self._left, self._blocks = run, blocks
-        self._advance()
-
-    def _advance(self) -> None:
-        self._rows, self._at = next(self._left, NOTHING), 0
-        self._blocks -= 1
-
-    @property
-    def more(self) -> bool:
-        return self._blocks > 0
-
-    @property
-    def last(self) -> bytes:
-        """The last name in memory."""
-        return bytes(self._rows.column[-1])
-
-    def take(self, limit: bytes) -> FileTable:
-        """-> the rows in memory with names up to the limit."""
-        start = self._at
-        self._at = stop = bisect_right(self._rows.column, limit, start)
-        out = self._rows.part(start, stop)
-        if stop == len(self._rows):
-            self._advance()
-        return out
-
-    def rest(self) -> FileTable:
-        """-> all rows in memory."""
-        return self._rows.part(self._at)
+def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Parts of these sizes."""
+    return [data[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
 
-def _at(blocks: Iterator[FileTable], live: Int64) -> Iterator[FileTable]:
-    """What stands at these positions."""
-    for rows in blocks if len(live) else ():
-        at = np.searchsorted(live, rows.pos)
-        yield rows.take(live[np.minimum(at, len(live) - 1)] == rows.pos)
-
-
-def _joined(parts: list[FileTable]) -> FileTable:
-    """Runs as one."""
-    parts = [part for part in parts if len(part)]
-    if len(parts) < 2:
-        return parts[0] if parts else NOTHING
-    return in_order(FileTable.concat(parts))
+def _some(run: Iterator[FileTable], chosen: Callable[[FileTable], Bools]) -> Iterator[FileTable]:
+    return (rows.take(chosen(rows)) for rows in run)

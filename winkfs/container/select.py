@@ -18,7 +18,6 @@ from winkfs.container.catalogquery import (
     positions_met,
     rows_now,
     settled,
-    tables,
 )
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
@@ -92,9 +91,8 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
     query = query_of(selection)
     with catalog:
         try:
-            quick = tables(catalog, query) if catalog.covered == store.kv.end else None
             parts = [listed(store, rows, query, selection, problem)
-                     for rows in quick or rows_now(store, catalog, query)]  # fmt: skip
+                     for rows in rows_now(store, catalog, query)]  # fmt: skip
         except DerivedDamage as error:
             store.remark(error)
             return None
@@ -128,8 +126,7 @@ def query_of(selection: Selection) -> Query:
     if selection.max_size is not None:
         where.append(Compare("size", "int64", "<=", min(selection.max_size, LAST)))
     times = selection.since, selection.until
-    found = Query.of_prefix(selection.prefix, times, Both(tuple(where)) if where else None)
-    return found._replace(asked=selection.where is not None)
+    return Query.of_prefix(selection.prefix, times, Both(tuple(where)) if where else None)
 
 
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> FileTable:

@@ -338,6 +338,8 @@ class FileTable:
 
     def part(self, start: int, stop: int | None = None) -> FileTable:
         """The rows [start, stop), without a copy of the numbers."""
+        if start == 0 and (stop is None or stop == len(self)):
+            return self
         names = self._any()
         if isinstance(names, tuple):
             stop = len(self) if stop is None else min(stop, len(self))
@@ -488,11 +490,20 @@ def in_order(found: FileTable) -> FileTable:
 def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     """Several runs, each in byte order of the names, as one, the oldest first: of rows with one
     name that of the last run."""
-    runs = [filter(some, run) for run in runs]
-    while len(runs) > 1:  # neighbours, so that each row is joined few times
-        alone = runs[-1:] if len(runs) % 2 else []
-        runs = [*map(_pair, runs[::2], runs[1::2]), *alone]
-    return runs[0] if runs else iter(())
+    waiting = [(NOTHING, filter(some, run)) for run in runs]
+    while True:
+        waiting = [(rows or next(run, NOTHING), run) for rows, run in waiting]
+        waiting = [(rows, run) for rows, run in waiting if rows]
+        if not waiting:
+            return
+        last, parts = min(rows.last for rows, _ in waiting), list[FileTable]()
+        for i, (rows, run) in enumerate(waiting):
+            stop = len(rows)
+            if rows.last != last:
+                stop = bisect_right(range(stop), last, key=rows.name)
+            parts.append(rows.part(0, stop))
+            waiting[i] = rows.part(stop), run
+        yield _over(list(filter(some, parts)))
 
 
 def some(rows: FileTable) -> bool:
@@ -500,27 +511,14 @@ def some(rows: FileTable) -> bool:
     return len(rows) > 0
 
 
-def _pair(older: Iterator[FileTable], newer: Iterator[FileTable]) -> Iterator[FileTable]:
-    """Two runs as one, in pieces of the older."""
-    waiting = next(newer, None)
-    for rows in older:
-        last, parts = rows.last, list[FileTable]()
-        while waiting is not None and waiting.name(0) <= last:
-            stop = bisect_right(waiting.names, last)
-            parts.append(waiting.part(0, stop))
-            waiting = waiting.part(stop) if stop < len(waiting) else next(newer, None)
-        yield _over(rows, FileTable.concat(parts)) if parts else rows
-    if waiting is not None:
-        yield waiting
-    yield from newer
-
-
-def _over(old: FileTable, new: FileTable) -> FileTable:
-    """Rows in byte order of their names; of two with one name the new one."""
-    found = in_order(FileTable.concat([old, new]))  # stable: the new one comes second
+def _over(parts: list[FileTable]) -> FileTable:
+    """Rows, the oldest first, in byte order of their names; of those with one name the last."""
+    if len(parts) == 1:
+        return parts[0]
+    found = in_order(FileTable.concat(parts))  # stable: the newest comes last
     kept = np.ones(len(found), bool)
     kept[:-1] = found.column[1:] != found.column[:-1]
-    return found.take(kept)
+    return found if kept.all() else found.take(kept)
 
 
 def live(parts: Iterator[FileTable]) -> Iterator[FileTable]:

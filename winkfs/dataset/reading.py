@@ -22,6 +22,7 @@ from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
+from winkfs.container.ondisk.catalog import AT_ONCE
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
@@ -499,6 +500,7 @@ class DatasetReading(Reader):
                       and may_be_from(shard.record, *times)]  # fmt: skip
         if len(chosen) > OPEN or self._changed:
             return None
+        query = query._replace(at_once=max(AT_ONCE // max(len(chosen), 1), 1))
         handles, tell = self._handles, problem or raise_it
         return joined([self._rows_of(handles, number, query, tell) for number in chosen])
 

@@ -267,7 +267,7 @@ def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
     ends = gone
     if files:
         record = replace(record, mtime_min=low, mtime_max=high)
-        ends = [*gone, run.firsts[0], run.names(len(run.firsts) - 1)[-1]]
+        ends = [*gone, run.firsts[0], run.block(len(run.firsts) - 1).table.last]
     if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
         first, last = to_strs([min(ends), max(ends)])
         record = replace(record, first=first, last=last)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from winkformats.arrays import Bools, Int64, Strings, trim_heap
 from winkformats.kv.entry import MASK64
 from winkfs.container.namesorter import ClashFinder
-from winkfs.container.ondisk.block import Block
+from winkfs.container.ondisk.block import Blocks
 from winkfs.container.table import COLUMNS, KIND, FileTable
 from winkfs.entry import FileType
 from winkfs.mounting.shards import Row, Seen
@@ -149,7 +149,7 @@ class MergedOrder:
         # by index // step, the last one read behind the others
         self._sheets: dict[int, FileTable] = {}
         self._sheet: tuple[int, list[bytes]] = 0, []  # the last one that was used: first, names
-        self._blocks: dict[tuple[int, int], Block] = {}
+        self._blocks: dict[tuple[int, int], Blocks] = {}
         self._single_names: dict[int, bytes] = {}
         self._asked, self._many = 0, 0  # behind the last row asked for; how many lay close to it
 
@@ -193,25 +193,18 @@ class MergedOrder:
         total = sum(shard.count for shard in shards)
         numbers = np.empty(total, _width(shards))
         marks, finder = np.empty(total, np.uint16), ClashFinder()
-        each, names, clashes, later, at = total // SAMPLE + 1, list[bytes](), 0, list[bytes](), 0
+        each, names, at = total // SAMPLE + 1, list[bytes](), 0
         for part in _parts(shards):
             stop = at + len(part.names)
             numbers[at:stop] = part.shards
             marks[at:stop] = _marks(part.names)
             names += part.names[-at % each :: each].tolist()
-            finder.add(part.names)
-            for name in finder.found:  # its entry may stand before
-                i = bisect.bisect_left(part.names, name)
-                if i < len(part.names) and part.names[i] == name:
-                    clashes += not part.directories[i]
-                else:
-                    later.append(name)
-            finder.found.clear()
+            finder.add(part.names, part.directories)
             at = stop
         trim_heap()
         sample = Sample(names, np.arange(0, total, each))
         made = cls(shards, Turns(numbers, len(shards)), sample, owner, marks)
-        made.clashes = clashes + sum(made._is_clash(made.find(name)) for name in later)
+        made.clashes = len(finder.found)
         return made
 
     def updated(self, shards: Sequence[Seen]) -> MergedOrder:
@@ -346,10 +339,10 @@ class MergedOrder:
             return names[index - first]
         name = self._single_names.get(index)
         if name is None:
-            shard, block, at = self._single(index)
+            _, block, at = self._single(index)
             if len(self._single_names) >= KEPT_NAMES:
                 self._single_names.clear()
-            name = self._single_names[index] = shard.name(block, at)
+            name = self._single_names[index] = block.name(at)
         return name
 
     def row(self, index: int) -> Row:
@@ -357,7 +350,7 @@ class MergedOrder:
         shard, block, at = self._single(index)
         return shard.single(block, at)
 
-    def _single(self, index: int) -> tuple[Seen, Block, int]:
+    def _single(self, index: int) -> tuple[Seen, Blocks, int]:
         """-> the shard that has this name, the block, and which of its rows it is."""
         which, rank = self._order.place(index)
         shard = self.shards[which]
@@ -365,9 +358,9 @@ class MergedOrder:
         number = shard.run.find(row)
         return shard, self._block(which, number), row - shard.run.starts[number]
 
-    def _block(self, which: int, number: int) -> Block:
+    def _block(self, which: int, number: int) -> Blocks:
         """A block of a shard. The last ones of all stay in memory."""
-        found = self._blocks.pop((which, number), None) or self.shards[which].run.read(number)
+        found = self._blocks.pop((which, number), None) or self.shards[which].block(number)
         self._blocks[which, number] = found
         if len(self._blocks) > KEPT_BLOCKS:
             del self._blocks[next(iter(self._blocks))]

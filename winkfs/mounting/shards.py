@@ -12,16 +12,15 @@ import logging
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, Strings, among
+from winkformats.arrays import Bools, Int64, TextColumn, among
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.errors import FormatError
 from winkfs.container.catalog import POLICY, Catalog, build
-from winkfs.container.ondisk.block import Block
+from winkfs.container.ondisk.block import Blocks
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import Schema
@@ -51,7 +50,6 @@ from winkfs.units import nearest_ns
 
 log = logging.getLogger("winkfs.mount")
 
-LONG: Final = 512  # bytes of a name in an array of texts
 Row = list[int]
 """A row of the catalog, COLUMNS, but for `pos` and `fileid`: both are the id in the mount."""
 
@@ -83,49 +81,38 @@ class Seen:
         """How many are seen before a row."""
         return row - int(self.hidden.searchsorted(row))
 
-    def name(self, block: Block, index: int) -> bytes:
-        """A name of one of its blocks. Raises DerivedDamage."""
-        try:
-            return block.name(index)
-        except ValueError as error:
-            raise self._damage(error) from None
-
     def last(self) -> bytes:
         """The last name, maybe of one that is hidden. Raises DerivedDamage."""
-        block = self.run.read(len(self.run.firsts) - 1)
-        return self.name(block, block.count - 1)
+        block = self.block(len(self.run.firsts) - 1)
+        return block.name(block.starts[-1] - 1)
 
-    def single(self, block: Block, index: int) -> Row:
+    def block(self, number: int) -> Blocks:
+        """One of its blocks. Raises DerivedDamage."""
+        return self.run.read(np.array([number]))
+
+    def single(self, block: Blocks, index: int) -> Row:
         """A row of one of its blocks."""
         row = block.row(index)
         row[:2] = [self.number << POSITION | row[POS]] * 2
         return row
 
-    def rows(self, block: Block, number: int, low: int, high: int) -> FileTable:
+    def rows(self, block: Blocks, number: int, low: int, high: int) -> FileTable:
         """Those of the rows [low, high) of the catalog, all of one block, that are seen: with ids,
         see `Row`. `number`: of the block. Raises DerivedDamage."""
         first = self.run.starts[number]
-        try:
-            rows = block.part(low - first, high - first)
-        except ValueError as error:
-            raise self._damage(error) from None
+        rows = block.table.part(low - first, high - first)
         rows = rows.take(self._seen(low, high)) if self._hides(low, high) else rows
-        rows.numbers[:, POS] |= self.number << POSITION
-        rows.numbers[:, 1] = rows.numbers[:, POS]
-        return rows
+        numbers = rows.numbers.copy()
+        numbers[:, POS] |= self.number << POSITION
+        numbers[:, 1] = numbers[:, POS]
+        return rows.with_numbers(numbers)
 
-    def names(self) -> Iterator[tuple[Strings, Bools]]:
+    def names(self) -> Iterator[tuple[TextColumn, Bools]]:
         """The names, a block at a time, and which are entries of directories. Raises
         DerivedDamage. Cost: 0.3 us a name."""
-        for number, _ in self.run.within(b"", None):
-            block, low, high = self.run.read(number), *self.run.starts[number : number + 2]
-            try:
-                names = block.texts()
-            except ValueError as error:
-                raise self._damage(error) from None
-            if names.itemsize > LONG:  # put together with others all would become as long
-                names = names.astype(object)
-            directories = block.column(KIND) & 255 == FileType.DIR
+        for (number,), block in self.run.decoded(self.run.wanted(), 1):
+            low, high = self.run.starts[number : number + 2]
+            names, directories = block.texts, block.column(KIND) & 255 == FileType.DIR
             if self._hides(low, high):
                 kept = self._seen(low, high)
                 names, directories = names[kept], directories[kept]
@@ -141,19 +128,19 @@ class Seen:
             if bounds[0] // unit == bounds[1] // unit and self.rank(low) < self.rank(high):
                 found.add(bounds[0] // unit)
                 continue
-            times = self.run.read(number).column(MTIME)[self._seen(low, high)]
+            times = self.block(number).column(MTIME)[self._seen(low, high)]
             found.update(np.unique(times // unit).tolist())
         return found
 
     def within(self, times: Times, least: int) -> Iterator[tuple[list[int], FileTable]]:
         """The rows from `least` on whose mtime is in some times, and which they are: a block at a
         time. Raises DerivedDamage."""
-        for number, _ in self.run.within(b"", None, times):
+        for (number,), block in self.run.decoded(self.run.wanted(times=times), 1):
             low, high = self.run.starts[number : number + 2]
             low = max(low, least)
             if low < high:
                 at = low + np.flatnonzero(self._seen(low, high))
-                rows = self.rows(self.run.read(number), number, low, high)
+                rows = self.rows(block, number, low, high)
                 kept = rows.within(times)
                 yield at[kept].tolist(), rows.take(kept)
 
@@ -168,9 +155,6 @@ class Seen:
         seen[self.hidden[first:stop] - low] = False
         return seen
 
-    def _damage(self, error: ValueError) -> DerivedDamage:
-        return DerivedDamage(str(error), file=self.catalog.file.storage.name, offset=0)
-
 
 def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     """The rows whose inodes stand at these ascending positions, and the sum of their sizes.
@@ -181,7 +165,7 @@ def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     run = catalog.file.runs[0]
     found, size = [np.empty(0, np.int64)], 0
     for number in run.near(positions).tolist():
-        block = run.read(number)
+        block = run.read(np.array([number]))
         pos = block.column(POS)
         rows = np.flatnonzero(among(pos, positions))
         size += sum(block.column(SIZE)[rows].tolist())

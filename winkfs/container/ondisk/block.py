@@ -29,7 +29,6 @@ from winkformats.arrays import (
     WORD,
     Bools,
     Int64,
-    Strings,
     TextColumn,
     UInt8,
     UInt64,
@@ -38,6 +37,7 @@ from winkformats.arrays import (
     rows_at,
     rows_joined,
 )
+from winkformats.errors import DerivedDamage
 from winkfs.container.table import (
     ASK,
     COLUMNS,
@@ -63,7 +63,7 @@ MOST: Final = (1 << 63) - 1
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
 SHARED, REST = STORED - 2, STORED - 1
 START: Final = HEAD.size + 16 * STORED  # of the columns
-SLACK: Final = WIDEST + WORD  # bytes behind several blocks in memory: nearly no row of names is cut
+SLACK: Final = WIDEST + WORD  # bytes behind blocks in memory: nearly no row of names is cut
 TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
 FEW: Final = 1 << 14  # bytes that names share, up to which they are filled in byte by byte
 
@@ -177,168 +177,43 @@ def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
     return found
 
 
-class Block:
-    """A block that was read. Columns and names are decoded when they are asked for."""
-
-    def __init__(self, value: bytes) -> None:
-        """Raises ValueError for bytes that are no block."""
-        self._raw = np.frombuffer(value, np.uint8)
-        if len(value) < HEAD.size + 16 * STORED:
-            raise ValueError("a block is cut short")
-        self.count, self._tails = HEAD.unpack_from(value)
-        head = np.frombuffer(value, "<i8", 2 * STORED, HEAD.size).reshape(STORED, 2)
-        self._base, self._width = head[:, 0].tolist(), head[:, 1].tolist()
-        at, self._at = HEAD.size + 16 * STORED, list[int]()
-        for width in self._width:
-            self._at.append(at)
-            at += -(-self.count * width // 8) * 8
-        wrong = min(self._width) < 0 or max(self._width) > 8 or not 1 <= self.count <= BLOCK
-        if wrong or at + self._tails != len(value):
-            raise ValueError("a block of another size")
-        self._tails_at = at
-        self._names: list[bytes] | None = None
-        self._numbers: Int64 | None = None
-
-    @property
-    def numbers(self) -> Int64:
-        """int64[n, 8], the COLUMNS of all rows."""
-        if self._numbers is None:
-            self._numbers = self._numbers_of(0, self.count)
-        return self._numbers
-
-    def _numbers_of(self, start: int, stop: int) -> Int64:
-        found = np.empty((stop - start, len(COLUMNS)), np.int64)
-        for number in range(len(COLUMNS)):
-            found[:, number] = self.column(number, start, stop)
-        found[:, CTIME] += found[:, MTIME]
-        found[:, POINTER] = _pointers(found[:, POINTER], found[:, POS], found[:, SIZE])
-        return found
-
-    @property
-    def names(self) -> list[bytes]:
-        """The names. Raises ValueError."""
-        if self._names is None:
-            self._names = self.texts().tolist()
-        return self._names
-
-    def texts(self) -> Strings:
-        """The same, not kept. Raises ValueError."""
-        return self._texts_of(0, self.count)
-
-    def part(self, start: int, stop: int) -> FileTable:
-        """The rows [start, stop), at least one: no others are decoded. Raises ValueError."""
-        return FileTable(self._texts_of(start, stop).tolist(), self._numbers_of(start, stop))
-
-    def row(self, index: int) -> list[int]:
-        """The COLUMNS of one row."""
-        row = []
-        for width, at, base in zip(self._width, self._at, self._base, strict=True):
-            at += index * width
-            value = base + int.from_bytes(self._raw[at : at + width].tobytes(), "little")
-            row.append(_signed(value))
-        if row[POINTER] not in (0, -1):
-            row[POINTER] = _signed(row[POS] - row[POINTER] - row[SIZE])
-        row[CTIME] = _signed(row[CTIME] + row[MTIME])
-        return row[: len(COLUMNS)]
-
-    def name(self, index: int) -> bytes:
-        """One name. Raises ValueError. Cost: a tenth of that of all of them."""
-        _, rest, ends = self._fronts
-        end = self._tails_at + ends.item(index)
-        return self._front(index) + self._raw[end - rest.item(index) : end].tobytes()
-
-    def _texts_of(self, start: int, stop: int) -> Strings:
-        shared, rest, ends = (column[start:stop] for column in self._fronts)
-        front = np.frombuffer(self._front(start), np.uint8)
-        lengths, begin = shared + rest, ends - rest
-        shared = shared.copy()
-        shared[0] = 0  # the first one is whole here
-        wide, ahead = int(shared.max()), len(front)
-        tails = self._raw[self._tails_at + int(begin[0]) : self._tails_at + int(ends[-1])]
-        at = begin - begin[0] + wide + ahead - shared
-        at[0] = wide
-        behind = np.zeros(row_width(lengths), np.uint8)
-        rows = _whole(np.concatenate([behind[:wide], front, tails, behind]), at, shared, lengths)
-        blank(rows, lengths)
-        return rows.view(f"S{rows.shape[1]}").ravel()
-
-    @cached_property
-    def _fronts(self) -> tuple[Int64, Int64, Int64]:
-        """`shared`, `rest`, and where each name ends in what is stored of them.
-
-        raises  ValueError for lengths that cannot be
-        """
-        shared, rest = self.column(STORED - 2), self.column(STORED - 1)
-        lengths, ends = shared + rest, np.cumsum(rest)
-        longest = int(lengths.max())
-        if (
-            min(int(shared.min()), int(rest.min())) < 0
-            or shared[0]
-            or int(ends[-1]) != self._tails
-            or (shared[1:] > lengths[:-1]).any()
-            or self.count * longest > max(AREA, longest)
-        ):
-            raise ValueError("names that cannot be")
-        return shared, rest, ends
-
-    def _front(self, index: int) -> bytes:
-        """What a name shares with the one before: each byte of it stands in the last name that does
-        not share it."""
-        shared, rest, ends = self._fronts
-        least = np.minimum.accumulate(shared[index::-1])
-        parts, wanted = list[bytes](), least.item(0)
-        for back in (np.flatnonzero(least[1:] < least[:-1]) + 1).tolist():
-            row, known = index - back, least.item(back)
-            at = self._tails_at + ends.item(row) - rest.item(row)
-            parts.append(self._raw[at : at + wanted - known].tobytes())
-            wanted = known
-        return b"".join(reversed(parts))
-
-    def column(self, number: int, start: int = 0, stop: int | None = None) -> Int64:
-        """One of the COLUMNS as it is stored, of the rows [start, stop): all but POINTER and CTIME
-        are stored as they are."""
-        stop = self.count if stop is None else stop
-        width, at = self._width[number], self._at[number] + start * self._width[number]
-        if width == 0:
-            return np.full(stop - start, self._base[number], np.int64)
-        raw, size = self._raw[at:], (stop - start) * width + WORD
-        if len(raw) < size:
-            raw = np.append(raw, np.zeros(WORD, np.uint8))
-        found = _numbers(raw, width, stop - start)
-        found += self._base[number]
-        return found
-
-
 class Blocks:
-    """Several blocks that lie in memory together, decoded as one: so most of the time is spent on
-    bytes, not on calls of numpy."""
+    """One or several blocks that lie in memory together, decoded as one: so most of the time is
+    spent on bytes, not on calls of numpy. Columns and names are decoded when they are asked for."""
 
-    def __init__(self, raw: UInt8, at: Int64, lengths: Int64) -> None:
-        """Raises ValueError for bytes that are no blocks.
+    def __init__(self, raw: UInt8, at: Int64, lengths: Int64, file: str = "", pos: int = 0) -> None:
+        """Raises DerivedDamage for bytes that are no blocks; so does what decodes names.
 
         raw      has the values of the blocks, and SLACK bytes behind the last one
         at       where in it they begin, int64[k], ascending; lengths: their bytes, int64[k]
+        file     where they were read, and pos: the position of the first one in it
         """
+        self._raw, self._file, self._pos = raw, file, pos
         if int(lengths.min()) < START:
-            raise ValueError("a block is cut short")
+            raise self._damage("a block is cut short")
         heads = rows_at(raw, at, START).view("<i8")
         self.counts, self._tails = heads[:, 0], heads[:, 1]
         self._base, self._width = heads[:, 2::2].T, heads[:, 3::2].T
         counts, width = self.counts, self._width
-        if ((width < 0) | (width > WORD)).any() or ((counts < 1) | (counts > BLOCK)).any():
-            raise ValueError("blocks that cannot be")
+        if (width.view(np.uint64) > WORD).any() or (counts.view(np.uint64) - 1 >= BLOCK).any():
+            raise self._damage("blocks that cannot be")
         sizes = -(-counts * width // ALIGN) * ALIGN
         ends = at + START + np.cumsum(sizes, axis=0)
         self._at, self._tails_at = ends - sizes, ends[-1]
         if (self._tails_at + self._tails != at + lengths).any():
-            raise ValueError("blocks of another size")
-        self._raw = raw
+            raise self._damage("blocks of another size")
         self.starts: list[int] = [0, *np.cumsum(counts).tolist()]
         uneven = np.flatnonzero(counts != counts[0])
         self._even = int(uneven[0]) if len(uneven) else len(counts)  # blocks with as many rows
+        if self._even == 1:  # which takes twice as long as a matrix
+            self._even = 0
+
+    def _damage(self, what: str) -> DerivedDamage:
+        return DerivedDamage(what, file=self._file, offset=self._pos)
 
     def column(self, number: int, into: Int64 | None = None) -> Int64:
-        """One of the COLUMNS of all rows, as `Block.column`, in `into` or an array of its own."""
+        """One of the COLUMNS of all rows as it is stored, in `into` or an array of its own: all but
+        POINTER and CTIME are stored as they are."""
         at, width, base = self._at[number], self._width[number], self._base[number]
         found = np.empty(self.starts[-1], np.int64) if into is None else into
         n, even = self.starts[1], self._even
@@ -354,23 +229,35 @@ class Blocks:
             found[start:stop] = _numbers(self._raw[at[i] :], int(width[i]), stop - start) + base[i]
         return found
 
+    @cached_property
     def table(self) -> FileTable:
-        """All rows, without an object a name. A tenth of the time of `Block.numbers` and `names`.
-        Raises ValueError."""
+        """All rows, not to be changed, without an object a name."""
         columns = np.empty((len(COLUMNS), self.starts[-1]), np.int64)
         for number, column in enumerate(columns):
             self.column(number, column)
         columns[CTIME] += columns[MTIME]
-        columns[POINTER] = _pointers(columns[POINTER], columns[POS], columns[SIZE])
-        at, shared, lengths = self._fronts()
-        parts = list(self._names(0, len(self.counts), at, shared, lengths))
-        names = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return FileTable(joined_of(lengths, names), columns.T)
+        stored = columns[POINTER]
+        unlike = (stored != 0) & (stored != -1)
+        np.subtract(columns[POS] - columns[SIZE], stored, out=stored, where=unlike)
+        if len(self.counts) == 1:
+            return FileTable(self.texts, columns.T)
+        names = np.concatenate(list(self._names(0, len(self.counts))))
+        return FileTable(joined_of(self._fronts[2], names), columns.T)
 
+    @cached_property
+    def texts(self) -> TextColumn:
+        """The names of one block."""
+        at, shared, lengths = self._fronts
+        rows = _whole(self._raw, at, shared, lengths)
+        blank(rows, lengths)
+        found: TextColumn = rows.view(f"S{rows.shape[1]}").ravel()
+        return found if rows.shape[1] <= WIDEST else found.astype(object)
+
+    @cached_property
     def _fronts(self) -> tuple[Int64, Int64, Int64]:
         """`at` and `shared` as `_whole` takes them, and the lengths of the names.
 
-        raises  ValueError for lengths that cannot be
+        raises  DerivedDamage for lengths that cannot be
         """
         shared, rest = self.column(SHARED), self.column(REST)
         starts, lengths, ends = self.starts[:-1], shared + rest, np.cumsum(rest)
@@ -382,23 +269,47 @@ class Blocks:
             or (shared[1:] > lengths[:-1]).any()
             or ((longest > AREA // self.counts) & (self.counts > 1)).any()
         ):
-            raise ValueError("names that cannot be")
+            raise self._damage("names that cannot be")
         begin = ends - rest
         at = begin - shared + np.repeat(self._tails_at - begin[starts], self.counts)
         return at, shared, lengths
 
-    def _names(
-        self, first: int, stop: int, at: Int64, shared: Int64, lengths: Int64
-    ) -> Iterator[UInt8]:
+    def _names(self, first: int, stop: int) -> Iterator[UInt8]:
         """The names in the blocks [first, stop), in parts that fit into a cache."""
         rows = slice(self.starts[first], self.starts[stop])
-        if stop - first > 1 and (rows.stop - rows.start) * row_width(lengths[rows]) > TOGETHER:
+        at, shared, lengths = (column[rows] for column in self._fronts)
+        if stop - first > 1 and len(at) * row_width(lengths) > TOGETHER:
             middle = (first + stop) // 2
-            yield from self._names(first, middle, at, shared, lengths)
-            yield from self._names(middle, stop, at, shared, lengths)
+            yield from self._names(first, middle)
+            yield from self._names(middle, stop)
         else:
-            whole = _whole(self._raw, at[rows], shared[rows], lengths[rows])
-            yield rows_joined(whole, lengths[rows])
+            yield rows_joined(_whole(self._raw, at, shared, lengths), lengths)
+
+    def name(self, index: int) -> bytes:
+        """One name of one block. Cost: a fifth of that of all of them.
+
+        What it shares with the one before stands, byte by byte, in the last name that does not
+        share it.
+        """
+        at, shared, lengths = self._fronts
+        least = np.minimum.accumulate(shared[index::-1])
+        parts, stop = list[bytes](), lengths.item(index)
+        for back in (0, *(np.flatnonzero(least[1:] < least[:-1]) + 1).tolist()):
+            start, begin = least.item(back), at.item(index - back)
+            parts.append(self._raw[begin + start : begin + stop].tobytes())
+            stop = start
+        return b"".join(reversed(parts))
+
+    def row(self, index: int) -> list[int]:
+        """The COLUMNS of one row of one block. Cost: a tenth of that of all of them."""
+        row, fields = [], (self._base[:, 0], self._width[:, 0], self._at[:, 0])
+        for base, width, at in zip(*(field.tolist() for field in fields), strict=True):
+            at += index * width
+            row.append(_signed(base + int.from_bytes(self._raw[at : at + width], "little")))
+        if row[POINTER] not in (0, -1):
+            row[POINTER] = _signed(row[POS] - row[POINTER] - row[SIZE])
+        row[CTIME] = _signed(row[CTIME] + row[MTIME])
+        return row[: len(COLUMNS)]
 
 
 def _numbers(raw: UInt8, width: int, count: int) -> Int64:
@@ -460,8 +371,3 @@ def _fill_in(words: UInt64, shared: Int64) -> None:
 def _signed(value: int) -> int:
     """A sum of numbers as int64 has it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _pointers(stored: Int64, pos: Int64, size: Int64) -> Int64:
-    """The POINTERs that are stored so."""
-    return np.where((stored == 0) | (stored == -1), stored, pos - stored - size)

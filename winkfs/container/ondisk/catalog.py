@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -47,7 +47,6 @@ from winkfs.container.ondisk.block import (
     HEAD,
     MOST,
     SLACK,
-    Block,
     Blocks,
     encode_blocks,
 )
@@ -62,11 +61,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.container.table import (
     ALWAYS,
-    ASK,
-    GONE,
-    KIND,
     POS,
-    Blobs,
     FileTable,
     Times,
     builtin,
@@ -88,8 +83,7 @@ NEW: Final = {
     CLASHES: 0,
 }  # fmt: skip
 TOGETHER: Final = 8  # blocks that are written together
-KEPT: Final = 64  # blocks kept decoded: `find` comes back to those that showed a directory
-KEPT_COLUMNS: Final = 32  # columns of blocks kept
+KEPT: Final = 64  # blocks kept: `find` comes back to those that showed a directory
 AT_ONCE: Final = 64  # blocks that are decoded together
 GAP: Final = 4 << 10  # bytes between two blocks that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
@@ -172,8 +166,7 @@ class Run:
         self.count = self.starts[-1]
         if (ends[-1] if ends else 0) != size or (self.parts[:, :2] < 0).any():
             raise ValueError("an index that cannot be")
-        self._blocks: dict[int, Block] = {}
-        self._columns: dict[tuple[int, str], Column] = {}
+        self._blocks: dict[int, Blocks] = {}
 
     def _field(self, name: str) -> Int64:
         """A field of `Part`, of all blocks."""
@@ -192,11 +185,8 @@ class Run:
     def asked(self) -> list[int]:
         """Positions of the inodes that have to be asked. Raises DerivedDamage. Cost: reads the
         blocks that have some."""
-        found: list[int] = []
-        for i in np.flatnonzero(self._field("asked")).tolist():
-            numbers = self.block(i).numbers
-            found += numbers[numbers[:, KIND] & ASK != 0, POS].tolist()
-        return found
+        found = self._tables(np.flatnonzero(self._field("asked")))
+        return [pos for _, rows in found for pos in rows.pos[rows.asked].tolist()]
 
     def mtimes(self, number: int) -> tuple[int, int]:
         """The least and the greatest mtime of the live rows of a block."""
@@ -219,52 +209,53 @@ class Run:
     def lower_bound(self, name: bytes) -> int:
         """Index of the first row whose name is >= `name`; `count`: there is none.
 
-        cost    decodes the names of one block
+        cost    decodes one block
         raises  DerivedDamage
         """
         number = bisect_right(self.firsts, name) - 1
         if number < 0:
             return 0
-        return self.starts[number] + bisect_left(self.names(number), name)
+        return self.starts[number] + bisect_left(self.block(number).texts, name)
+
+    # --- many blocks ---
 
     def rows(
         self,
         low: bytes = b"",
         high: bytes | None = None,
         times: Times = ALWAYS,
-        wanted_columns: Sequence[str] = (),
+        where: Condition | None = None,
+        columns: Sequence[str] = (),
+        at_once: int | None = None,
     ) -> Iterator[FileTable]:
-        """The rows with names in [low, high), a block at a time. Raises DerivedDamage.
+        """The rows with names in [low, high), many blocks at a time. Raises DerivedDamage.
 
-        times           blocks that have no mtime in it are left out
-        wanted_columns  of the user, whose values the rows are to have
+        times    blocks that have no mtime in it are left out
+        where    rows of which it is not true are left out, but for those that have to be asked;
+                 blocks where it cannot be true are not read
+        columns  of the user, whose values the rows are to have
+        at_once  blocks; None: AT_ONCE
         """
-        for i, part in self.within(low, high, times):
-            values = self.blobs(i, wanted_columns)
-            yield FileTable(
-                self.names(i)[part], self.block(i).numbers[part],
-                None if values is None else values[part],
-            )  # fmt: skip
-            self._blocks.pop(i, None)  # a pass keeps none: a data set has many of them at once
+        wanted = self.wanted(low, high, times)
+        if where is not None:
+            wanted = wanted[self._possible(where)[wanted]]
+        there = [name for name in columns if name in self.schema]
+        needed = {*there, *(() if where is None else where.columns() & self.schema.keys())}
+        for numbers, rows in self._tables(wanted, at_once):
+            start = bisect_left(range(len(rows)), low, key=rows.name) if low else 0
+            stop = len(rows) if high is None else bisect_left(range(len(rows)), high, key=rows.name)
+            typed = {name: self._column(numbers, name, self.schema[name]) for name in needed}
+            found, kept = rows.part(start, stop), np.arange(start, stop)
+            if where is not None:
+                true = rows.asked | where.truth(partial(_asked, rows, typed)).true
+                kept = np.flatnonzero(true[start:stop]) + start
+                found = found if len(kept) == len(found) else rows.take(kept)
+            if there and found:
+                found.values = pack([typed[name].take(kept).texts() for name in there], there)
+            if found:
+                yield found
 
-    def within(
-        self, low: bytes, high: bytes | None, times: Times = ALWAYS, chosen: Bools | None = None
-    ) -> Iterator[tuple[int, slice]]:
-        """The blocks that have names in [low, high), and which rows. Raises DerivedDamage.
-
-        chosen  bool[b]: of which blocks; None: of all
-        """
-        wanted = self._wanted(low, high, times)
-        if chosen is not None:
-            wanted = wanted[chosen[wanted]]
-        with self._within_budget(wanted) as passed:
-            for i in wanted.tolist():
-                part = self._part_of(i, low, high)
-                if part.start < part.stop:
-                    yield i, part
-                passed(i)
-
-    def _wanted(self, low: bytes, high: bytes | None, times: Times) -> Int64:
+    def wanted(self, low: bytes = b"", high: bytes | None = None, times: Times = ALWAYS) -> Int64:
         """The blocks that may have names in [low, high), and such mtimes, int64[..]."""
         first_block = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
@@ -279,40 +270,6 @@ class Run:
             wanted = wanted[(early | asked)[wanted]]
         return wanted
 
-    def _part_of(self, number: int, low: bytes, high: bytes | None) -> slice:
-        """Which rows of a block have names in [low, high)."""
-        first, last = 0, self.starts[number + 1] - self.starts[number]
-        if self.firsts[number] < low:
-            first = bisect_left(self.names(number), low)
-        if high is not None and (number + 1 == len(self.firsts) or self.firsts[number + 1] > high):
-            last = bisect_left(self.names(number), high)
-        return slice(first, last)
-
-    @contextmanager
-    def _within_budget(self, wanted: Int64) -> Iterator[Callable[[int], None]]:
-        """Of a pass over these blocks no more than BUDGET stays in the page cache.
-
-        ->  is told of each block that was read
-        """
-        pos, size = self.parts[wanted, :2].T
-        beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
-        at = int(pos[beyond[0]]) if len(beyond) else 0
-        drop = self._storage.dropper(at, int((pos + size).max())) if at else None
-
-        def passed(block: int) -> None:
-            nonlocal at
-            here = int(self.parts[block, 0])
-            if drop is not None and here > at + STEP:
-                drop(at, here)
-                at = here
-
-        try:
-            yield passed
-        finally:
-            if drop is not None:
-                with suppress(OSError):  # somebody may have closed it, before all was read
-                    drop(at, self._storage.size())
-
     def near(self, positions: Int64) -> Int64:
         """The blocks that may have one of these ascending positions, int64[b]."""
         low = np.searchsorted(positions, self._field("pos_min"))
@@ -321,13 +278,8 @@ class Run:
 
     def positions(self) -> Int64:
         """Positions of all inodes, in order. Raises DerivedDamage. Cost: reads all blocks."""
-        wanted = np.arange(len(self.firsts))
-        with self._within_budget(wanted) as passed:
-            parts = [NO_NUMBERS]
-            for i in wanted.tolist():
-                parts.append(self.block(i).column(POS))
-                passed(i)
-        return np.concatenate(parts)
+        found = (blocks.column(POS) for _, blocks in self.decoded(self.wanted()))
+        return np.concatenate([NO_NUMBERS, *found])
 
     def rows_in(self, blocks: Int64) -> int:
         """How many rows these blocks have."""
@@ -338,54 +290,29 @@ class Run:
 
         raises  DerivedDamage
         """
-        for _, rows in self._decoded(blocks):
+        for _, rows in self._tables(blocks):
             chosen = among(rows.pos, positions) & ~(rows.gone | rows.asked)
             if chosen.any():
                 yield rows.take(chosen)
 
-    def tables(
-        self, low: bytes, high: bytes | None, times: Times, where: Condition | None = None
-    ) -> Iterator[FileTable]:
-        """As `rows`, many blocks at a time, without values. Raises DerivedDamage.
-
-        where  blocks where that cannot be true are left out
-        """
-        wanted = self._wanted(low, high, times)
-        if where is not None:
-            wanted = wanted[self.possible(where)[wanted]]
-        for numbers, rows in self._decoded(wanted):
-            first, last = (self._part_of(int(i), low, high) for i in numbers[[0, -1]])
-            stop = len(rows) - int(self._field("rows")[numbers[-1]]) + last.stop
-            if first.start < stop:
-                yield rows.part(first.start, stop)
-
-    def _decoded(self, wanted: Int64) -> Iterator[tuple[Int64, FileTable]]:
-        """These blocks, AT_ONCE at a time, and all their rows. Raises DerivedDamage."""
-        with self._within_budget(wanted) as passed:
-            for at in range(0, len(wanted), AT_ONCE):
-                numbers = wanted[at : at + AT_ONCE]
-                yield numbers, self._read_together(numbers)
-                passed(int(numbers[-1]))
-
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]
     ) -> Iterator[tuple[Int64, dict[str, Column]]]:
-        """Of files whose inodes stand in [low, high) positions and values, a block at a time; a
+        """Of files whose inodes stand in [low, high) positions and values, many blocks at a time; a
         column that there is not is null. Raises DerivedDamage."""
         near = (self._field("pos_max") >= low) & (self._field("pos_min") < high)
-        for i in np.flatnonzero(near & (self._field("gone") < self._field("rows"))).tolist():
-            numbers = self.block(i).numbers
-            pos = numbers[:, POS]
-            chosen = np.flatnonzero((pos >= low) & (pos < high) & (numbers[:, KIND] & GONE == 0))
-            if len(chosen):
-                found = {}
-                for name, kind in typed.items():
-                    there = name in self.schema
-                    column = self.column(i, name) if there else Column.nulls(kind, len(pos))
-                    found[name] = column.take(chosen).cast(kind)
-                yield pos[chosen], found
+        near &= self._field("gone") < self._field("rows")
+        for numbers, rows in self._tables(np.flatnonzero(near)):
+            chosen = np.flatnonzero((rows.pos >= low) & (rows.pos < high) & ~rows.gone)
+            yield (
+                rows.pos[chosen],
+                {
+                    name: self._column(numbers, name, kind).take(chosen).cast(kind)
+                    for name, kind in typed.items()
+                },
+            )
 
-    def possible(self, where: Condition) -> Bools:
+    def _possible(self, where: Condition) -> Bools:
         """Of which blocks a condition can be true for some file, or nobody knows: bool[b]."""
         rows, none = self._field("rows"), np.zeros(len(self.firsts), np.int64)
         zones = {
@@ -399,110 +326,99 @@ class Run:
         possible = where.possible(zones.get, len(rows)).true & (self._field("gone") < rows)
         return possible | (self._field("asked") > 0)
 
-    def chosen(
-        self, where: Condition, low: bytes, high: bytes | None, times: Times, columns: Sequence[str]
-    ) -> Iterator[FileTable]:
-        """As `rows`, but only those of which a condition is true, and rows that have to be asked.
+    # --- reading ---
 
-        cost  blocks of which it cannot be true are not read
-        """
-        for i, part in self.within(low, high, times, self.possible(where)):
-            rows = self.block(i).numbers
-            found = rows[:, KIND] & ASK != 0
-            found |= where.truth(partial(self._asked, i)).true
-            outside = np.ones(len(found), bool)
-            outside[part] = False
-            found &= ~outside
-            if found.any():
-                values = self.blobs(i, columns)
-                yield FileTable(self.names(i), rows, values).take(found)
+    def block(self, number: int) -> Blocks:
+        """A block; the last KEPT ones stay in memory.
 
-    def _asked(self, number: int, name: str) -> Column:
-        if name in self.schema:
-            return self.column(number, name)
-        names = self.names(number) if name == "path" else []
-        return builtin(name, names, self.block(number).numbers)
-
-    def column(self, number: int, name: str) -> Column:
-        """The values of a column in a block; the last KEPT_COLUMNS ones stay in memory.
-
-        raises  DerivedDamage; KeyError for a column that there is not
+        raises  DerivedDamage
         cost    one read
         """
-        found = self._columns.get((number, name))
-        if found is None:
-            where = self.values[list(self.schema).index(name), number, :3].tolist()
-            kind, rows = self.schema[name], int(self.parts[number, Part._fields.index("rows")])
-            if not where[1]:
-                return Column.nulls(kind, rows)
-            decode = partial(Column.decode, kind, rows=rows)
-            found = _checked(self._storage, where, decode)
-            if len(self._columns) >= KEPT_COLUMNS:
-                del self._columns[next(iter(self._columns))]
-            self._columns[number, name] = found
-        return found
-
-    def blobs(self, number: int, names: Sequence[str]) -> Blobs | None:
-        """The values of columns in a block as rows have them; None: there are none."""
-        there = [name for name in names if name in self.schema]
-        if not there:
-            return None
-        return pack([self.column(number, name).texts() for name in there], there)
-
-    def block(self, number: int) -> Block:
-        """A block; the last KEPT ones stay in memory. Raises DerivedDamage. Cost: one read."""
         found = self._blocks.get(number)
         if found is None:
-            found = self.read(number)
+            found = self.read(np.array([number]))
             if len(self._blocks) >= KEPT:
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = found
         return found
 
-    def read(self, number: int) -> Block:
-        """A block, that is not kept. Raises DerivedDamage. Cost: one read."""
-        found = _checked(self._storage, self.parts[number, :3].tolist(), Block)
-        if found.count != self.starts[number + 1] - self.starts[number]:
-            raise self.damage(number, ValueError("a block with other rows than the index says"))
-        return found
+    def _tables(
+        self, wanted: Int64, at_once: int | None = None
+    ) -> Iterator[tuple[Int64, FileTable]]:
+        """These blocks, some at a time, and all their rows. Raises DerivedDamage."""
+        for numbers, blocks in self.decoded(wanted, at_once):
+            yield numbers, blocks.table
 
-    def _read_together(self, numbers: Int64) -> FileTable:
-        """All rows of some blocks. Raises DerivedDamage. Cost: one read where they lie together."""
-        storage, name = self._storage, self._storage.name
-        pos, length, hashes = self.parts[numbers, :3].T
-        if (pos < 0).any() or (length > storage.size() - pos).any():
+    def decoded(self, wanted: Int64, at_once: int | None = None) -> Iterator[tuple[Int64, Blocks]]:
+        """These blocks, ascending, some at a time; no more than BUDGET of them stays in the page
+        cache. Raises DerivedDamage."""
+        step = at_once or AT_ONCE
+        pos, size = self.parts[wanted, :2].T
+        beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
+        at = int(pos[beyond[0]]) if len(beyond) else 0
+        drop = self._storage.dropper(at, int((pos + size).max())) if at else None
+        try:
+            for first in range(0, len(wanted), step):
+                numbers = wanted[first : first + step]
+                yield numbers, self.read(numbers)
+                here = int(self.parts[numbers[-1], 0])
+                if drop is not None and here > at + STEP:
+                    drop(at, here)
+                    at = here
+        finally:
+            if drop is not None:
+                with suppress(OSError):  # somebody may have closed it, before all was read
+                    drop(at, self._storage.size())
+
+    def read(self, numbers: Int64) -> Blocks:
+        """Some blocks, that are not kept. Raises DerivedDamage."""
+        storage, name, places = self._storage, self._storage.name, self.parts[numbers, :3]
+        pos, lengths = places[:, :2].T
+        if (pos < 0).any() or (lengths > storage.size() - pos).any():
             raise DerivedDamage("the catalog is cut short", file=name, offset=int(pos.min()))
-        begin, end, total = int(pos.min()), int((pos + length).max()), int(length.sum())
-        at, pieces = pos - begin, [(begin, 0, end - begin)]
-        if end - begin > total + GAP * len(numbers) or (pos[1:] < pos[:-1]).any():
-            at, end = np.cumsum(length) - length, begin + total
-            pieces = list(zip(pos.tolist(), at.tolist(), length.tolist(), strict=True))
-        raw = np.empty(end - begin + SLACK, np.uint8)
+        at, gaps = np.cumsum(lengths) - lengths, pos[1:] - pos[:-1] - lengths[:-1]
+        if ((gaps >= 0) & (gaps <= GAP)).all():  # one read instead of many
+            at = pos - pos[0]
+            pieces = [(int(pos[0]), 0, int(at[-1] + lengths[-1]))]
+        else:
+            pieces = list(zip(pos.tolist(), at.tolist(), lengths.tolist(), strict=True))
+        raw = np.empty(int(at[-1] + lengths[-1]) + SLACK, np.uint8)
         for place, start, size in pieces:
             storage.read_into(raw.data[start : start + size], place)
-        starts, stops = at.tolist(), (at + length).tolist()
-        for place, start, stop, hashed in zip(pos, starts, stops, hashes.tolist(), strict=True):
-            if _hash(raw.data[start:stop]) != hashed:
-                raise DerivedDamage("a block of the catalog is wrong", file=name, offset=int(place))
-        try:
-            found = Blocks(raw, at, length)
-            if (found.counts != self._field("rows")[numbers]).any():
-                raise ValueError("blocks with other rows than the index says")
-            return found.table()
-        except ValueError as error:
-            raise self.damage(int(numbers[0]), error) from None
+        for (place, size, hashed), start in zip(places.tolist(), at.tolist(), strict=True):
+            if _hash(raw.data[start : start + size]) != hashed:
+                raise DerivedDamage("a block of the catalog is wrong", file=name, offset=place)
+        found = Blocks(raw, at, lengths, name, int(pos[0]))
+        if (found.counts != self._field("rows")[numbers]).any():
+            what = "blocks with other rows than the index says"
+            raise DerivedDamage(what, file=name, offset=int(pos[0]))
+        return found
 
-    def names(self, number: int) -> list[bytes]:
-        """The names of a block. Raises DerivedDamage."""
-        block = self.block(number)
-        try:
-            return block.names
-        except ValueError as error:
-            raise self.damage(number, error) from None
+    def _column(self, numbers: Int64, name: str, kind: str) -> Column:
+        """The values of a column in some blocks; one that there is not is null, of this `kind`.
 
-    def damage(self, number: int, error: ValueError) -> DerivedDamage:
-        """What to raise for a block that cannot be decoded."""
-        return DerivedDamage(str(error), file=self._storage.name, offset=int(self.parts[number, 0]))
+        raises  DerivedDamage
+        cost    a read for each block
+        """
+        if name not in self.schema:
+            return Column.nulls(kind, self.rows_in(numbers))
+        kind, parts = self.schema[name], list[Column]()
+        table = self.values[list(self.schema).index(name)]
+        for rows, place in zip(
+            self._field("rows")[numbers].tolist(), table[numbers, :3].tolist(), strict=True
+        ):
+            decode = partial(Column.decode, kind, rows=rows)
+            there = place[1] > 0
+            parts.append(_checked(self._storage, place, decode) if there else
+                         Column.nulls(kind, rows))  # fmt: skip
+        return Column.concat(parts)
+
+
+def _asked(rows: FileTable, typed: Mapping[str, Column], name: str) -> Column:
+    """What a condition asks of some rows, the values of whose columns are given."""
+    if name in typed:
+        return typed[name]
+    return builtin(name, rows.names if name == "path" else [], rows.numbers)
 
 
 class CatalogFile:
@@ -624,28 +540,14 @@ class CatalogWriter:
         return cls(KVSeq(storage, block, writable=True), [], schema)
 
     @classmethod
-    def append_to(cls, storage: Storage, file: CatalogFile, kept: int, schema: Schema) -> Self:
-        """More runs behind the first `kept` of a file; `storage`: the same, open for writing.
-
-        raises  DerivedDamage where it is not the same any more; the storage is closed then
-        """
-        try:
-            kv = KVSeq.open(storage, writable=True)
-            if kv.superblock != file.superblock:
-                raise DerivedDamage("somebody has changed it", file=storage.name, offset=0)
-        except BaseException:
-            storage.close()
-            raise
-        kv.superblock.note_writer()
+    def append_to(cls, file: CatalogFile, kept: int, schema: Schema) -> Self:
+        """More runs behind the first `kept` of a file that is open for writing."""
+        kv = KVSeq(file.storage, file.superblock.note_writer(), writable=True)
         return cls(kv, file.listed[:kept], schema)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the file; what was not finished is dropped."""
+    def release(self) -> None:
+        """Give back the room on the disk that was not used."""
         self._kv.release()
-        self._kv.storage.close()
 
     def write_run(self, rows: Iterable[FileTable]) -> int:
         """A run of rows in byte order of their names, given in parts of any size -> rows.
@@ -751,4 +653,4 @@ class CatalogWriter:
             ends = {"FILESIZE": self._kv.end, "SYNCSIZE": self._kv.end, "SYNCTIME": now}
             self._kv.superblock.update(places | counts | ends)
             self._kv.storage.write(0, self._kv.superblock.images())
-        self._kv.release()
+            self._kv.release()

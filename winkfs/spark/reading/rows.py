@@ -22,7 +22,7 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
-from winkfs.container.catalogquery import Query, rows_now, tables, values_between
+from winkfs.container.catalogquery import Query, rows_now, values_between
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.read import Content
@@ -381,8 +381,7 @@ class Source:
         if catalog is not None:
             with catalog:
                 try:
-                    quick = tables(catalog, query)
-                    for rows in quick or rows_now(store, catalog, query, end=size):
+                    for rows in rows_now(store, catalog, query, end=size):
                         yield rows
                         query = query._replace(low=rows.last + b"\0")
                     return
