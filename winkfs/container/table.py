@@ -494,7 +494,10 @@ def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     while True:
         waiting = [(rows or next(run, NOTHING), run) for rows, run in waiting]
         waiting = [(rows, run) for rows, run in waiting if rows]
-        if not waiting:
+        if len(waiting) < 2:
+            for rows, run in waiting:
+                yield rows
+                yield from run
             return
         last, parts = min(rows.last for rows, _ in waiting), list[FileTable]()
         for i, (rows, run) in enumerate(waiting):
