@@ -22,7 +22,7 @@ import numpy as np
 
 from winkformats.arrays import Bools, Int64, among, text_order
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.storage import TEMPORARY, Storage
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
@@ -453,13 +453,12 @@ class DerivedCatalog:
             self._end_trail()
 
     def sweep(self) -> None:
-        store, name = self._store, self._store.name + self.suffix
+        store = self._store
         self._opened = store.kv.end
-        store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
         for suffix in OLD:
             store.directory.unlink(store.name + suffix)
         if self._covered() is None:
-            store.directory.unlink(name)  # before .data grows to its DATAEND
+            store.directory.unlink(store.name + self.suffix)  # before .data grows to its DATAEND
 
     def _covered(self) -> int | None:
         """DATAEND of the file on the disk; None: what it says is not true as far as it goes."""

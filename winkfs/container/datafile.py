@@ -125,8 +125,6 @@ class DataFile:
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
         self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
         self._frames: Frames | None = None
-        if self.kv.storage.size() > self.kv.end:
-            self._roll_forward()
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
@@ -218,7 +216,7 @@ class DataFile:
                 what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
                 raise NotAllowed(what, self.base)
 
-    def _roll_forward(self, covered: int = 0) -> None:
+    def _roll_forward(self, covered: int) -> None:
         """Take in entries behind FILESIZE, of a sync that the superblock has lost: see `end_of`."""
         kv, end = self.kv, end_of(self.kv, covered)
         if end > kv.end:
@@ -234,9 +232,11 @@ class DataFile:
         if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
             self.notes.append(text)
 
-    def remark(self, error: DerivedDamage) -> None:
+    def remark(self, what: DerivedDamage | str) -> None:
+        """Note that a derived file is damaged, or a sentence."""
         if len(self.remarks) < NOTES:
-            self.remarks.append(f"{error}: {self.kv.storage.name} is asked instead")
+            more = "" if isinstance(what, str) else f": {self.kv.storage.name} is asked instead"
+            self.remarks.append(f"{what}{more}")
 
     # --- entries and inodes by position ---
 
@@ -478,12 +478,11 @@ def end_of(kv: KVSeq, covered: int = 0) -> int:
     if kv.superblock.forgot:
         # Its sync came after that of the entries: they are there even if it is not.
         return kv.whole_until(kv.end, size)
-    if kv.end < covered <= size and kv.whole_until(kv.end, covered) == covered:
-        return covered
     if any(kv.storage.read(size - 8, 8)) and kv.whole_until(kv.end, size) == size:
         # Only a close leaves no reserve behind the last entry, and it has synced that.
         return size
-    return kv.end
+    known = kv.end < covered <= size and kv.whole_until(kv.end, covered) == covered
+    return covered if known else kv.end
 
 
 def create_files(base: str, block: Superblock, like: Storage | None = None) -> None:

@@ -1,7 +1,4 @@
-"""BASE.idx and BASE.time of an open container: how they are loaded, and brought up to date.
-
-BASE.cat has its class in `catalog`. None of the three says anything that BASE.data does not.
-"""
+"""BASE.idx of an open container: how it is loaded, and brought up to date."""
 
 from __future__ import annotations
 
@@ -10,14 +7,12 @@ import time
 from winkformats import hashing
 from winkformats.arrays import Int64
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.storage import TEMPORARY
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.superblock import SBSIZE
 from winkfs.container.datafile import DataFile
 from winkfs.container.index import Index
 from winkfs.container.ondisk.idx import DAMAGED, Base, open_base, write_base
-from winkfs.container.ondisk.time import ENTRY, TimeIndex
 
 
 class DerivedIndex:
@@ -53,17 +48,6 @@ class DerivedIndex:
                 "index: winkfs verify shows them, winkfs repair mends it"
             )
         return base
-
-    def sweep(self) -> None:
-        """One that is ahead of the data file is not loaded, and replaced before it can fit; here
-        goes what a writer that was killed was writing."""
-        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
-
-    def rewritten(self, pos: int) -> None:
-        """`Index.assign` is told of a key that changes."""
-
-    def drop(self) -> None:
-        """A rebuild comes next, and what was packed last may be lost."""
 
     def is_kept(self, base: Base) -> bool:
         """Whether the file on the disk is the base, and says all but what a replay finds."""
@@ -114,60 +98,3 @@ class DerivedIndex:
         now = store.kv.superblock.get("SYNCTIME", int(time.time()))
         known = {"DATAEND": store.kv.end, "NEXTFID": store.nextfid, "SYNCTIME": now} | self.packed
         return known | ({DAMAGED: self.damaged} if self.damaged else {})
-
-
-class DerivedTimes:
-    """BASE.time of an open container.
-
-    marks    what the container holds; None: it is not append-only
-    covered  FILESIZE of the data file whose files are all in the file on the disk; -1: in none
-    """
-
-    suffix = ".time"
-
-    def __init__(self, store: DataFile) -> None:
-        self._store = store
-        self.marks: TimeIndex | None = None
-        self.covered = -1
-
-    def load(self) -> int | None:
-        """Take the marks from the file -> where they end in the data file; None: it is no good."""
-        store, settings = self._store, self._store.settings
-        block, end = store.kv.superblock, store.kv.end
-        loaded = TimeIndex.load(store.base + self.suffix, settings, block, end, store.remark)
-        self.covered = -1
-        if loaded is None or (settings.classic and not self._plausible(loaded[0])):
-            return None
-        self.marks, self.covered = loaded
-        return self.covered
-
-    def _plausible(self, times: TimeIndex) -> bool:
-        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
-        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
-        return all(ENTRY.fullmatch(self._store.key_at(pos)) for pos in marks)
-
-    def begin(self) -> None:
-        """Go on without a mark, all of the data file still to be read."""
-        self.marks, self.covered = TimeIndex(self._store.settings), -1
-
-    def sweep(self) -> None:
-        """See `DerivedIndex.sweep`."""
-        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
-
-    def rewritten(self, pos: int) -> None:
-        """The last file, which keeps its mtime and its first entry."""
-
-    def drop(self) -> None:
-        """Marks are made anew with the index, not dropped."""
-
-    def save(self) -> None:
-        if self.marks is None:
-            return
-        store = self._store
-        try:
-            with store.deriving(self.suffix) as storage:
-                self.marks.write(storage, store.settings, store.kv.superblock)
-            storage.close()
-            self.covered = store.kv.end
-        except OSError as error:
-            store.excuse(error)

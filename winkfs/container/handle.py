@@ -32,6 +32,7 @@ from winkfs.container.read import (
     ORDINARY,
     BulkGet,
     Content,
+    Files,
     Short,
     renewed,
 )
@@ -129,14 +130,14 @@ class Handle:
         self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Handle] | None = None
         self._path = absolute(base)  # for processes that run in other folders
         self.store = Store(base, writable=mode == "a", mapped=mapped)
-        if mode == "a" and UNNAMED in self.store.kv.superblock:
-            self.store.abandon()
-            what = (
-                "the disk failed at the end of a compaction, and after a power cut the older file "
-                "may be back, without what is written from now on: run winkfs compact again"
-            )
-            raise NotAllowed(what, base)
         try:
+            if mode == "a" and UNNAMED in self.store.kv.superblock:
+                what = (
+                    "the disk failed at the end of a compaction, and after a power cut the older "
+                    "file may be back, without what is written from now on: run winkfs compact "
+                    "again"
+                )
+                raise NotAllowed(what, base)
             self._attach()
         except BaseException:
             self.store.abandon()
@@ -155,13 +156,19 @@ class Handle:
     def _attach(self) -> None:
         self._generation = self.store.generation
         self.content = Content(self.store)
-        self.changes = Changes(self.store, self.content)
-        self.files = self.changes.files
+        self.files = Files(self.store, self.content)
+        self.__dict__.pop("changes", None)
+        if self.store.writable:
+            _ = self.changes  # what it finds wrong is known at once, and no thread makes a second
         self.bulkget = BulkGet(self.store, self.content)
         self.short = FIRST
         self._forget_drop()
-        self._dropped = weakref.finalize(self, _let_go, self.store, self.changes.drafts)
+        self._dropped = weakref.finalize(self, _let_go, self.store, self.files.drafts)
         self._dropped.atexit = not self.store.writable  # a writer is closed by `close_at_end`
+
+    @functools.cached_property
+    def changes(self) -> Changes:
+        return Changes(self.store, self.content, self.files)
 
     def _forget_drop(self) -> None:
         if self._dropped is not None:
@@ -477,7 +484,7 @@ class Handle:
     def short_to(self, key: bytes) -> Short:
         """The short way to a file as it is now, b"": to any. The caller has caught up."""
         pos = self.store.index.overlay.get(key, 0)
-        self.short = renewed(self.short, self.store, self.changes.drafts, pos)
+        self.short = renewed(self.short, self.store, self.files.drafts, pos)
         return self.short
 
     def _check_lost(self) -> None:

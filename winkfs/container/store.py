@@ -16,15 +16,15 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import DerivedCatalog
-from winkfs.container.datafile import NOTES, DataFile
-from winkfs.container.derived import DerivedIndex, DerivedTimes
+from winkfs.container.datafile import DataFile
+from winkfs.container.derived import DerivedIndex
 from winkfs.container.gone import Gone, gone_of
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import CUTID, SANE
 from winkfs.container.ondisk.idx import Base, covered_by, named_positions
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.ondisk.time import ENTRY, TimeIndex
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import (
     COUNTERS,
@@ -71,24 +71,19 @@ class Store(DataFile):
         super().__init__(base, writable=writable, mapped=mapped, lock=lock)
         self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
+        self.times: TimeIndex | None = None  # the time marks; None: it is not append-only
+        self._timed = -1  # FILESIZE of the data file whose files are all in BASE.time; -1: in none
         self._replaying = False
         try:
             self.index = Index(self.settings, None, self.key_at, self.is_bad, self.distrust_index)
-            self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
-            self.catalog = DerivedCatalog(self)
-            self.derived = self.catalog, self.idx, self.time
+            self.idx, self.catalog = DerivedIndex(self, self.index), DerivedCatalog(self)
             if load:
                 self.load()
             else:
-                self._covered()
+                self._take_lost_sync()
         except BaseException:
             self.abandon()
             raise
-
-    @property
-    def times(self) -> TimeIndex | None:
-        """The time marks; None: the container is not append-only."""
-        return self.time.marks
 
     def new_fileid(self) -> int:
         """A FILEID never used before in this container."""
@@ -115,10 +110,10 @@ class Store(DataFile):
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         if self.writable:
-            self.directory.unlink(self.name + ".data" + TEMPORARY)  # of a writer that was killed
-            for file in self.derived:
-                file.sweep()
-        self._covered()
+            for suffix in (".data", ".idx", ".time", ".cat"):  # of a writer that was killed
+                self.directory.unlink(self.name + suffix + TEMPORARY)
+            self.catalog.sweep()
+        self._take_lost_sync()
         base = self.idx.load()
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
@@ -133,33 +128,52 @@ class Store(DataFile):
             return
         times_from = kv.end
         if settings.ao:
-            marked = self.time.load()
-            if marked is None and self.writable:
+            if not self._load_times() and self.writable:
                 self._rebuild()
                 return
-            if marked is None:
-                self.time.begin()
-            times_from = kv.start if marked is None else marked
+            times_from = self._timed
         try:
             self._catch_up(min(base.covered, times_from), base.covered, times_from)
         except CorruptError:
             self._rebuild()
 
-    def _covered(self) -> int:
-        """The end of the data file: FILESIZE, or what an index covers that was written later.
+    def _load_times(self) -> bool:
+        """Take the time marks from BASE.time -> whether it is good. Else there is none yet."""
+        settings, block, end = self.settings, self.kv.superblock, self.kv.end
+        loaded = TimeIndex.load(self.base + ".time", settings, block, end, self.remark)
+        if loaded is not None and settings.classic:  # else more vouches for it than this
+            marks = loaded[0].positions
+            some = marks[:: max(len(marks) // 16, 1)] + marks[-1:]
+            loaded = loaded if all(ENTRY.fullmatch(self.key_at(pos)) for pos in some) else None
+        self.times, self._timed = loaded or (TimeIndex(settings), -1)
+        return loaded is not None
 
-        An index is only ever written of what is durable: a superblock that knows less has lost a
-        write of the disk. Readers look again, for a writer may have gone on.
+    def _save_times(self) -> None:
+        if self.times is None:
+            return
+        try:
+            with self.deriving(".time") as storage:
+                self.times.write(storage, self.settings, self.kv.superblock)
+            storage.close()
+            self._timed = self.kv.end
+        except OSError as error:
+            self.excuse(error)
+
+    def _take_lost_sync(self) -> None:
+        """Take in what the superblock has lost, a write of the disk: entries behind its FILESIZE.
+
+        An index that covers more was written later, and only of what is durable. Readers look
+        again, for a writer may have gone on.
         """
         kv = self.kv
         size = kv.storage.size()
-        if size > kv.end and kv.layout.checksum:  # else there is nothing behind it
-            covered = covered_by(self.base + ".idx", self.settings)
-            if kv.end < covered <= size:
-                block = read_superblock(kv.storage)
-                if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
-                    self._roll_forward(covered)
-        return kv.end
+        if size <= kv.end or not kv.layout.checksum:  # there is nothing behind it
+            return
+        covered = covered_by(self.base + ".idx", self.settings)
+        if kv.end < covered <= size:
+            block = read_superblock(kv.storage)
+            covered *= block.get("FILESIZE") == kv.superblock.get("FILESIZE")
+        self._roll_forward(covered)
 
     def _plausible(self, base: Base) -> bool:
         """Whether some cells hold what they should: names that are found where they stand.
@@ -315,18 +329,17 @@ class Store(DataFile):
 
     def _remark_marked(self, count: int) -> None:
         """Note that live files are marked deleted; a writer takes the marks back."""
-        if len(self.remarks) < NOTES:
-            self.remarks.append(
-                f"{self.kv.storage.name}: {count} files are marked deleted, but nothing replaced "
-                "them (a copy of a container in use, or wrong delflags): they are there"
-            )
+        self.remark(
+            f"{self.kv.storage.name}: {count} files are marked deleted, but nothing replaced "
+            "them (a copy of a container in use, or wrong delflags): they are there"
+        )
 
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
         if len(found.flagged):
             self._remark_marked(len(found.flagged))
         self.kv.end = found.end if self.kv.truncated else self.kv.end
-        self.time.marks = found.times
+        self.times = found.times
         self.idx.damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
@@ -342,12 +355,7 @@ class Store(DataFile):
             self.excuse(error)
             base = self.idx.in_memory(found.rows, self.idx.variables())
         self.index.replace(base)
-        self.time.save()
-
-    def rewritten(self, pos: int) -> None:
-        """Another inode stands in the place of the one at `pos`."""
-        for file in self.derived:
-            file.rewritten(pos)
+        self._save_times()
 
     # --- staying current ---
 
@@ -403,7 +411,7 @@ class Store(DataFile):
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         self.idx.save()
-        self.time.save()
+        self._save_times()
 
     @property
     def should_merge(self) -> bool:
@@ -422,7 +430,7 @@ class Store(DataFile):
     def is_behind(self) -> bool:
         """Whether the index or the time index does not cover all of the data file."""
         base, end = self.index.base, self.kv.end
-        late = self.times is not None and self.time.covered != end
+        late = self.times is not None and self._timed != end
         return late or base is None or base.covered != end or self.index.pending > 0
 
     @property
@@ -434,7 +442,7 @@ class Store(DataFile):
         base, idx = self.index.base, self.idx
         if base is None or base.live < LARGE or not self.kv.layout.checksum:
             return False
-        covered = base.covered if self.times is None else min(base.covered, self.time.covered)
+        covered = base.covered if self.times is None else min(base.covered, self._timed)
         return (
             idx.is_kept(base)
             and not self.index.must_merge
@@ -462,8 +470,7 @@ class Store(DataFile):
             self._compress_at = self.kv.superblock.get(COMPRESS, 0)
         if self._resume():
             return
-        for file in self.derived:
-            file.drop()  # half a rename may be in the file
+        self.catalog.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
         if self.kv.end > self.synced:  # else what the superblock says is right
@@ -491,8 +498,11 @@ class Store(DataFile):
         self.catalog.close()
         self.index.replace(base)
         self.idx.packed = base.packed
-        times_from = self.time.load() if settings.ao else last
-        if times_from is None or times_from < base.covered:
+        times_from = last
+        if settings.ao:
+            self._load_times()
+            times_from = self._timed
+        if times_from < base.covered:
             return False
         self._replaying = True
         try:
@@ -515,7 +525,7 @@ class Store(DataFile):
 
     def abandon(self) -> None:
         """Close everything as it is."""
-        if hasattr(self, "derived"):
+        if hasattr(self, "catalog"):
             self.index.close()
             self.catalog.close()
             self.index.base = None

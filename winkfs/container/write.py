@@ -84,10 +84,9 @@ class Changes:
     unwritten   what was lost of drafts that could not be written, see `report_unwritten`
     """
 
-    def __init__(self, store: Store, content: Content) -> None:
+    def __init__(self, store: Store, content: Content, files: Files) -> None:
         self._store, self._content, self._kv = store, content, store.kv
-        self.files = Files(store, content)
-        self.drafts = self.files.drafts
+        self.files, self.drafts = files, files.drafts
         self.last = 0
         self.clamped = Clamped()
         self._encoder: tuple[Schema, bytes, Encoder] | None = None
@@ -631,7 +630,7 @@ class Changes:
                              "name for which its inode has room", to_str(name_of(key)))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
-        self._store.rewritten(pos)
+        self._store.catalog.rewritten(pos)
         self._supersede(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(new, pos)
@@ -751,7 +750,7 @@ class Changes:
                 store.keep_inode(pos, draft.key, replace(inode, size=len(value), links=links))
             return inode, pos, len(value)
         kv.replace(draft.old, draft.key, value)
-        store.rewritten(draft.old)
+        store.catalog.rewritten(draft.old)
         return inode, draft.old, len(value)
 
     def _account(
