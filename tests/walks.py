@@ -157,6 +157,18 @@ def put_over(folder: Path, root: Path = ROOT) -> Walk:
     return walk
 
 
+def open_close(folder: Path, root: Path = ROOT) -> Walk:
+    """A container of a document is opened to read, and closed."""
+    import winkfs
+
+    with winkfs.create(folder / "put") as container:
+        container.put("first", b"1")
+    winkfs.open(folder / "put").close()
+    with Walk(root) as walk:
+        winkfs.open(folder / "put").close()
+    return walk
+
+
 def open_put_close(folder: Path, root: Path = ROOT) -> Walk:
     """A container of two documents is opened, gets one more, and is closed."""
     import winkfs
@@ -232,8 +244,8 @@ def reindex(folder: Path, root: Path = ROOT) -> Walk:
 def main(root: Path, *, verbose: bool) -> None:
     sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
     for what in (
-        put, put_mode, put_over, open_put_close, stat, contains, read_two_extents, read_part,
-        mount_create, mount_read, reindex,
+        put, put_mode, put_over, open_close, open_put_close, stat, contains, read_two_extents,
+        read_part, mount_create, mount_read, reindex,
     ):  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             walk = what(Path(folder), root)

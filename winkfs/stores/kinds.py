@@ -71,9 +71,9 @@ class Kind:
 
     def function(self, what: str, path: str) -> Callable[..., Any]:
         """Raises Refusal, for the path, where this kind does not have it."""
-        if not self.has(what):
+        found = self.functions.get(what) or ("open" in self.functions and GENERAL.get(what))
+        if not found:
             raise Refusal(f"{what} is not for a {self.name}", path)
-        found = self.functions.get(what) or GENERAL[what]
         if callable(found):
             return found
         module, _, function = found.partition(":")

@@ -25,6 +25,7 @@ from winkformats.kv.superblock import (
     WRITER,
     WRITTEN_BY,
     Superblock,
+    value_text,
 )
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
@@ -85,7 +86,7 @@ class Settings:
     @classmethod
     def of(cls, block: Mapping[str, int], file: str) -> Self:
         """Raises FormatError where the superblock is not that of a data file we can read."""
-        if block["FORMAT"] != KVSEQ or Superblock(block).purpose != PURPOSE_DATA:
+        if block["FORMAT"] != KVSEQ or value_text(block["PURPOSE"]) != PURPOSE_DATA:
             raise FormatError(f"{file}: not the data file of a container (no {PURPOSE_DATA})")
         classic = not EXTENSIONS & block.keys()
         ckalgo = block.get("CKALGO", CK_MD5)

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Final
 
@@ -67,9 +68,14 @@ class Base:
         self.size = self.shape.htsize * self.shape.width  # bytes of the table
         self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
         self._copy: bytes | None = None
-        self.looks: Lookups | None = None  # the mapped table; None where the storage is not mapped
-        if self.storage.mapped:
-            self.looks = Lookups(self.storage, self.offset + self.size)
+
+    @cached_property
+    def looks(self) -> Lookups | None:
+        """The mapped file; None where it is not mapped. Raises DerivedDamage."""
+        try:
+            return Lookups(self.storage, self.offset + self.size) if self.storage.mapped else None
+        except ValueError:
+            raise self._cut(0) from None
 
     @classmethod
     def of(
@@ -96,9 +102,11 @@ class Base:
         """Bytes of the file. Raises DerivedDamage where it does not have them any more."""
         data = self.storage.read(at, length)
         if len(data) < length:
-            what = "the index is cut short"
-            raise DerivedDamage(what, file=self.storage.name, offset=at + len(data))
+            raise self._cut(at + len(data))
         return data
+
+    def _cut(self, offset: int) -> DerivedDamage:
+        return DerivedDamage("the index is cut short", file=self.storage.name, offset=offset)
 
     # --- searches; all raise DerivedDamage ---
 
@@ -196,8 +204,7 @@ class Base:
         try:
             self.looks.check(self.offset + self.size)
         except CorruptError as error:
-            what = "the index is cut short"
-            raise DerivedDamage(what, file=error.file, offset=error.offset) from None
+            raise self._cut(error.offset) from None
         width = self.shape.width
         if self.looks.advise():
             starts = self.offset + width * (bits % np.uint64(self.shape.htsize)).astype(np.int64)
