@@ -450,10 +450,8 @@ class Container(Handle, Reader):
             mtime_ns = self.changes.clamped.nearest(mtime_ns, name)
         if exclusive and self.files.find(key):
             raise FileExists("exists already", to_str(name))
-        owner = None
-        if columns or not (mode is None and uid is None and gid is None):
-            xattrs = to_attributes(self.store.schema, columns) if columns else None
-            owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        xattrs = to_attributes(self.store.schema, columns) if columns else None
+        owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
         self.changes.put(key, content, mtime_ns, ftype, owner)
 
     @consumes

@@ -146,8 +146,7 @@ class Handle:
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
-        self.losses = 0
-        self.troubles = 0
+        self.losses = self.troubles = 0
         self._looked = time.monotonic()
         tell_of_forks(self)
         if mode == "a":

@@ -491,9 +491,8 @@ class Store(DataFile):
         plain = kv.layout.checksum and kv.layout.delflag and not settings.havedups
         if base is None or not counted or not plain or settings.classic or self._syncing:
             return False
-        if not base.covered <= last <= kv.end:
-            return False
-        if self.index.pending > base.live + base.covered // REPLAYED:
+        many = self.index.pending > base.live + base.covered // REPLAYED
+        if many or not base.covered <= last <= kv.end:
             return False
         self.catalog.close()
         self.index.replace(base)
