@@ -70,7 +70,7 @@ def gone_of(
         if index.covered <= end:
             return None
         index.check()
-        cells = index.words()
+        cells = np.concatenate(list(index.parts()))
     except DerivedDamage:
         return None
     finally:

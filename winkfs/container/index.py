@@ -197,7 +197,7 @@ class Index:
 
     def _candidates(self, keys: Sequence[bytes], *, sure: bool) -> Int64:
         """The same of the base alone. `sure`: see `Base.find_many`."""
-        if self.base is None or self.base.shape.cellsz == 1:
+        if self.base is None or not self.base.finds_many:
             return np.fromiter(map(self._lookup_base, keys), np.int64, len(keys))
         s, bits = hashing.hash_keys(self.settings.htalgo, keys)
         found, _ = self._ask(Base.find_many, s, bits, sure=sure)
@@ -316,7 +316,7 @@ class Index:
         for at in range(0, len(rows.pos), table.BUCKET):
             part = rows.take(slice(at, at + table.BUCKET))
             doubtful = among(part.s, over)
-            if base is not None and base.live and base.shape.cellsz == 1:
+            if base is not None and base.live and not base.finds_many:
                 doubtful[:] = True
             elif base is not None and base.live:
                 doubtful |= self._ask(Base.find_many, part.s, part.slot_bits(), sure=True)[1] >= 0
@@ -433,9 +433,9 @@ class Index:
 
 def _cells_of(base: Base, s: UInt64) -> list[tuple[int, int]]:
     """S and position of the cells with these hashes."""
-    found, _ = base.find_many(s, table.bits_of(s))
+    there = base.find_many(s, table.bits_of(s))[0] > 0 if base.finds_many else slice(None)
     cells = list[tuple[int, int]]()
-    for stored in s[found > 0].tolist():
+    for stored in s[there].tolist():
         base.vouch(stored & hashing.MASK63)
         probed = base.probe(stored & hashing.MASK63, stored.to_bytes(8, "big"))
         cells += [(stored, int.from_bytes(cell[:8], "big")) for _, cell in probed]

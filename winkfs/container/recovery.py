@@ -537,26 +537,15 @@ def unmarked(kv: KVSeq, positions: Sequence[int]) -> list[int]:
     return [pos for pos in dict.fromkeys(positions) if kv.storage.read(pos, 1) == b"\0"]
 
 
-@dataclass
-class Resumed(Counts):
-    """What a writer has behind the index, after a call that was broken off.
-
-    doomed  entries to be marked deleted, which the counters do not count
-    left    whether a file has lost its name without a tombstone: no older catalog is to be believed
-    """
-
-    doomed: list[int]
-    left: bool
-
-
 def resume(
     data: DataFile, index: Index, times: TimeIndex | None, start: int, times_from: int
-) -> Resumed | None:
-    """Bring an index that covers `start` up to date with all entries, synced or not, and count
-    them: the counters of the superblock are of the last sync.
+) -> bool | None:
+    """Bring an index that covers `start` up to date with all entries, synced or not, after a call
+    that was broken off, and count them: the counters of the superblock are of the last sync.
 
     times   are brought up to date from `times_from` on
-    ->      None where only a rebuild can find out
+    ->      whether a file has lost its name without a tombstone: no older catalog is to be
+            believed; None where only a rebuild can find out
     raises  CorruptError; DerivedDamage
     cost    reads what came after `start`: 10 us a change
     """
@@ -577,8 +566,10 @@ def resume(
             counts.add_inode(entry, data.settings, kv, -1)
     others = unmarked(kv, [pos for pos in data.doomed if pos >= last])
     doomed = {*due(data, replay.superseded, replay.heirs()), *others}.difference(before)
-    counts.aentries -= len(doomed)
-    return Resumed(sorted(doomed.union(before)), bool(replay.left), **vars(counts))
+    kv.entries, kv.aentries = counts.entries, counts.aentries - len(doomed)
+    data.itotsz, data.dtotsz = counts.itotsz, counts.dtotsz
+    data.doomed = sorted(doomed.union(before))
+    return bool(replay.left)
 
 
 def revive(data: DataFile, flagged: Sequence[int]) -> int:

@@ -507,17 +507,15 @@ class Store(DataFile):
         try:
             if settings.cellsz == 1:
                 self.index.check()
-            found = resume(self, self.index, self.times, base.covered, times_from)
+            nameless = resume(self, self.index, self.times, base.covered, times_from)
         except CorruptError:
             return False
         finally:
             self._replaying = False
-        if found is None:
+        if nameless is None:
             return False
-        if found.left:
+        if nameless:
             self.catalog.drop()
-        kv.entries, kv.aentries, self.doomed = found.entries, found.aentries, found.doomed
-        self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
         if last != self.synced:  # a sync was broken off: it may be in the file, and may not
             self.sync_data()
         return True

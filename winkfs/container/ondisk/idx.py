@@ -68,6 +68,7 @@ class Base:
         self.size = self.shape.htsize * self.shape.width  # bytes of the table
         self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
         self._copy: bytes | None = None
+        self.finds_many = self.storage.mapped and self.shape.cellsz > 1
 
     @cached_property
     def looks(self) -> Lookups | None:
@@ -195,12 +196,11 @@ class Base:
         return 0 if pos in hidden else pos
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
-        """See `table.find_many`. What it did not find is not there. Not mapped: one look-up a key.
+        """See `table.find_many`. What it did not find is not there. Needs `finds_many`.
 
         sure  what it found is right, too, except for two keys with one hash: not to be compared
         """
-        if self.looks is None:
-            return self._find_each(s, bits, sure)
+        assert self.looks is not None
         try:
             self.looks.check(self.offset + self.size)
         except CorruptError as error:
@@ -222,17 +222,6 @@ class Base:
                 self._drop_sums()
         return pointers, slots
 
-    def _find_each(self, s: UInt64, bits: UInt64, sure: bool) -> tuple[Int64, Int64]:
-        pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
-        for i, (stored, bit) in enumerate(zip(s.tolist(), bits.tolist(), strict=True)):
-            wanted = stored.to_bytes(8, "big")
-            for slot, cell in self.probe(bit, wanted):
-                pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
-                break
-            if sure or slots[i] < 0:
-                self.vouch(bit)
-        return pointers, slots
-
     def check(self) -> None:
         """Check all cells."""
         if self.sums is not None:
@@ -250,10 +239,6 @@ class Base:
         width = self.shape.width
         data = self.read(self.offset + start * width, (stop - start) * width)
         return table.used(self.shape, np.frombuffer(data, f"V{width}"), 0, stop - start)
-
-    def words(self) -> Int64:
-        """All used cells, int64[live, cellsz]."""
-        return np.concatenate(list(self.parts()))
 
     def pointers(self) -> Iterator[Int64]:
         """The positions in all used cells, in pieces."""
