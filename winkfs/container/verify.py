@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.entry import Layout
@@ -113,18 +113,22 @@ class _Check:
     def run(self, progress: Callable[[int], None] | None) -> None:
         store = self._store
         with ExitStack() as stack:
-            doubtful = self._is_bad(".idx", _bad_pages)
-            self._is_bad(".time", _bad_pages)
             index = open_base(
                 store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
             )
             if index is not None:
                 stack.callback(index.storage.close)
-            catalog = None if self._is_bad(".cat", self._bad_entries) else open_catalog(store)
+            doubtful = self._is_bad(".idx", _bad_pages, index.storage if index else None)
+            self._is_bad(".time", _bad_pages)
+            catalog = open_catalog(store)
+            if catalog is not None:
+                stack.callback(catalog.close)
+            opened = catalog.file.storage if catalog else None
+            if self._is_bad(".cat", partial(self._bad_entries, known=opened is not None), opened):
+                catalog = None
             sorter = None if catalog is None else new_sorter(store)
-            for opened in (catalog, sorter):
-                if opened is not None:
-                    stack.callback(opened.close)
+            if sorter is not None:
+                stack.callback(sorter.close)
             found = self._read(None if sorter is None else RowCollector(store, sorter), progress)
             self._check_end(found)
             if self._damaged:
@@ -231,11 +235,21 @@ class _Check:
         if "NEXTFID" in block and block["NEXTFID"] < found.nextfid:
             add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
 
-    def _is_bad(self, suffix: str, find: Callable[[Storage], Iterable[CorruptError]]) -> bool:
-        """Report what is damaged in a derived file -> whether it is of no use."""
-        report = self._report
+    def _is_bad(
+        self,
+        suffix: str,
+        find: Callable[[Storage], Iterable[CorruptError]],
+        opened: Storage | None = None,
+    ) -> bool:
+        """Report what is damaged in a derived file -> whether it is of no use.
+
+        opened  the file, where it could be opened as what it is
+        """
+        report, store = self._report, self._store
         try:
-            with open_file(self._store.base + suffix) as storage:
+            with (
+                nullcontext(opened) if opened else store.directory.open(store.name + suffix)
+            ) as storage:
                 found = list(find(storage))
         except FileNotFoundError:
             return False
@@ -248,15 +262,15 @@ class _Check:
             report.add(f"{problem}: run reindex")
         return bool(found)
 
-    def _bad_entries(self, storage: Storage) -> list[CorruptError]:
-        """Damaged entries of BASE.cat; of a stale or foreign one: none."""
+    def _bad_entries(self, storage: Storage, *, known: bool) -> list[CorruptError]:
+        """Damaged entries of BASE.cat; of a stale or foreign one: none. `known`: it was opened."""
         found: list[CorruptError] = []
         block = read_superblock(storage)
         if (block.purpose, block.get("CONTID")) == (PURPOSE_CATALOG, self._store.settings.contid):
             layout, end = Layout.of(block, storage.name), block.get("FILESIZE", 0)
             for _ in scan_intact(storage, layout, block["SBSIZE"], end, problem=found.append):
                 pass
-            if not found:
+            if not found and not known:
                 CatalogFile(storage.duplicate()).close()
         return found
 
@@ -426,17 +440,13 @@ def _space_record(kv: KVSeq) -> Record:
     block = kv.superblock
     used = kv.end - kv.start
     content, inodes = block.get("DTOTSZ", 0), block.get("ITOTSZ", 0)
-    dead, exact = 0, True
-    compressed = bool(block.get("INCOMPAT", 0) & COMPRESSED)
-    if kv.entries != kv.aentries:
-        try:
-            exact = used <= EXACT or compressed  # what content takes is not known otherwise
-            dead = dead_bytes(kv.storage, kv.layout, kv.start, kv.end) if exact else -1
-        except FormatError:  # verify says what is wrong
-            dead, exact = -1, False
-        if not exact:
-            live = min(content + inodes + PER_ENTRY * kv.aentries, used)
-            dead = used - live
+    dead, exact = 0, kv.entries == kv.aentries
+    if not exact:
+        dead = used - min(content + inodes + PER_ENTRY * kv.aentries, used)
+        # Of compressed files nothing else says what content takes.
+        if used <= EXACT or block.get("INCOMPAT", 0) & COMPRESSED:
+            with suppress(FormatError):  # verify says what is wrong
+                dead, exact = dead_bytes(kv.storage, kv.layout, kv.start, kv.end), True
     return {
         "entries": kv.entries,
         "live_entries": kv.aentries,
