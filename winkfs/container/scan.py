@@ -36,7 +36,7 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.container.read import Content
-from winkfs.container.survey import Decoded, Inodes
+from winkfs.container.survey import Decoded, Inodes, Problem
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from winkfs.container.store import Store
 
 SPAN: Final = 8 << 20  # bytes read at once
-FILES: Final = 1024  # files of a batch, at most
+FILES: Final = 2048  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 SPARSE: Final = 8  # times the usual distance of files, beyond which they are read one by one
 INODE_READ: Final = 512  # bytes read for an inode alone
@@ -196,26 +196,12 @@ class _Scan:
     high: int | None
     prefix: bytes
 
-    def entries(
-        self, positions: Int64, problem: Callable[[CorruptError], None] | None
-    ) -> Iterator[Entry]:
+    def entries(self, positions: Int64, problem: Problem | None) -> Iterator[Entry]:
         at = 0
         try:
             while at < len(positions):
                 stop = self.window.batch(positions, at)
-                for found in self._batch(positions[at:stop]):
-                    if type(found) is not int:
-                        yield found  # type: ignore[misc]
-                        continue
-                    try:
-                        entry = self._entry(found)
-                    except CorruptError as error:
-                        if problem is None:
-                            raise
-                        problem(error)
-                        continue
-                    if entry is not None:
-                        yield entry
+                yield from self._batch(positions[at:stop], problem)
                 at = stop
         finally:
             self.window.close()
@@ -228,9 +214,8 @@ class _Scan:
             found &= np.fromiter(begins, bool, len(table))
         return found
 
-    def _batch(self, positions: Int64) -> Iterable[Entry | int]:
-        """The chosen files of a batch in order; of one that has to be decoded by itself the
-        position, whether it is chosen or not."""
+    def _batch(self, positions: Int64, problem: Problem | None) -> Iterator[Entry]:
+        """The chosen files of a batch in order."""
         found, which = self.window.ordinary(positions)
         table = found.table
         whole = (table.pointer >= 0) & ~table.asked
@@ -261,7 +246,21 @@ class _Scan:
                         to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word,
                         self.shown,
                     )  # fmt: skip
-        return [entry for entry in made if entry is not None]
+        return self._all(made, problem)
+
+    def _all(self, made: list[Entry | int | None], problem: Problem | None) -> Iterator[Entry]:
+        """Those that were made, and those at the positions that were not, of which nothing is known
+        yet."""
+        for found in made:
+            try:
+                entry = self._entry(found) if isinstance(found, int) else found
+            except CorruptError as error:
+                if problem is None:
+                    raise
+                problem(error)
+                continue
+            if entry is not None:
+                yield entry
 
     def _plain_entries(self, table: FileTable) -> Iterator[Entry]:
         """Files of one value or none, without attributes."""
