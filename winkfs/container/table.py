@@ -69,7 +69,7 @@ Joined = tuple[Int64, UInt8]
 class FileTable:
     """n files and their COLUMNS, int64[n, 8] in any memory order. Not to be changed.
 
-    names   in one of three forms; another one is made when it is first asked for
+    names   as a column or joined; another form is made when it is first asked for
     values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
             none has any, or they were not asked for
     """
@@ -79,15 +79,10 @@ class FileTable:
     def __init__(
         self, names: list[bytes] | TextColumn | Joined, numbers: Int64, values: Blobs | None = None
     ) -> None:
-        self._names: list[bytes] | None = None
-        self._column: TextColumn | None = None
-        self._joined: Joined | None = None
-        if isinstance(names, list):
-            self._names = names
-        elif isinstance(names, tuple):
-            self._joined = names
-        else:
-            self._column = names
+        self._names = names if isinstance(names, list) else None
+        self._joined = names if isinstance(names, tuple) else None
+        column = text_column(names) if isinstance(names, list) else names
+        self._column: TextColumn | None = None if isinstance(column, tuple) else column
         self.numbers, self.values = numbers, values
 
     @classmethod
@@ -153,19 +148,15 @@ class FileTable:
     def column(self) -> TextColumn:
         """The names as an array."""
         if self._column is None:
-            if self._joined is not None:
-                lengths = self.name_lengths
-                self._column = column_at(self.name_bytes, self.name_ends[:-1], lengths)
-            else:
-                self._column = text_column(self.names)
+            self._column = column_at(self.name_bytes, self.name_ends[:-1], self.name_lengths)
         return self._column
 
     @property
     def joined(self) -> Joined:
         """The names one behind the other."""
         if self._joined is None:
-            column = self._column
-            if column is not None and column.dtype != object and len(column):
+            column = self.column
+            if column.dtype != object and len(column):
                 matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
                 lengths = np.strings.str_len(column)
                 self._joined = joined_of(lengths, rows_joined(matrix, lengths))
@@ -196,8 +187,6 @@ class FileTable:
 
     def name(self, index: int) -> bytes:
         """One name."""
-        if self._names is not None:
-            return self._names[index]
         if self._column is not None:
             return bytes(self._column[index])
         ends = self.name_ends
@@ -330,11 +319,9 @@ class FileTable:
         """The same names and values with other numbers."""
         return FileTable(self._any(), numbers, self.values)
 
-    def _any(self) -> list[bytes] | TextColumn | Joined:
+    def _any(self) -> TextColumn | Joined:
         """The names in a form that there is."""
-        if self._column is not None:
-            return self._column
-        return self.joined if self._names is None else self._names
+        return self.joined if self._column is None else self._column
 
     def part(self, start: int, stop: int | None = None) -> FileTable:
         """The rows [start, stop), without a copy of the numbers."""
@@ -343,7 +330,7 @@ class FileTable:
         names = self._any()
         if isinstance(names, tuple):
             stop = len(self) if stop is None else min(stop, len(self))
-            some: list[bytes] | TextColumn | Joined = (names[0][start : stop + 1], names[1])
+            some: TextColumn | Joined = (names[0][start : stop + 1], names[1])
         else:
             some = names[start:stop]
         values = None if self.values is None else self.values[start:stop]
@@ -353,10 +340,8 @@ class FileTable:
         """The rows with these indices, int64[m] in any order, or those marked, bool[n]."""
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index
         names = self._any()
-        some: list[bytes] | TextColumn | Joined
-        if isinstance(names, list):
-            some = [names[i] for i in index.tolist()]
-        elif isinstance(names, tuple):
+        some: TextColumn | Joined
+        if isinstance(names, tuple):
             starts, lengths = names[0][:-1][index], self.name_lengths[index]
             some = joined_of(lengths, gather(names[1], starts, lengths))
         else:
