@@ -80,9 +80,6 @@ USUAL: Final = 1 << 20  # bytes of a content that a container need not have itse
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
-NUMBERS: Final = [struct.Struct(f">{count}q").unpack_from for count in range(LARGEST // 8)]
-START: Final = struct.Struct(">BH").unpack_from  # delflag, length of the key
-UINT32: Final = struct.Struct(">I").unpack_from
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
@@ -566,19 +563,24 @@ class Plain:
 
     def _value(self, pos: int, least: int) -> bytes | None:
         """The checked value of the live entry at `pos`, of `least` bytes or more."""
+        found = self._entry(pos, least + SPARE)
+        return found[0][found[1] : found[2]] if found else None
+
+    def _entry(self, pos: int, size: int) -> tuple[bytes, int, int] | None:
+        """The live entry at `pos`, checked, and where in it its value begins and ends.
+
+        size  bytes that are read first
+        """
         left = self.limits[0] - pos
-        data = self._data.read(pos, min(least + SPARE, left)) if pos > 0 and left > 0 else b""
+        data = self._data.read(pos, min(size, left)) if pos > 0 and left > 0 else b""
         start = 7 + from_bytes(data[1:3])
         end = start + from_bytes(data[start - 4 : start])
         if len(data) < end + 4 <= left:
             data = self._data.read(pos, end + 4)
-        good = len(data) >= end + 4 and not data[0] and self._is_right(data, end, pos)
-        return data[start:end] if good else None
-
-    def _is_right(self, data: bytes, end: int, pos: int) -> bool:
-        """Whether the checksum behind an entry is right."""
+        if len(data) < end + 4 or data[0]:
+            return None
         found = xxhash.xxh3_64_intdigest(data[1:end], self._contid + pos) & 0xFFFFFFFF
-        return (found,) == UINT32(data, end)
+        return (data, start, end) if found == from_bytes(data[end : end + 4]) else None
 
     def _is_sure(self) -> bool:
         """Whether all that is there is known."""
@@ -612,31 +614,19 @@ class Plain:
         """-> the inode at a position. `length`: of its key, most likely."""
         if pos == self._last[1]:  # what was found by its name is read
             return self._last
-        left = self.limits[0] - pos
-        if pos <= 0 or left <= 0:
+        found = self._entry(pos, self._room + length)
+        if self._stale or not found or found[2] < found[1] + HEAD.size:
             return None
-        data = self._data.read(pos, min(self._room + length, left))
-        if self._stale:
+        data, at, end = found
+        cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
+        key, step = data[3 : at - 4], self._pair // 8
+        stop = at + HEAD.size + self._pair * count
+        if stop > end or count < 0 or nexti or fileid < 1 or lsize < 0:
             return None
-        try:
-            flag, key_len = START(data)
-            at = 7 + key_len
-            end = at + UINT32(data, at - 4)[0]
-            if len(data) < end + 4 <= min(left, 2 * LARGEST):
-                data = self._data.read(pos, end + 4)
-            cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
-            stop = at + HEAD.size + self._pair * count
-            if flag or count < 0 or nexti or fileid < 1 or lsize < 0:
-                return None
-            if stop > end or not self._is_right(data, end, pos):
-                return None
-            step = self._pair // 8
-            numbers = NUMBERS[step * count](data, at + HEAD.size)
-        except (struct.error, IndexError):  # it is too long, or there is none
+        named = key.endswith(INODE) and len(key) > len(INODE)
+        if not named or cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]):
             return None
-        key = data[3 : at - 4]
-        if cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]) or not key.endswith(INODE):
-            return None
+        numbers = struct.unpack_from(f">{step * count}q", data, at + HEAD.size)
         skips = numbers[1::3] if step == 3 else repeat(0, count)
         extents = list(zip(numbers[::step], skips, numbers[step - 1 :: step], strict=True))
         attrs = extents.pop(0) if extents and extents[0][2] < 0 else None
@@ -645,7 +635,7 @@ class Plain:
             if pointer < 0 or skip < 0 or size < 0 or skip + size > INT64:
                 return None
             total += size
-        if total < lsize or len(key) == len(INODE):
+        if total < lsize:
             return None
         self._last = key, pos, (fileid, lsize, ftype or FileType.FILE, mtime, attrs), extents
         return self._last
