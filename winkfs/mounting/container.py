@@ -772,6 +772,7 @@ class ContainerSource:
                 if self.names.order.covered != self.names.store.kv.end:
                     self.names.save()
         finally:
+            self.names.lookup.close()
             self._container.close()
 
 

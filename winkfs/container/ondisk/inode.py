@@ -422,7 +422,7 @@ class Inode:
             )  # fmt: skip
         extents, attrs = _extents(value, dcount, form)
         bad = nexti < 0 or (nexti > 0 and not form.chains) or fileid < 1 or lsize < 0
-        if bad or _impossible(extents, lsize) or (nexti == 0 and _builds_on(extents)):
+        if bad or _impossible(extents, lsize, whole=nexti == 0):
             raise CorruptError("inode fields do not fit together", file=file, offset=offset)
         ftype = ftype or FileType.FILE
         return cls(fileid, lsize, ftype, mtime, extents, attrs, len(value), nexti)
@@ -434,13 +434,6 @@ class Link(NamedTuple):
     pos: int
     size: int
     extents: ExtentArray
-
-
-def _builds_on(extents: Sequence[Extent]) -> bool:
-    """Whether any of them is as in the inode below."""
-    if isinstance(extents, ExtentArray):
-        return bool((extents.rows[:, 0] == BELOW).any())
-    return BELOW in [extent.pointer for extent in extents]
 
 
 def _extents(
@@ -462,17 +455,21 @@ def _extents(
     return extents, None
 
 
-def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
-    """Whether no file of `lsize` bytes can have these extents."""
+def _impossible(extents: Sequence[Extent], lsize: int, *, whole: bool) -> bool:
+    """Return whether no file of `lsize` bytes can have these extents.
+
+    whole  none of them is as in an inode below
+    """
     if isinstance(extents, ExtentArray):
         skips, sizes = extents.rows[:, 1], extents.rows[:, 2]
         if not len(sizes) or min(skips.min(), sizes.min()) < 0:
             return bool(len(sizes)) or lsize > 0
         total = int(extents.ends[-1])
         beyond = (skips > INT64 - sizes) | (extents.ends < 0)  # a sum beyond int64 wraps
+        beyond |= whole & (extents.rows[:, 0] == BELOW)
         return total < lsize or bool(beyond.any())
-    for _, skip, size in extents:
-        if skip < 0 or size < 0 or skip + size > INT64:
+    for pointer, skip, size in extents:
+        if skip < 0 or size < 0 or skip + size > INT64 or (whole and pointer == BELOW):
             return True
         lsize -= size
     return lsize > 0
