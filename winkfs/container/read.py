@@ -566,16 +566,17 @@ class Plain:
         found = self._entry(pos, least + SPARE)
         return found[0][found[1] : found[2]] if found else None
 
-    def _entry(self, pos: int, size: int) -> tuple[bytes, int, int] | None:
+    def _entry(self, pos: int, size: int, most: int = INT64) -> tuple[bytes, int, int] | None:
         """The live entry at `pos`, checked, and where in it its value begins and ends.
 
         size  bytes that are read first
+        most  bytes of the entry
         """
         left = self.limits[0] - pos
         data = self._data.read(pos, min(size, left)) if pos > 0 and left > 0 else b""
         start = 7 + from_bytes(data[1:3])
         end = start + from_bytes(data[start - 4 : start])
-        if len(data) < end + 4 <= left:
+        if len(data) < end + 4 <= min(left, most):
             data = self._data.read(pos, end + 4)
         if len(data) < end + 4 or data[0]:
             return None
@@ -614,7 +615,7 @@ class Plain:
         """-> the inode at a position. `length`: of its key, most likely."""
         if pos == self._last[1]:  # what was found by its name is read
             return self._last
-        found = self._entry(pos, self._room + length)
+        found = self._entry(pos, self._room + length, 2 * LARGEST)
         if self._stale or not found or found[2] < found[1] + HEAD.size:
             return None
         data, at, end = found
