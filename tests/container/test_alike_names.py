@@ -14,6 +14,7 @@ import xxhash
 from seam import bytes_read, disk_calls
 
 import winkfs
+from winkformats import native
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.hashing import MASK63
@@ -97,7 +98,9 @@ def names_of_slot(htsize: int, count: int) -> Iterator[bytes]:
         number += 1
 
 
-def test_names_made_for_one_slot_are_spread(tmp_path: Path) -> None:
+def test_names_made_for_one_slot_are_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, count = str(tmp_path / "c"), 600
     names = list(names_of_slot(table.size_for(count), count))
     with winkfs.create(base) as c:
@@ -106,6 +109,7 @@ def test_names_made_for_one_slot_are_spread(tmp_path: Path) -> None:
         assert list(c.get_many(names)) == names
     with FileStorage(f"{base}.idx") as file:
         assert read_superblock(file)["HTSIZE"] > table.size_for(count)
+    monkeypatch.setattr(native, "code", None)  # what is compiled reads by itself
     with Container(base, "r", mapped=False) as c:
         for name in names:
             with disk_calls() as calls:
