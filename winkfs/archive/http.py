@@ -99,12 +99,8 @@ def headers_of(head: bytes) -> dict[bytes, bytes]:
     with a comma between them."""
     if b"\n " in head or b"\n\t" in head:  # lines that go on
         head = _FOLD.sub(b" ", head)
-    lines = _HEADER.findall(head)
-    found = {name.lower(): value for name, value in lines}
-    if len(found) == len(lines) and b" :" not in head and b" \r\n" not in head:
-        return found
-    found = {}
-    for name, value in lines:
+    found: dict[bytes, bytes] = {}
+    for name, value in _HEADER.findall(head):
         key, value = name.strip().lower(), value.strip()
         found[key] = found[key] + b", " + value if key in found else value
     return found

@@ -35,8 +35,7 @@ from winkfs.entry import FileType
 from winkfs.names import MAX_NAME, to_bytes
 from winkfs.units import nearest_ns
 
-# mtime_ns + BIAS, whether it is known, number, bytes of name and of pickled attributes
-ORDER: Final = struct.Struct(">Q?QHI")
+ORDER: Final = struct.Struct(">Q?Q")  # mtime_ns + BIAS, whether it is known, number
 SCHEMA: Final = {
     "url": "string", "status": "int64", "content_type": "string", "date": "timestamp",
     "digest": "string",
@@ -95,7 +94,8 @@ class Warc:
         with SortedRecords(tempfile.gettempdir()) as found:
             for number, row in enumerate(rows):
                 found.add(_record(row, number))
-            yield from map(_row, found)
+            for record in found:
+                yield Row(*pickle.loads(memoryview(record)[ORDER.size :]))
 
     def _rows(self) -> Iterator[Row]:
         kinds: dict[str, int] = {}
@@ -228,17 +228,8 @@ def _http_date(text: bytes) -> datetime | None:
 def _record(row: Row, number: int) -> bytes:
     """A row as bytes that sort by mtime, those without one first, then by number."""
     known = row.mtime_ns is not None
-    name, xattrs = to_bytes(row.name), pickle.dumps(row.xattrs)
     mtime = (row.mtime_ns or 0) + BIAS if known else 0
-    return ORDER.pack(mtime, known, number, len(name), len(xattrs)) + name + xattrs + row.data
-
-
-def _row(record: bytes) -> Row:
-    mtime, known, _, length, size = ORDER.unpack_from(record)
-    at = ORDER.size + length
-    name, xattrs, data = record[ORDER.size : at], record[at : at + size], record[at + size :]
-    mtime_ns = mtime - BIAS if known else None
-    return Row(name, data, mtime_ns, FileType.FILE, xattrs=pickle.loads(xattrs))
+    return ORDER.pack(mtime, known, number) + pickle.dumps(tuple(row))
 
 
 def _text(raw: bytes) -> str:

@@ -22,9 +22,9 @@ from winkfs.cli._common import (
     STDIN,
     WHERE,
     Failures,
+    answer,
     as_path,
     complete_file,
-    emit,
     glob_matcher,
     glob_text,
     is_directory,
@@ -148,11 +148,7 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
         return
     with opened(base) as reader:
         found = reader.columns
-        if as_json:
-            emit(found)
-            return
-        for name, kind in found.items():
-            click.echo(f"{name} {kind}")
+        answer(found, as_json, *(f"{name} {kind}" for name, kind in found.items()))
 
 
 @click.command()
@@ -335,20 +331,15 @@ class _Removal:
 
     def _take_all(self, glob: str) -> bool:
         """-> whether any name matches."""
-        found = False
-        for name, is_dir in self._matches(glob):
-            found = True
-            if is_dir:
-                self._directories[name] = to_str(name)
-            else:
-                self._remove(name)
-        return found
-
-    def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
-        match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
+        found, match, prefix = False, glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
             if match(entry.name):
-                yield to_bytes(entry.name), entry.ftype == FileType.DIR
+                found = True
+                if entry.ftype == FileType.DIR:
+                    self._directories[to_bytes(entry.name)] = entry.name
+                else:
+                    self._remove(to_bytes(entry.name))
+        return found
 
     def directories(self, *, recursive: bool) -> None:
         """Remove the directories; those that are not empty only with `recursive`."""

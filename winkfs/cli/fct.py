@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import printable
+from winkfs.cli._common import answer, printable
 from winkfs.names import FILES, to_str
 from winkfs.units import time_text
 
@@ -382,11 +382,8 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
             write_first(storage, block)
             storage.sync()
             write_second(storage, block)
-    if as_json:
-        click.echo(json.dumps(block.record()))
-        return
-    for name, value in block.items():
-        click.echo(f"{name:8}  {value:>20}  {meaning(block, name)}".rstrip())
+    lines = (f"{name:8}  {value:>20}  {meaning(block, name)}" for name, value in block.items())
+    answer(block.record(), as_json, *map(str.rstrip, lines))
 
 
 def meaning(block: Superblock, name: str) -> str:

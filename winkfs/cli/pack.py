@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -26,6 +26,8 @@ from winkfs.cli._common import (
 )
 from winkfs.names import to_str
 from winkfs.units import CLAMPED, size_text
+
+COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
@@ -146,9 +148,7 @@ def pack(
     if sys.stderr.isatty() and not quiet:
         say(_summary(report, time.monotonic() - began))
     if as_json:
-        counts = {"files": report.files, "directories": report.directories}
-        counts |= {"links": report.links, "bytes": report.bytes}
-        counts |= {"updated": report.updated, "unchanged": report.unchanged}
+        counts = {name: getattr(report, name) for name in (*COUNTS, "updated", "unchanged")}
         emit({"base": base, **counts, **notes.lists})
     return 1 if report.failed else 0
 
@@ -250,8 +250,7 @@ def unpack(
             max_ratio=max_ratio,
         )  # fmt: skip
     if as_json:
-        counts = {"files": report.files, "directories": report.directories}
-        counts |= {"links": report.links, "bytes": report.bytes}
+        counts = {name: getattr(report, name) for name in COUNTS}
         emit(
             {"base": base, "directory": directory, **counts, "failed": report.failed}
             | {"problems": problems}

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from winkformats.errors import FormatError
-from winkfs.cli._common import COMPRESS, MAX_RATIO, bad_records, emit, name_bytes, printable, say
+from winkfs.cli._common import (
+    COMPRESS,
+    MAX_RATIO,
+    answer,
+    bad_records,
+    emit,
+    name_bytes,
+    printable,
+    say,
+)
 from winkfs.cli.dataset import SHARD_SIZE
 from winkfs.names import to_str
 
@@ -358,16 +367,11 @@ def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **whe
     """Show files and bytes by type, size, day, and site or directory."""
     from winkfs.spark.jobs import stats as job
 
-    def show(summary: dict[str, Any]) -> None:
-        if as_json:
-            emit(summary)
-        else:
-            for line in job.lines(summary):
-                click.echo(printable(line))
-
     return run(
-        "stats", lambda spark, _: job.run(spark, source, plot=plot, as_of=as_of), show=show, **where
-    )
+        "stats", lambda spark, _: job.run(spark, source, plot=plot, as_of=as_of),
+        show=lambda summary: answer(summary, as_json, *map(printable, job.lines(summary))),
+        **where,
+    )  # fmt: skip
 
 
 @pipeline.command()

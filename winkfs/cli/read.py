@@ -23,6 +23,7 @@ from winkfs.cli._common import (
     VERSION,
     WHERE,
     Failures,
+    answer,
     as_path,
     column_json,
     column_text,
@@ -485,19 +486,10 @@ def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
             record["columns"] = {key: column_json(value) for key, value in values.items()}
         if found.ftype == FileType.LINK:
             record["target"] = container.readlink(found.name)
-        _print(record, as_json)
-        if values and not as_json:
-            lines = [f"  {name}: {printable(column_text(value))}" for name, value in values.items()]
-            text = "\n".join(["columns:", *lines, ""])
-            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
-
-
-def _print(record: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        emit(record)
-        return
-    for key, value in record.items():
-        sys.stdout.buffer.write(f"{key + ':':10}".encode() + shown(str(value)) + b"\n")
+        lines = [f"{key + ':':10}{value}" for key, value in record.items()]
+        lines += ["columns:"] if values else []
+        lines += [f"  {name}: {printable(column_text(value))}" for name, value in values.items()]
+        answer(record, as_json, *lines)
 
 
 @click.command()

@@ -345,7 +345,8 @@ def _in_process(
                 raise value
             else:
                 records, report = value
-                _add(job.report, report)
+                for name in ("files", "directories", "links", "bytes"):
+                    setattr(job.report, name, getattr(job.report, name) + getattr(report, name))
                 return records  # type: ignore[no-any-return]
     raise OSError(f"a process that packs was killed (status {process.returncode})")
 
@@ -357,13 +358,6 @@ def _packages() -> str:
     kept = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) != here]
     ours = [str(Path(found.__file__ or "").resolve().parents[1]) for found in (winkfs, winkformats)]
     return os.pathsep.join(dict.fromkeys([*kept, *ours]))
-
-
-def _add(total: PackReport, part: PackReport) -> None:
-    total.files += part.files
-    total.directories += part.directories
-    total.links += part.links
-    total.bytes += part.bytes
 
 
 def _worker() -> None:
