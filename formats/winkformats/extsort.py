@@ -250,22 +250,13 @@ def sort_run(
         return
     fan_in = max(limit // BLOCK, 2)
     with contextlib.ExitStack() as stack:
-        open_scratch = _closing(scratch, stack)
-        runs = _write_runs(([order.sort(p)] for p in source.blocks(limit)), open_scratch())
+        sorted_ones = ([order.sort(pairs)] for pairs in source.blocks(limit))
+        runs = _write_runs(sorted_ones, stack.enter_context(scratch()))
         while len(runs) > fan_in:
             groups = (runs[i : i + fan_in] for i in range(0, len(runs), fan_in))
             merged = (order.merge(group, max(limit // len(group), 1)) for group in groups)
-            runs = _write_runs(merged, open_scratch())
+            runs = _write_runs(merged, stack.enter_context(scratch()))
         yield from order.merge(runs, max(limit // len(runs), 1))
-
-
-def _closing(scratch: Callable[[], Storage], stack: contextlib.ExitStack) -> Callable[[], Storage]:
-    def new() -> Storage:
-        storage = scratch()
-        stack.callback(storage.close)
-        return storage
-
-    return new
 
 
 def _write_runs(runs: Iterable[Iterable[Pairs]], storage: Storage) -> list[Run]:

@@ -195,11 +195,8 @@ class Perm(CellFile):
             yield from by_right
             return
         order = ByKey(functools.cmp_to_key(compare))
-        ordered = self._scratch()
-        try:
+        with self._scratch() as ordered:
             yield from order_ties(write_run(by_right, ordered), order, budget, self._scratch)
-        finally:
-            ordered.close()
 
     def _reorder(self, blocks: Callable[[], Iterator[Pairs]]) -> None:
         """Put the pairs into a new file in the order of `blocks`; it replaces this one."""

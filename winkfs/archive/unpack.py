@@ -415,10 +415,9 @@ class Unpacker:
                 try:
                     fd = self._directories.get(path)
                     self._give(path, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
-                except OSError as error:
-                    self._note(Note(path, error.strerror or str(error), True))
-                except OverflowError as error:
-                    self._note(Note(path, str(error), True))
+                except (OSError, OverflowError) as error:
+                    what = getattr(error, "strerror", None) or str(error)
+                    self._note(Note(path, what, True))
 
     def _mode(self, path: bytes, entry: Stat) -> int:
         """The permission bits to give it."""

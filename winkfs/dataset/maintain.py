@@ -138,17 +138,13 @@ def _copy(transaction: Transaction, base: str, name: str, progress: Progress) ->
 @contextlib.contextmanager
 def _alone(base: str) -> Iterator[None]:
     """Nobody writes to it meanwhile. What cannot be written to needs no lock."""
-    try:
-        lock = WriterLock(base)
-    except OSError as error:
-        if error.errno not in READ_ONLY:
-            raise
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.callback(WriterLock(base).release)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)

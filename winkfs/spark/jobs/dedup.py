@@ -248,16 +248,14 @@ def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -
     ids, numbers = np.unique(np.concatenate([younger, older]), return_inverse=True)
     stays = staying(len(ids), numbers[: len(younger)], numbers[len(younger) :])
     chosen = stays[numbers[len(younger) :]]
-    table = spark.createDataFrame(_arrow(id=younger[chosen], other=older[chosen]))
+    columns = {"id": younger[chosen], "other": older[chosen]}
+    made = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
+    table = spark.createDataFrame(pa.table(made))
     theirs = good.select(F.col("id").alias("other"), F.struct("mtime_ns", "name").alias("first"))
     first = table.join(theirs, "other").groupBy("id").agg(F.min("first").alias("first"))
     return good.join(first, "id").select(
         "name", "size", "mtime_ns", F.col("first.name").alias("same_as")
     )
-
-
-def _arrow(**columns: Any) -> pa.Table:
-    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
 
 
 # --- words, shingles, signatures ---

@@ -265,18 +265,14 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield f"{title:<40} {'files':>12} {'bytes':>12}   share"
         for row in rows:
-            name = row["what"]
+            name = str(row["what"]) or "(none)"
             if title == "sizes":
-                name = f"{size_text(name)} ..." if name else "empty"
+                name = f"{size_text(row['what'])} ..." if row["what"] else "empty"
             share = row["bytes"] / total
             yield (
-                f"{_fit(str(name) or '(none)'):<40} {row['files']:>12,} "
+                f"{name if len(name) <= 40 else f'{name[:37]}...':<40} {row['files']:>12,} "
                 f"{size_text(row['bytes']):>12} {share:>6.1%} {'#' * round(20 * share)}"
             )
-
-
-def _fit(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:37]}..."
 
 
 if __name__ == "__main__":
