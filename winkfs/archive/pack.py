@@ -319,14 +319,12 @@ class Packer:
         # A tree has every name once, and its order is only for the eye.
         self._unordered = isinstance(source, Tree) and not self.container.ao
         items: Generator[Item | Suspect | Block, None, None]
-        if isinstance(source, Tree) and self._may_gather():
+        compressor = self.container.changes.compressor
+        if isinstance(source, Tree) and self._unordered and compressor is None:
             self._columns, items = Gatherer(self.container), source.blocks()
         else:
             items = source.items(by_mtime=self.container.ao)
         put_all(items, [self])
-
-    def _may_gather(self) -> bool:
-        return self._unordered and self.container.changes.compressor is None
 
     def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
         """Store what is new or has changed -> the Update that selected it.

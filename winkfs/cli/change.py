@@ -349,7 +349,8 @@ class _Removal:
         for name in map(to_bytes, self._container.names(problem=self._failures.damage)):
             if name in self._gone or name in self._directories:
                 continue
-            above = self._above(name)
+            ends = [at for at in range(len(name)) if name[at] == ord("/")]
+            above = [name[:at] for at in ends if name[:at] in self._directories]
             full.update(above)
             if above and recursive:
                 self._remove(name)
@@ -360,11 +361,6 @@ class _Removal:
                 self._remove(name)
             elif name not in full:
                 self._failures.add(argument, missing(self._container))
-
-    def _above(self, name: bytes) -> list[bytes]:
-        """Those of the directories that a name is below."""
-        ends = [at for at in range(len(name)) if name[at] == ord("/")]
-        return [name[:at] for at in ends if name[:at] in self._directories]
 
     def _remove(self, name: bytes) -> None:
         try:

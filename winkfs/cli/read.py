@@ -184,7 +184,10 @@ class _Listing:
     def write(self, stat: Stat) -> None:
         """One file; a link with its target."""
         self.count += 1
-        values = self._values(stat) if self.columns else {}
+        values: dict[str, Any] = {}
+        if self.columns:  # of which the catalog does not say all, or of a data set
+            found = self._container.getcolumns(stat.name)
+            values = {name: found[name] for name in self.columns}
         behind = self._behind(values).encode("utf-8", "surrogateescape")
         if not (self._long or self._json):
             self._out.write(shown(stat.name) + behind + b"\n")
@@ -203,11 +206,6 @@ class _Listing:
         arrow = b"" if target is None else b" -> " + shown(target)
         fields = stat.ftype, stat.mode, stat.uid, stat.gid, stat.size, stat.mtime_ns
         self._out.write(_long(*fields).encode() + shown(stat.name) + arrow + behind + b"\n")
-
-    def _values(self, stat: Stat) -> dict[str, Any]:
-        """The values of a file of which the catalog does not say all, or of a data set."""
-        found = self._container.getcolumns(stat.name)
-        return {name: found[name] for name in self.columns}
 
     def write_rows(
         self, rows: FileTable, match: Callable[[str], object] | None, owner: tuple[int, int]
@@ -546,38 +544,22 @@ def file_record(file: str) -> Record:
         return record
 
 
-def describe_kvseq(block: Mapping[str, int]) -> Record:
-    return {"entries": block.get("ENTRIES"), "live_entries": block.get("AENTRIES")}
-
-
-def describe_times(block: Mapping[str, int]) -> Record:
-    marks = {"marks": block.get("ENTRIES"), "seconds_between": block.get("TIMEMP")}
-    last = {
-        "last_mark": time_text(block.get("TIMEMARK")),
-        "last_mtime": time_text(block.get("LASTMT")),
-    }
-    return marks | last
-
-
-def describe_columns(block: Mapping[str, int]) -> Record:
-    entries = block.get("ENTRIES")  # of each chunk one for each of 8 columns, then the table
-    return {"chunks": None if entries is None else entries // 8, "covers": block.get("DATAEND")}
-
-
 def describe_hindex(block: Mapping[str, int]) -> Record:
     cells, taken, live = block["HTSIZE"], block.get("ENTRIES", 0), block.get("AENTRIES", 0)
     load = round(taken / cells, 3) if cells > 0 else None
     return {"cells": cells, "taken": taken, "live_entries": live, "load_factor": load}
 
 
-def describe_perm(block: Mapping[str, int]) -> Record:
-    return {"pairs": block.get("PERMSIZE")}
-
-
 DESCRIBE: Final[dict[tuple[int, str], Callable[[Superblock], Record]]] = {
-    (0x10, ""): describe_kvseq,
-    (0x10, "FSYSTIME"): describe_times,
-    (0x10, "FSYSCOLS"): describe_columns,
+    (0x10, ""): lambda block: {
+        "entries": block.get("ENTRIES"), "live_entries": block.get("AENTRIES"),
+    },
+    (0x10, "FSYSTIME"): lambda block: {
+        "marks": block.get("ENTRIES"), "seconds_between": block.get("TIMEMP"),
+        "last_mark": time_text(block.get("TIMEMARK")),
+        "last_mtime": time_text(block.get("LASTMT")),
+    },
     (0x20, ""): describe_hindex,
-    (0x30, ""): describe_perm,
-}  # FORMAT and PURPOSE; "" for any other purpose
+    (0x30, ""): lambda block: {"pairs": block.get("PERMSIZE")},
+}  # fmt: skip
+"""By FORMAT and PURPOSE; "" for any other purpose."""

@@ -226,19 +226,15 @@ def _check_files(order: Order, shard: Int64, pos: Int64, report: Report) -> None
                 continue
             live = store.index.positions()
             for at in mine[~np.isin(mine, live)].tolist():
-                _check_inode(store, at, report, order)
+                try:
+                    store.inode_at(at)  # of a file that is not live any more
+                except FormatError:
+                    what = f"points to byte {at} of {base}.data, which is no file"
+                    report.add(f"{order.folder}: {what}")
         except FAULTS as error:
             report.add(str(error))
         finally:
             store.abandon()
-
-
-def _check_inode(store: Store, at: int, report: Report, order: Order) -> None:
-    """A file that is not live any more."""
-    try:
-        store.inode_at(at)
-    except FormatError:
-        report.add(f"{order.folder}: points to byte {at} of {store.base}.data, which is no file")
 
 
 def info_order(path: str) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def run(
     with guarded(spark, f"dedup {source}"), Kept() as kept:
         if threshold is None:
             every = kept(hashed(spark, snap, title=False, fail_fast=fail_fast))
-            duplicates = kept(_exact(every, min_size))
+            good = every.where(f"error is null and size >= {min_size}")
+            duplicates = kept(_oldest(good, "xxh3", "size", "mmh3"))
         else:
             every = kept(_signed(spark, snap, fail_fast))
             near_ones = every.where(f"error is null and size >= {min_size}")
@@ -177,14 +178,6 @@ def _oldest(frame: DataFrame, *group: str) -> DataFrame:
     order = Window.partitionBy(*group).orderBy("mtime_ns", "name")
     frame = frame.withColumn("same_as", F.first("name").over(order))
     return frame.where("name != same_as").select("name", "size", "mtime_ns", "same_as")
-
-
-# --- exact ---
-
-
-def _exact(every: DataFrame, min_size: int) -> DataFrame:
-    good = every.where(f"error is null and size >= {min_size}")
-    return _oldest(good, "xxh3", "size", "mmh3")
 
 
 # --- near ---

@@ -298,15 +298,13 @@ class RecordFiles:
     def _found(self, store: Records) -> Iterator[Record]:
         unit = self._unit
         if unit.ids is not None and isinstance(store, Arrivals):
-            yield from store.between(*unit.ids, self._lost)
+            where = os.fsencode(unit.path)
+            yield from store.between(*unit.ids, lambda what: self._note(Note(where, what, True)))
             return
         files = set(map(os.fsdecode, unit.names))
         parts = [part for part in store.parts() if part.file in files]
         if parts:
             yield from store.rows(*parts)
-
-    def _lost(self, what: str) -> None:
-        self._note(Note(os.fsencode(self._unit.path), what, True))
 
     def _rows(self, store: Records, rows: list[Record]) -> Iterator[Row]:
         for row, body in store.contents(rows):
