@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from winkformats.errors import CorruptError
-from winkfs.archive.items import Item, Large, Meta, Seen, Some
+from winkfs.archive.items import Item, Large, Meta, Readable, Seen, Some
 from winkfs.container.bulk import Row
 from winkfs.container.entry import SparseReader, WithExtents
 from winkfs.container.ondisk.idx import PACKED
@@ -55,6 +55,7 @@ class Known:
 
 
 Look = Callable[[Sequence[bytes]], Known]
+Streamed = Readable | SparseReader
 
 
 @dataclass(slots=True)
@@ -193,17 +194,10 @@ class Targets(WithExtents, Protocol):
     def stat(self, name: Name) -> Stat: ...
 
 
-class Holey(Protocol):
-    """What `Container.put_file` reads."""
-
-    def read(self, size: int = -1, /) -> bytes | None: ...
-    def skip_hole(self) -> int: ...
-
-
 class _Run:
     """A stream as runs of zeros that are not stored, and of bytes."""
 
-    def __init__(self, file: Holey) -> None:
+    def __init__(self, file: Streamed) -> None:
         self._file = file
         self._data = memoryview(b"")
         self._gap = 0
@@ -227,7 +221,7 @@ class _Run:
         return taken
 
 
-def same_bytes(one: Holey, other: Holey) -> bool:
+def same_bytes(one: Streamed, other: Streamed) -> bool:
     """Whether two streams have the same bytes, holes being zeros. Memory: some MiB."""
     a, b = _Run(one), _Run(other)
     while True:

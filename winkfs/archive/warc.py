@@ -92,8 +92,10 @@ class Warc:
             yield from rows
             return
         with SortedRecords(tempfile.gettempdir()) as found:
-            for number, row in enumerate(rows):
-                found.add(_record(row, number))
+            for number, row in enumerate(rows):  # those without a time first
+                mtime, known = row.mtime_ns or 0, row.mtime_ns is not None
+                order = ORDER.pack(mtime + BIAS if known else 0, known, number)
+                found.add(order + pickle.dumps(tuple(row)))
             for record in found:
                 yield Row(*pickle.loads(memoryview(record)[ORDER.size :]))
 
@@ -223,13 +225,6 @@ def _http_date(text: bytes) -> datetime | None:
         return in_utc(parsedate_to_datetime(text.decode("latin-1")))
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def _record(row: Row, number: int) -> bytes:
-    """A row as bytes that sort by mtime, those without one first, then by number."""
-    known = row.mtime_ns is not None
-    mtime = (row.mtime_ns or 0) + BIAS if known else 0
-    return ORDER.pack(mtime, known, number) + pickle.dumps(tuple(row))
 
 
 def _text(raw: bytes) -> str:

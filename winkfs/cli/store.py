@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from winkfs.registry import Kind
+    from winkfs.stores.ledgerq.queue import Queue
     from winkfs.stores.records import Records, Row
 
 SYNC: Final = 4096  # records that are put before they are synced and their ids printed
@@ -215,12 +216,8 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool, force: b
                 lambda batch: [found.put(id, body) for body in batch])  # fmt: skip
 
 
-class _Synced(Protocol):
-    def sync(self) -> None: ...
-
-
 def put_all(
-    found: _Synced,
+    found: Records | Queue,
     batches: Iterable[list[bytes]],
     put: Callable[[list[bytes]], Iterable[str | int]],
 ) -> None:
@@ -241,7 +238,7 @@ def put_all(
     _acknowledge(found, made)
 
 
-def _acknowledge(found: _Synced, ids: list[str | int]) -> None:
+def _acknowledge(found: Records | Queue, ids: list[str | int]) -> None:
     found.sync()
     sys.stdout.write("".join(f"{id}\n" for id in ids))
     sys.stdout.flush()
