@@ -118,7 +118,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, container, Room(container, Ratio(max_ratio)), report, count,
+                directories, container, Ratio(max_ratio), report, count,
                 force=force, same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
@@ -200,28 +200,6 @@ class Directories:
             raise
 
 
-class Room:
-    """Bytes of content that may be written. No container has more content than bytes, unless it
-    names one entry many times as content, or is compressed: then a small one could fill any disk.
-    """
-
-    def __init__(self, container: Reader, ratio: Ratio) -> None:
-        self._most, self._stored, self._ratio = (
-            container.most_content,
-            container.stored_bytes,
-            ratio,
-        )
-        self.used = 0
-
-    def claim(self, size: int) -> None:
-        """Raises FormatError where there is none left."""
-        self.used += size
-        if self.used > self._most:
-            raise FormatError("more content than the container has bytes: left out")
-        if self._ratio.is_exceeded(self.used, self._stored):
-            raise FormatError(self._ratio.reason(self._stored))
-
-
 class Unpacker:
     """Writes entries below a directory. `finish` at the end gives the directories their modes."""
 
@@ -229,7 +207,7 @@ class Unpacker:
         self,
         directories: Directories,
         container: Reader,
-        room: Room,
+        ratio: Ratio,
         report: UnpackReport,
         note: Notes,
         *,
@@ -238,7 +216,9 @@ class Unpacker:
         same_owner: bool,
     ) -> None:
         self._directories = directories
-        self._container, self._room = container, room
+        self._container, self._ratio = container, ratio
+        self._most, self._stored = container.most_content, container.stored_bytes
+        self._used = 0  # bytes of content that were written
         self._since = 0  # when the first file was made
         directories.makes_room = self._move_down
         self._report = report
@@ -344,21 +324,21 @@ class Unpacker:
         self._report.links += 1
 
     def _file(self, entry: Entry, path: bytes, short: bytes, parent: int) -> None:
-        pieces, used = entry.pieces(), self._room.used
+        pieces, used = entry.pieces(), self._used
         piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
                 end = 0
                 while piece is not None:
-                    self._room.claim(len(piece[1]))
+                    self._claim(len(piece[1]))
                     end = write_at(fd, piece[1], piece[0])
                     piece = next(pieces, None)
                 if end < entry.size:
                     os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
-                self._room.used = used
+                self._used = used
                 raise
             xattrs = self._kept(path, entry.xattrs) if entry.xattrs else {}
             mode = self._mode(path, entry)
@@ -367,6 +347,18 @@ class Unpacker:
             os.close(fd)
         self._report.files += 1
         self._report.bytes += entry.size
+
+    def _claim(self, size: int) -> None:
+        """Raise FormatError where no more content may be written.
+
+        No container has more content than bytes, unless it names one entry many times as content,
+        or is compressed: then a small one could fill any disk.
+        """
+        self._used += size
+        if self._used > self._most:
+            raise FormatError("more content than the container has bytes: left out")
+        if self._ratio.is_exceeded(self._used, self._stored):
+            raise FormatError(self._ratio.reason(self._stored))
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""

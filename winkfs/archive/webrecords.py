@@ -11,10 +11,11 @@ files, `Stream` does, which knows where things are and what is wrong with them.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from operator import itemgetter
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -209,9 +210,8 @@ def records(file: BinaryIO, data: Any, bad: Bad) -> Iterator[Record]:
     bad     called with each that cannot be taken
     memory  that of a record, and a few MiB
     """
-    quick = _Quick(data)
-    yield from quick.run(file)
-    last, start, known = quick.last, 0, quick.yielded
+    last, known = yield from _quickly(file, data)
+    start = 0
     if last is not None:
         # Where members and records do not go together, FastWARC knows no places.
         heard: list[bytes] = []
@@ -221,52 +221,41 @@ def records(file: BinaryIO, data: Any, bad: Bad) -> Iterator[Record]:
     yield from islice(_slowly(data, start, bad), known, None)
 
 
-class _Quick:
-    """Reads records by FastWARC.
+def _quickly(file: BinaryIO, data: Any) -> Generator[Record, None, tuple[Record | None, int]]:
+    """Read records by FastWARC. Yield each once the next one was found behind it -> the last one
+    that was yielded, from which to read on, and how many were."""
+    held: Record | None = None
+    last: Record | None = None
+    count = 0
+    with contextlib.suppress(ImportError, OSError):
+        from fastwarc.warc import ArchiveIterator
 
-    last     the last record that was yielded, from which to read on
-    yielded  how many were
-    """
-
-    def __init__(self, data: Any) -> None:
-        self._data, self._packed = data, data[:3] == GZIP
-        self.last: Record | None = None
-        self.yielded = 0
-
-    def run(self, file: BinaryIO) -> Iterator[Record]:
-        """Yield each record once the next one was found behind it. The last one is not yielded."""
-        try:
-            from fastwarc.warc import ArchiveIterator
-        except ImportError:
-            return
         file.seek(0)
-        held: Record | None = None
-        try:
-            for record in ArchiveIterator(file, parse_http=False):
-                if held is not None and record.stream_pos <= held.place:
-                    return  # several records in a gzip member: it does not know where they begin
-                if held is not None:
-                    self.last, self.yielded = held, self.yielded + 1
-                    yield held
-                held = self._taken(record)
-                if held is None:
-                    return
-        except OSError:
-            return
+        for record in ArchiveIterator(file, parse_http=False):
+            if held is not None and record.stream_pos <= held.place:
+                break  # several records in a gzip member: it does not know where they begin
+            if held is not None:
+                last, count = held, count + 1
+                yield held
+            held = _taken(record, data)
+            if held is None:
+                break
+    return last, count
 
-    def _taken(self, record: Any) -> Record | None:
-        """A record in which nothing is odd."""
-        place = record.stream_pos
-        headers = {name.lower(): value for name, value in record.headers.items_bytes()}
-        kind = headers.get(b"warc-type", b"").decode("latin-1").lower()
-        if self._packed and self._data[place : place + 3] != GZIP:
-            return None
-        if headers.get(b"content-length") != b"%d" % record.content_length:
-            return None
-        if kind in ABOUT:
-            return Record(kind, headers, b"", place)
-        block = record.reader.read()
-        return Record(kind, headers, block, place) if len(block) == record.content_length else None
+
+def _taken(record: Any, data: Any) -> Record | None:
+    """A record in which nothing is odd."""
+    place = record.stream_pos
+    headers = {name.lower(): value for name, value in record.headers.items_bytes()}
+    kind = headers.get(b"warc-type", b"").decode("latin-1").lower()
+    if data[:3] == GZIP and data[place : place + 3] != GZIP:
+        return None
+    if headers.get(b"content-length") != b"%d" % record.content_length:
+        return None
+    if kind in ABOUT:
+        return Record(kind, headers, b"", place)
+    block = record.reader.read()
+    return Record(kind, headers, block, place) if len(block) == record.content_length else None
 
 
 def _slowly(data: Any, place: int, bad: Bad) -> Iterator[Record]:
