@@ -20,7 +20,7 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import Transaction, begun
 from winkfs.errors import NotAllowed
-from winkfs.spark.jobs.session import attempt, guarded, on_units
+from winkfs.spark.jobs.session import attempt, guarded, on_units, program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +84,4 @@ def _task(
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("compact")

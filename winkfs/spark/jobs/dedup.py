@@ -53,7 +53,7 @@ from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
 from winkfs.spark.arrow import layout
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
-from winkfs.spark.jobs.session import Bad, Report, guarded, ignore
+from winkfs.spark.jobs.session import Bad, Report, guarded, ignore, program
 from winkfs.spark.reading.fetch import fetcher
 
 if TYPE_CHECKING:
@@ -504,6 +504,4 @@ def _delete(snap: Snapshot, names: set[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("dedup")

@@ -27,7 +27,7 @@ from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import hashed
-from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore
+from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore, program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,6 +174,4 @@ def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("digest")

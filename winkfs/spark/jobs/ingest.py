@@ -57,7 +57,7 @@ from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
 from winkfs.spark.jobs.captures import carry, named_by_url, rename, settle
 from winkfs.spark.jobs.reading import HEAD, language_of, title_of
-from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
+from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units, program
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
 from winkfs.units import NAMED
@@ -621,6 +621,4 @@ class _Heard:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("ingest")

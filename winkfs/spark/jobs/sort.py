@@ -24,7 +24,7 @@ from winkfs.results.orders import Order, OrderedShard, Part, Rows
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
-from winkfs.spark.jobs.session import attempt, guarded
+from winkfs.spark.jobs.session import attempt, guarded, program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,6 +188,4 @@ def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) 
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("sort")

@@ -17,7 +17,7 @@ import numpy as np
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import need
 from winkfs.spark.jobs.reading import read
-from winkfs.spark.jobs.session import guarded
+from winkfs.spark.jobs.session import guarded, program
 from winkfs.units import UNITS, size_text
 
 if TYPE_CHECKING:
@@ -276,6 +276,4 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.session import program
-
     program("stats")
