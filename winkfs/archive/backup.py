@@ -370,7 +370,6 @@ class _ContainerBackup(_Copying):
         text = {"format": FORMAT, "version": 1, "states": [asdict(state) for state in states]}
         with replacing(self._directory, self._name + RECORD) as storage:
             storage.write(0, [json.dumps(text).encode() + b"\n"])
-        storage.close()
 
     def _prune(self) -> None:
         """Forget states beyond those to be kept, and files that none is in."""
@@ -495,7 +494,6 @@ class _DatasetBackup(_Copying):
                     self._check(copy, kv.superblock, kv.start, kv.end)
                 except FormatError as error:
                     self._note(error)
-        copy.close()
 
     def _publish(self, number: int, data: bytes) -> None:
         if is_dataset(self._dest):

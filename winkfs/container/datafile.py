@@ -366,9 +366,12 @@ class DataFile:
         uncached: bool = False,
         unsure: Callable[[], object] | None = None,
     ) -> AbstractContextManager[Storage]:
-        """A new derived file, see `replacing`; it has mode and owner of the data file."""
+        """A new derived file, see `replacing`; it has mode and owner of the data file, and stays
+        open."""
         name, like = self.name + suffix, self.kv.storage
-        return replacing(self.directory, name, like=like, uncached=uncached, unsure=unsure)
+        return replacing(
+            self.directory, name, like=like, uncached=uncached, unsure=unsure, keep=True
+        )
 
     def excuse(self, error: OSError) -> None:
         """A derived file could not be written: the data is as durable as before, and nothing lost.

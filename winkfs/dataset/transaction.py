@@ -499,10 +499,11 @@ class ShardWriter:
         for suffix in FILES:
             if not directory.exists(name + suffix):
                 continue
-            with directory.open(name + suffix) as old:
-                with replacing(directory, name + suffix, like=old, uncached=True) as new:
-                    copy_bytes(old, new)
-                new.close()
+            with (
+                directory.open(name + suffix) as old,
+                replacing(directory, name + suffix, like=old, uncached=True) as new,
+            ):
+                copy_bytes(old, new)
         open_container(base, "a").close()
         if problems := verify(base).problems:
             what = f"what was written was lost in a failed sync ({problems[0]}): put it again"

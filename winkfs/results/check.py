@@ -135,7 +135,6 @@ def reindex_digests(
             try:
                 with replacing(directory, name, like=shard.storage) as storage:
                     shard.save_index(storage)
-                storage.close()
                 done += shard.entries
             except CorruptError as error:
                 problem(f"{error}: no index of it is written")

@@ -64,15 +64,15 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     text += b',\n "xxh3": "%016x"\n}\n' % xxhash.xxh3_64_intdigest(text)
     with replacing(root, f"{name}.json") as storage:
         storage.write(0, [text])
-    storage.close()
     for entry in root.list():
         if JOB.fullmatch(entry) and entry != folder.name:
             with contextlib.suppress(OSError):
                 root.remove_tree(entry)
-    with contextlib.suppress(OSError):  # only now: a copy is of a result that was published
-        with replacing(directory_of(str(folder)), f"{name}.json") as storage:
-            storage.write(0, [text])
-        storage.close()
+    with (
+        contextlib.suppress(OSError),  # only now: a copy is of a result that was published
+        replacing(directory_of(str(folder)), f"{name}.json") as storage,
+    ):
+        storage.write(0, [text])
 
 
 def discard(folder: Path) -> None:

@@ -450,6 +450,7 @@ def replacing(
     like: Storage | None = None,
     uncached: bool = False,
     unsure: Callable[[], object] | None = None,
+    keep: bool = False,
 ) -> Iterator[Storage]:
     """A new file; where the block ends well it takes the name, durable, over what had it.
 
@@ -459,7 +460,7 @@ def replacing(
     like    a file whose mode and owner it gets
     unsure  is called where the file has the name, and the sync of the directory fails: then no
             later sync of it says anything about the name
-    ->      the file, which stays open behind the block, and is closed where that raises
+    keep    the file stays open behind the block, if that ends well
     raises  OSError; the name then stands for the old file or, after a failed sync of the
             directory, for either of them
     """
@@ -483,3 +484,5 @@ def replacing(
         with contextlib.suppress(OSError):
             directory.unlink(temporary)
         raise
+    if not keep:
+        storage.close()

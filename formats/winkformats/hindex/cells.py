@@ -210,7 +210,7 @@ def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
         return storage
     # A symbolic link goes on pointing at the new file.
     directory, name = locate(_real(storage.name))
-    with replacing(directory, name, like=storage, uncached=storage.uncached) as new:
+    with replacing(directory, name, like=storage, uncached=storage.uncached, keep=True) as new:
         fill(new)
     new.name = storage.name
     storage.close()

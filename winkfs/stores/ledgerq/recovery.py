@@ -89,7 +89,6 @@ def rewrite(files: Files, segment: Segment, say: Say) -> None:
         first, last = _copy(storage, made, before, size, until, parts)
         made.write(0, [header._replace(min_id=first, max_id=last if first else 0).encode()])
         keep_aside(files, segment, parts, say)
-    made.close()
     for suffix in (index.SUFFIX, priorities.SUFFIX):
         files.directory.unlink(name_of(segment.number, suffix))
     number = segment.number
@@ -148,5 +147,4 @@ def write_index(files: Files, segment: Segment) -> None:
         if files.side_file(name)[0] != data:
             with replacing(files.directory, name) as storage:
                 storage.write(0, [data])
-            storage.close()
     segment.indexed = True

@@ -202,7 +202,7 @@ class State:
         """Write a journal that says how it is now, and nothing else. Durable."""
         now = time.time_ns()
         self.dedup = {key: entry for key, entry in self.dedup.items() if entry.expires > now}
-        with replacing(self.directory, CURSORS) as storage:
+        with replacing(self.directory, CURSORS, keep=True) as storage:
             journal = Journal(storage)
             self._store(journal)
             journal.flush()
@@ -332,7 +332,6 @@ class LedgerqState:
     def write_metadata(self, metadata: Metadata) -> None:
         with replacing(self.directory, theirs.METADATA) as storage:
             storage.write(0, [metadata.encode()])
-        storage.close()
         self.metadata = metadata
 
     # --- JSON ---
@@ -377,4 +376,3 @@ class LedgerqState:
             return
         with replacing(self.directory, name) as storage:
             storage.write(0, [data])
-        storage.close()

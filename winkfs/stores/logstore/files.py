@@ -98,7 +98,6 @@ class Files:
         if found is None or found[0] != set(wanted):
             with replacing(self.root, datafiles.NAME) as storage:
                 storage.write(0, [datafiles.encode(self.layout.store, wanted)])
-            storage.close()
 
     def list_as(self, kind: int, number: int) -> None:
         """Add a row to the list, durable."""
@@ -175,7 +174,7 @@ class Files:
         name = f"{number:016x}"
         with (
             self.data.open(name, follow=False) as old,
-            replacing(self.data, name, like=old) as new,
+            replacing(self.data, name, like=old, keep=True) as new,
         ):
             for at in range(0, end, PIECE):
                 new.write(at, [old.read(at, min(PIECE, end - at))])
@@ -222,9 +221,8 @@ class Files:
 
     def use_generation(self, generation: int) -> None:
         """Mark a generation as in use, durable; again where it is: its name may be lost."""
-        with replacing(self.generations, f"{generation:04x}") as storage:
+        with replacing(self.generations, f"{generation:04x}"):
             pass
-        storage.close()
 
     def free_generation(self, generation: int) -> None:
         self.generations.unlink(f"{generation:04x}")
@@ -260,4 +258,3 @@ def create(path: str, layout: Layout) -> None:
         make_directory(os.path.join(path, folder))
     with replacing(root, SETTINGS) as storage:
         storage.write(0, [layout.encode()])
-    storage.close()

@@ -576,7 +576,6 @@ class Log:
         try:
             with replacing(self.files.root, index.NAME, unsure=self._unsure) as storage:
                 index.write(storage, head, positions, lengths)
-            storage.close()
         except OSError as error:
             self.notes.append(f"the index table is not saved: {error}")
             return

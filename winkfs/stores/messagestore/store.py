@@ -569,7 +569,6 @@ class MessageStore(Keeping):
             )  # fmt: skip
             with replacing(self.directory, INDEX) as index:
                 write_snapshot(index, head, self.index.rows(), self.index.count)
-            index.close()
         except BaseException:
             storage.close()
             raise
