@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import TEMPORARY, Directory, Storage, replacing
@@ -47,7 +47,7 @@ HEAD: Final = 512  # bytes read first for a key of unknown length
 
 
 class DataFile:
-    """The file that everything else follows from.
+    """The file that everything else follows from. A `with` abandons it at its end.
 
     doomed   positions whose delflags are to be set after the next sync
     notes    sentences for the user about damage that was found and skipped
@@ -90,6 +90,12 @@ class DataFile:
         except BaseException:
             self.abandon()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.abandon()
 
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"

@@ -286,13 +286,10 @@ def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> TextColumn:
 
 @contextlib.contextmanager
 def _opened(shard: Shard, problem: Problem = lambda line: None) -> Iterator[Store]:
-    store = shard.open()
-    try:
+    with shard.open() as store:
         yield store
         for note in store.notes:
             problem(note)
-    finally:
-        store.abandon()
 
 
 def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:

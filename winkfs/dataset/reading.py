@@ -521,12 +521,10 @@ class DatasetReading(Reader):
         except CorruptError as error:
             problem(error)
             return
-        try:
+        with store:
             for rows in all_rows(store, contextlib.nullcontext(), problem, query):
                 rows = settled(store, rows, query, problem)
                 yield rows.take(~among(rows.pos, shard.hidden)).owned(store.owner)
-        finally:
-            store.abandon()
 
     def _scan(
         self,

@@ -179,8 +179,7 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     from winkfs.container.ondisk.idx import open_base
     from winkfs.container.store import Store
 
-    store = Store(base, writable=False, load=False)
-    try:
+    with Store(base, writable=False, load=False) as store:
         _check_closed(store)
         index = open_base(
             store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
@@ -189,8 +188,6 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
         if index is not None:
             index.storage.close()
         found = _told(store, path, tombs_at) if whole else None
-    finally:
-        store.abandon()
     if found is not None:
         return found
     store = Store(base, writable=True)  # makes the index, where it is not there
@@ -220,19 +217,13 @@ def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
     from winkfs.container.catalog import build
     from winkfs.container.store import Store
 
-    store = Store(base, writable=False, load=False)
-    try:
+    with Store(base, writable=False, load=False) as store:
         found = _told(store, path, tombs_at)
-    finally:
-        store.abandon()
     if found is not None:
         return found
-    store = Store(base, writable=False)  # classic layout, or no good catalog
-    try:
-        with build(store, save=False, lost=raise_it) as catalog:
-            return _record(store, catalog.file.runs[0], path, tombs_at)
-    finally:
-        store.abandon()
+    reading = Store(base, writable=False)  # classic layout, or no good catalog
+    with reading as store, build(store, save=False, lost=raise_it) as catalog:
+        return _record(store, catalog.file.runs[0], path, tombs_at)
 
 
 def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:

@@ -73,11 +73,8 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 def _plain(base: str) -> Snapshot:
     from winkfs.container.datafile import DataFile
 
-    data = DataFile(base, writable=False)
-    try:
+    with DataFile(base, writable=False) as data:
         return Snapshot(base, 0, 0, (plain_shard(data),))
-    finally:
-        data.abandon()
 
 
 def plain_shard(data: DataFile) -> Shard:

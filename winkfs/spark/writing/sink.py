@@ -60,11 +60,8 @@ def refuse_duplicates(transaction: Transaction, before: State, records: list[Sha
     for record in [*old, *new]:
         more = np.setdiff1d(found[record.path], known.get(record.path, NOTHING))
         if len(more):
-            store = Shard(f"{transaction.root}/{record.path}", record).open()
-            try:
+            with Shard(f"{transaction.root}/{record.path}", record).open() as store:
                 name = name_of(store.key_at(int(more[0])))
-            finally:
-                store.abandon()
             what = "the data set has this file" if record in old else "two tasks have this path"
             raise conflict(name, what)
 
