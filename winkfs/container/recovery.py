@@ -221,10 +221,11 @@ def rebuild(
             resolver = Resolver(kv, settings, names)
             for batch in scan(kv.storage, kv.layout, kv.start, end, progress=progress):
                 resolver.take(batch, rows_of(batch, settings, raise_it))
-            found = resolver.finish()
-            if _is_counted(found, known):
-                found.whole = not len(found.flagged)
-                return found
+            quick = resolver.finish()
+            if _is_counted(quick, known):
+                quick.whole = not len(quick.flagged)
+                return quick
+            del quick  # not twice in memory
         progress = names = None
     resolver = Resolver(kv, settings, names, marked=marked)
     damage: list[CorruptError] = []
@@ -380,7 +381,7 @@ class Replay:
         live = np.where(gone, 0, rows.pos).tolist()
         numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
         for key, pos, fileid, becomes in numbers:
-            old = now[key]
+            old = now.get(key, UNSEEN)
             if self.left:
                 self.left.discard(key)
             if old < 0 and self._lost:
@@ -401,13 +402,11 @@ class Replay:
             now[key] = becomes
 
     def _before(self, keys: list[bytes], fileids: Int64, known_below: int) -> dict[bytes, int]:
-        """Where the inodes of the keys have been up to now; UNSEEN where nobody asks."""
-        if self._kv.writable:
-            return dict(zip(keys, self._index.lookup_many(keys), strict=True))
-        old = np.flatnonzero((fileids > 0) & (fileids < known_below))
-        asked = [keys[i] for i in old.tolist()]
-        found = zip(asked, self._index.lookup_many(asked), strict=True)
-        return dict.fromkeys(keys, UNSEEN) | dict(found)
+        """Where the inodes of the keys have been up to now, as far as that is of use."""
+        if not self._kv.writable:
+            old = np.flatnonzero((fileids > 0) & (fileids < known_below))
+            keys = [keys[i] for i in old.tolist()]
+        return dict(zip(keys, self._index.lookup_many(keys), strict=True))
 
     def _rename(self, fileid: int, name: bytes, now: dict[bytes, int]) -> None:
         """A file that the tail had under this key has another one. `now`: see `_take`."""
@@ -416,8 +415,7 @@ class Replay:
             self.superseded.append(left)
             self.left.add(name)
             self._index.assign(name, 0)
-            if name in now:
-                now[name] = 0
+            now[name] = 0
 
     def _fileid_at(self, pos: int) -> int:
         entry = self._kv.get(pos)
