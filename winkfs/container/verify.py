@@ -365,20 +365,22 @@ def info(base: str) -> Record:
     store = Store(base, writable=False, load=False)
     try:
         settings, kv = store.settings, store.kv
-        record: Record = {"base": base}
-        record["variant"] = "append only" if settings.ao else "plain"
-        record["classic"] = settings.classic
-        record |= _index_record(store)
-        record |= _catalog_record(store)
-        record |= {"fields": dict(store.schema)} if store.schema else {}
-        record |= _space_record(kv)
-        record |= _compression_record(store, record)
-        record["last_sync"] = time_text(kv.superblock.get("SYNCTIME"))
-        record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated
-        record["file_sizes"] = _sizes(base)
-        record["problems"] = list(store.notes)
-        record["superblock"] = kv.superblock.record()
-        return record
+        space = _space_record(kv)
+        return {
+            "base": base,
+            "variant": "append only" if settings.ao else "plain",
+            "classic": settings.classic,
+            **_index_record(store),
+            **_catalog_record(store),
+            **({"fields": dict(store.schema)} if store.schema else {}),
+            **space,
+            **_compression_record(store, space),
+            "last_sync": time_text(kv.superblock.get("SYNCTIME")),
+            "clean": kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated,
+            "file_sizes": _sizes(base),
+            "problems": list(store.notes),
+            "superblock": kv.superblock.record(),
+        }
     finally:
         store.abandon()
 
@@ -428,8 +430,7 @@ def _catalog_record(store: Store) -> Record:
         files, content, oldest, newest = runs[0].totals()
         record: Record = {"current": catalog.covered == store.kv.end, "files": files}
         record |= {"content_bytes": content, "runs": len(runs)}
-        if len(runs) > 1:
-            record["changed_since"] = sum(run.count for run in runs[1:])
+        record |= {"changed_since": sum(run.count for run in runs[1:])} if len(runs) > 1 else {}
         if files:
             record |= {"oldest": time_text(oldest // NANO), "newest": time_text(newest // NANO)}
         return {"catalog": record}

@@ -208,19 +208,20 @@ def new_superblock(
     if algorithm not in (hashing.MD5, hashing.XXH3, hashing.MURMUR3):
         raise ValueError(f"htalgo must be 1, 2 or 3, not {algorithm}")
     sbsize = SBSIZE if classic else 2 * HALF
-    variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
-    variables |= {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0}
-    variables |= {"ISZ": isz, "ITOTSZ": 0, "DTOTSZ": 0}
-    variables |= {"HAVEDUPS": int(havedups), "HTALGO": algorithm}
-    variables |= {"CELLSZ": 1 if classic else 2, "HTFREE": 0, "HTDEL": 1}
+    variables = {
+        "FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time()),
+        "KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0,
+        "ISZ": isz, "ITOTSZ": 0, "DTOTSZ": 0, "HAVEDUPS": int(havedups), "HTALGO": algorithm,
+        "CELLSZ": 1 if classic else 2, "HTFREE": 0, "HTDEL": 1,
+    }  # fmt: skip
     if ao:
         variables |= {"HAVEAO": 1, "TIMEMP": timemp}
     if not classic:
-        bits = 1 | 2 | 16 | (0 if ao else HOLES | PAIRS)
-        variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
-        variables |= {"CONTID": secrets.randbits(62) + 1}
-        variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
-        variables |= {"PAIROFF": 1} if compressed or not ao else {}
+        variables |= {
+            "INCOMPAT": 1 | 2 | 16 | (0 if ao else HOLES | PAIRS), "SBCKSUM": 0, "SBSEQ": 1,
+            "CONTID": secrets.randbits(62) + 1, "KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1,
+            "ATTRS": 1, "NEXTFID": 1, **({"PAIROFF": 1} if compressed or not ao else {}),
+        }  # fmt: skip
     if compressed:
         variables["INCOMPAT"] |= COMPRESSED | PAIRS
         variables = {k: v for k, v in variables.items() if k not in LEFT_OUT}

@@ -370,14 +370,16 @@ def write_base(
     sums       write checksums of its pages, too, but not in classic layout
     """
     n = len(rows.pos)
-    block = Superblock.new(HINDEX, PURPOSE_INDEX, {"FILESIZE": 0, "SYNCSIZE": 0})
-    block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
-    block.update({"HTSIZE": 0, "HTALGO": settings.htalgo, "CELLSZ": settings.cellsz})
-    block.update({"HTFREE": settings.htfree, "HTDEL": settings.htdel, "ENTRIES": n, "AENTRIES": n})
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, {
+        "FILESIZE": 0, "SYNCSIZE": 0, "SYNCTIME": variables.get("SYNCTIME", int(time.time())),
+        "HTSIZE": 0, "HTALGO": settings.htalgo, "CELLSZ": settings.cellsz,
+        "HTFREE": settings.htfree, "HTDEL": settings.htdel, "ENTRIES": n, "AENTRIES": n,
+    })  # fmt: skip
     if not settings.classic:
-        block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
-        block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
-        block.update(settings.ids)
+        covered: dict[str, int] = {
+            name: variables[name] for name in ("DATAEND", NEXTFID) if name in variables
+        }
+        block.update({"SBCKSUM": 0, **covered, **settings.ids})
         block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
         block.update({pagesums.VARIABLE: 0} if sums else {})
         block.note_writer()
