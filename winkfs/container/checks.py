@@ -159,22 +159,28 @@ class Extents:
     """Takes the batches of a whole data file, then reports which extents are wrong.
 
     problem  called with each wrong extent, in a line
+    frames   see `Claims`
     marked   positions of entries of live files that are marked deleted
+    doubtful positions of inodes that build on others, or of which an extent is wrong
     cost     memory: 8 bytes a data entry, and 8 an inode with data in another batch
     """
 
-    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, problem: Callable[[str], None], *, frames: bool = True
+    ) -> None:
         self._store, self._problem = store, problem
-        self._claims = Claims(store, problem, frames=True)
+        self._claims = Claims(store, problem, frames=frames)
         self._again = Claims(store, lambda _: None)  # what is wrong with inodes is known by then
         self._places = table.Columns(np.int64)  # positions of data entries
         self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
         self.marked: list[int] = []
+        self.doubtful: list[int] = []
 
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Check what can be checked within a batch."""
         claims, chosen = self._claims.of(rows), rows.others
         self._places.add(batch.pos[chosen])
+        self.doubtful += rows.pos[rows.fields[:, 1] != 0].tolist()
         missing, short, dead, alien = _faults(batch, chosen, claims)
         deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
         doubt = (missing | short | alien | (dead & ~deleted)) & (claims[:, 1] != 0)
@@ -199,6 +205,7 @@ class Extents:
     def _report(self, claims: Int64, faults: Bools) -> None:
         missing, short, dead, alien = faults
         self.marked += claims[dead & ~(missing | short | alien), 1].tolist()
+        self.doubtful += claims[faults.any(0), 0].tolist()
         for what, wrong in zip(FAULTS, faults, strict=True):
             for inode, pointer, *_ in claims[wrong].tolist():
                 file = self._store.kv.storage.name

@@ -12,31 +12,31 @@ import bisect
 import contextlib
 import os
 import secrets
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from winkformats.disk.paths import locate
-from winkformats.disk.storage import Directory, Storage
+from winkformats.arrays import Int64, among
+from winkformats.disk.paths import locate, open_file
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, raise_it
+from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
-from winkformats.kv.scan import Batch, scan_intact
+from winkformats.kv.scan import scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import create
-from winkfs.container.datafile import end_of
 from winkfs.container.frames import entries_of
 from winkfs.container.gone import gone_of
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, CUTID, INCHAIN, LEFT_OUT, Settings, make_room
-from winkfs.container.ondisk.idx import covered_by
-from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
+from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, check_lives, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.read import Content
@@ -45,7 +45,7 @@ from winkfs.container.reindex import reindex
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
 from winkfs.container.survey import chained, inode_rows
-from winkfs.container.verify import verify
+from winkfs.container.verify import Check
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
 
@@ -81,15 +81,14 @@ def repair(
     apply   do it; else only say what there is to do
     contid  CONTID, where both superblocks are lost and nothing else has it
     raises  NoSuchFile; Locked; FormatError, Refusal (it can only be salvaged); OSError
-    cost    three passes over BASE.data, four where there is something to do
+    cost    that of a verify, and of a reindex where there is something to do; one pass more over
+            BASE.data where entries are damaged, and one where a superblock is made up
     A run that is killed can be run again: files go, by tombstones that are durable, before what
     they point to is filled.
     """
-    path, directory, name = _located(base)
-    lock = WriterLock(path) if apply else None
-    try:
+    with _held(base, writing=apply) as (path, lock):
         with contextlib.ExitStack() as opened:
-            work = _Repair(path, directory, name, contid, opened)
+            work = _Repair(path, contid, opened)
             done = work.look()
             if lock is not None and done.steps:
                 work.keep(done)
@@ -97,196 +96,160 @@ def repair(
             work.mend()
             reindex(path, lock=lock)
         return done
+
+
+@contextlib.contextmanager
+def _held(
+    base: str | os.PathLike[str], *, writing: bool = True
+) -> Iterator[tuple[str, WriterLock | None]]:
+    """The path of a container without .data, and its lock. Raises NoSuchFile; Locked."""
+    path = base_of(base)
+    directory, name = locate(path)
+    if directory.info(name + ".data", follow=True) is None:
+        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    lock = WriterLock(path) if writing else None
+    try:
+        yield path, lock
     finally:
         if lock is not None:
             lock.release()
 
 
-def _located(base: str | os.PathLike[str]) -> tuple[str, Directory, str]:
-    """-> the path of a container without .data, its directory, its name there. NoSuchFile."""
-    path = base_of(base)
-    directory, name = locate(path)
-    if directory.info(name + ".data", follow=True) is None:
-        raise NoSuchFile("no such container (there is no BASE.data)", path)
-    return path, directory, name
-
-
 class _Repair:
     """One run: what is wrong, then the changes, each durable before the next."""
 
-    def __init__(
-        self,
-        base: str,
-        directory: Directory,
-        name: str,
-        contid: int | None,
-        opened: contextlib.ExitStack,
-    ) -> None:
+    def __init__(self, base: str, contid: int | None, opened: contextlib.ExitStack) -> None:
         """`opened`: closes what is opened to be looked at."""
-        self._base, self._directory, self._name, self._opened = base, directory, name, opened
+        self._base = base
         self._block, self._guessed = superblock_for(base + ".data", contid)
         if not self._guessed:
             self._block.check_known(base + ".data")
-        self._layout = Layout.of(self._block, base + ".data")
-        self._ranges: list[DamagedRange] = []
-        self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
-        self._fillers: set[int] = set()  # positions of entries that may fill a range of before
-        self._ends: dict[bytes, tuple[int, bool]] = {}  # name -> last inode, whether just flagged
-        self._suspects: set[int] = set()  # inodes that build on others, or of which a part is lost
-        self._lost: dict[int, bytes] = {}  # position of an inode -> its key
-        self._bare: dict[int, tuple[bytes, Inode]] = {}  # the same of those without attributes
-        self._latest = 0  # mtime of the last inode, as stored
-        # where intact entries of these are
-        self._named: dict[str, list[int]] = {COLUMNS: [], COMPRESS: []}
-        self._marked: list[int] = []  # entries of live files that are marked deleted
-        self._changed: list[str] = []  # steps: what content is compressed with from now on
-        with directory.open(name + ".data") as storage:
-            self._size = storage.size()
-            self._end = self._size
-            if not self._guessed:
-                covered = covered_by(base + ".idx", self._settings)
-                self._end = end_of(KVSeq(storage, self._block, writable=False), covered)
-            self._scan(storage)
-
-    @cached_property
-    def _store(self) -> Store:
-        """What is looked at: without what lies behind its end, as of a writer that was killed."""
-        found = served(self._base + ".data", self._block, self._end)
-        return self._opened.enter_context(found).store
-
-    @property
-    def _settings(self) -> Settings:
-        return Settings.of(self._block, self._base)
-
-    @property
-    def _filesize(self) -> int:
-        return self._block.get("FILESIZE", self._size)
-
-    def _scan(self, storage: Storage) -> None:
-        def damaged(error: CorruptError) -> None:
-            if not isinstance(error, DamagedRange) or not self._can_fill(error):
-                raise Refusal(f"{error}: it can only be salvaged", self._base)
-            self._ranges.append(error)
-
-        start, chains = self._layout.aligned(self._block["SBSIZE"]), False
-        try:
-            for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
-                for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
-                    self._named[name] += batch.pos[entries_of(batch, key)].tolist()
-                self._fillers.update(_fillers(batch))
-                if self._guessed:
-                    chains = chains or bool(chained(batch).any())
-        except CorruptError as error:
-            raise Refusal(f"{error}: it can only be salvaged", self._base) from None
-        self._set_named()
-        if self._guessed:
-            if not chains and self._block.pop(INCHAIN, None) is not None:
-                self._block["INCOMPAT"] &= ~CHAINS
-            make_room(self._block, ())
+        self._changed = ""  # a step: what content is compressed with from now on
+        self._store = store = self._opened(opened)
+        self._settings, self._layout = store.settings, store.kv.layout
+        self._size, self._end = store.kv.storage.size(), store.kv.end
+        # By a superblock that is made up what is derived says nothing, nor do the frames.
+        self._check = Check(store, frames=not (self._guessed or self._changed))
+        self._report = self._check.run()
+        self._ranges = list(self._damaged())
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
-        if self._ranges or self._fillers or self._end < self._filesize:
-            self._read_inodes(storage, start)
+        self._lost: dict[int, bytes] = {}  # position of an inode -> its key
+        self._bare: dict[int, tuple[bytes, Inode]] = {}  # the same of those without attributes
+        self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
+        self._replaced: dict[bytes, int] = {}  # name -> its last inode, which is just flagged
+        self._marked: list[int] = []  # entries of live files that are marked deleted
+        self._latest = 0  # mtime of the last inode, as stored
 
-    def _set_named(self) -> None:
-        """Have the superblock name the last intact entry that says what content is compressed with,
-        where it names none; without a superblock also that of the columns of the user."""
-        for name, found in self._named.items():
-            at = self._block.get(name, 0)
-            damaged = name == COMPRESS and at > 0 and at not in found
-            if not (self._guessed or damaged):
-                continue
-            self._block.pop(name, None)
-            if found:
-                self._block[name] = found[-1]
-            if name == COMPRESS and found:
-                self._block["INCOMPAT"] |= COMPRESSED
-                for default in LEFT_OUT:  # all variables are to lie in one sector
-                    self._block.pop(default, None)
-            if damaged:
-                now = f"that at byte {found[-1]} counts" if found else "content is stored as it is"
-                what = "what content is compressed with is damaged"
-                self._changed.append(f"{what}, at byte {at}: {now}")
+    def _opened(self, opened: contextlib.ExitStack) -> Store:
+        """What is looked at, by the superblock that it is going to have."""
+        end = None
+        if not self._guessed:
+            store = Store(self._base, writable=False, load=False)
+            opened.callback(store.abandon)
+            at, end = self._block.get(COMPRESS, 0), store.kv.end
+            if not at or (store.key_at(at) == COMPRESSION and not store.is_bad(at)):
+                return store
+        self._name_entries(end)
+        path = self._base + ".data"
+        return opened.enter_context(served(path, self._block, end, mapped=True))
 
-    def _read_inodes(self, storage: Storage, start: int) -> None:
-        """Note what points into the ranges, and names whose last word may be lost.
+    def _name_entries(self, end: int | None) -> None:
+        """Have the superblock name the last intact entry that says what content is compressed with;
+        one that is made up also that of the columns of the user. `end`: of the entries."""
+        block, chains, last = self._block, False, {COLUMNS: 0, COMPRESS: 0}
+        layout = Layout.of(block, self._base)
+        with open_file(self._base + ".data") as storage, contextlib.suppress(CorruptError):
+            start = layout.aligned(block["SBSIZE"])
+            stop = storage.size() if end is None else end
+            for batch in scan_intact(storage, layout, start, stop, problem=lambda _: None):
+                for name, key in ((COLUMNS, KEY), (COMPRESS, COMPRESSION)):
+                    last[name] = max([last[name], *batch.pos[entries_of(batch, key)].tolist()])
+                chains = chains or bool(chained(batch).any())
+        was = block.get(COMPRESS)
+        for name in last if self._guessed else (COMPRESS,):
+            block.pop(name, None)
+            if last[name]:
+                block[name] = last[name]
+        if last[COMPRESS]:
+            block["INCOMPAT"] |= COMPRESSED
+            for default in LEFT_OUT:  # all variables are to lie in one sector
+                block.pop(default, None)
+        if not self._guessed:
+            now = f"that at byte {last[COMPRESS]} counts"
+            now = now if last[COMPRESS] else "content is stored as it is"
+            self._changed = f"what content is compressed with is damaged, at byte {was}: {now}"
+            return
+        if not chains and block.pop(INCHAIN, None) is not None:
+            block["INCOMPAT"] &= ~CHAINS
+        make_room(block, ())
 
-        Behind the last range nothing is: where only the end is cut off the file is as it was then.
-        """
-        settings = self._settings
-        lost = max((d.stop for d in self._ranges if not d.last), default=0)
-        lost = lost if settings.tombstones else self._end
-        for _, rows in inode_rows(
-            storage, self._layout, settings, start, self._end, problem=lambda _: None
-        ):
-            for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
-                tomb = not rows.size[row]
-                self._ends[name] = pos, bool(rows.deleted[row]) and not tomb and pos < lost
-                self._latest = max(self._latest, int(rows.mtime[row]))
-                if tomb:
-                    continue
-                inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
-                if inode.nexti or any(map(self._is_lost, inode.pointers)):
-                    self._suspects.add(pos)
-                for number, pointer in enumerate(inode.pointers):
-                    if self._is_damaged(pointer):
-                        attrs = inode.attrs is not None and pointer == inode.attrs[0]
-                        # A number no longer than the one that was there, for the value needs room.
-                        key = attr_key(inode.fileid) if attrs else data_key(inode.fileid, number)
-                        self._targets[pointer] = key
+    def _damaged(self) -> Iterator[DamagedRange]:
+        """The ranges in whose places dead entries can be. Raises Refusal for one where none can."""
+        layout = self._layout
+        fixed = layout.key.room >= 0 or layout.value.room >= 0 or layout.align > 1
+        least = sys.maxsize if fixed or not layout.checksum else layout.minimum
+        for error in self._check.broken:
+            if isinstance(error, DamagedRange) and (
+                error.last or error.stop - error.offset >= least
+            ):
+                yield error
+            else:
+                raise Refusal(f"{error}: it can only be salvaged", self._base)
 
     def _is_damaged(self, pointer: int) -> bool:
         at = bisect.bisect_right(self._ranges, pointer, key=lambda d: d.offset) - 1
         return at >= 0 and pointer < self._ranges[at].stop
 
-    def _is_lost(self, pointer: int) -> bool:
-        return pointer in self._fillers or self._is_damaged(pointer)
-
-    def _can_fill(self, damage: DamagedRange) -> bool:
-        layout = self._layout
-        fixed = layout.key.room >= 0 or layout.value.room >= 0 or layout.align > 1
-        room = damage.stop - damage.offset - layout.minimum
-        return damage.last or (not fixed and bool(layout.checksum) and room >= 0)
-
     def look(self) -> Repair:
         """What is wrong."""
-        found = Repair()
+        found, known = Repair(), self._block.get("FILESIZE", self._size)
         if self._guessed:
             found.steps.append(f"write both superblocks anew, from {self._guessed}")
         elif self._block.damage is not None:
             found.steps.append(f"write the other superblock anew: {self._block.damage}")
-        if self._end > self._filesize:
-            more = self._end - self._filesize
+        if self._end > known:
+            more = self._end - known
             found.steps.append(f"end it {more} bytes later: the superblock has lost a sync")
-        if self._filesize > self._size and not self._guessed:
-            gone = self._filesize - self._size
+        if known > self._size and not self._guessed:
+            gone = known - self._size
             found.steps.append(f"end it where the file ends: its last {gone} bytes are missing")
         for damage in self._ranges:
             size = damage.stop - damage.offset
             what = "cut off" if damage.last else "take out"
             found.steps.append(f"{what} {size} damaged bytes from byte {damage.offset} on")
-        if self._guessed or self._filesize > self._size or (self._ranges and self._ranges[-1].last):
-            self._find_older(found)
-        found.steps += self._changed
+        rows = self._live()
+        if self._guessed or known > self._size or (self._ranges and self._ranges[-1].last):
+            self._find_older(found, rows)
+        if self._changed:
+            found.steps.append(self._changed)
         if not self._guessed and self._block.get("SYNCSIZE") == self._block["SBSIZE"] < self._end:
             found.steps.append("count everything anew: a repair or rollback was not finished")
-        if self._ranges or self._changed or self._fillers:
-            self._find_lost(found)
-        self._verify(found)
+        self._find_lost(found, rows.pos)
+        if self._ranges or self._lost or self._bare or self._end < known:
+            self._read_inodes()
+        if not self._guessed:
+            entry_at = self._store.entry_at
+            self._marked = [p for p in self._report.marked if not is_filler(entry_at(p))]
+        if not found.steps:
+            problems = self._report.problems
+            found.steps += [f"count and index anew: {problem}" for problem in problems]
         return found
 
-    def _verify(self, found: Repair) -> None:
-        """What only shows once all is read: counters, marks, what is derived."""
-        if self._guessed:
-            return
-        report = verify(self._base)
-        self._marked = [pos for pos in report.marked if pos not in self._fillers]
-        if not found.steps:
-            found.steps += [f"count and index anew: {problem}" for problem in report.problems]
+    @property
+    def _behind(self) -> int:
+        """Where the last range ends that entries follow: something that is lost there may have
+        removed or replaced a file that stands before it."""
+        return max((d.stop for d in self._ranges if not d.last), default=0)
 
-    def _find_older(self, found: Repair) -> None:
+    def _live(self) -> Rows:
+        """The live files; those of before the last range are not where a mark says so."""
+        found = self._check.found
+        marked = found.flagged[found.flagged < self._behind]
+        return found.rows.take(~among(found.rows.pos, marked))
+
+    def _find_older(self, found: Repair, rows: Rows) -> None:
         """Files whose last version was behind the end, by an index that is whole."""
-        rows, _ = self._store.index.merged()
         block = {} if self._guessed else self._block
         gone = gone_of(self._base, self._settings, block, rows, self._end)
         if gone is None:
@@ -301,46 +264,74 @@ class _Repair:
             found.older.append(name)
             found.steps.append(what)
 
-    def _find_lost(self, found: Repair) -> None:
+    def _find_lost(self, found: Repair, live: Int64) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""
-        store = self._store
-        for pos in store.index.positions().tolist():
-            if pos not in self._suspects and not self._changed:
+        store, doubtful = self._store, np.array(self._check.extents.doubtful, np.int64)
+        if not self._changed:  # else each may be of a dictionary that is gone
+            live = live[among(live, np.unique(doubtful))]
+        for pos in live.tolist():
+            try:
+                key, inode, _ = store.inode_at(pos)
+                attrs = inode.attrs[:1] if inode.attrs else ()
+                self._try(pos, inode.owned.difference(attrs))
+                for pointer in _frames_of(inode) if self._changed else ():
+                    store.value_at(pointer, True)
+            except CorruptError:  # also one that it builds on, or what it is made with
+                self._lost[pos] = store.key_at(pos)
                 continue
             try:
-                key, inode, marked = store.inode_at(pos)
-                attrs = {inode.attrs[0]} if inode.attrs else set[int]()
-                is_lost = self._is_damaged if marked else self._is_lost
-                lost = any(map(is_lost, inode.owned - attrs))
-                if self._changed and not lost:  # a dictionary may be gone
-                    for pointer in _frames_of(inode):
-                        store.value_at(pointer, True)
-            except CorruptError:  # one that it builds on is damaged, or what it is made with
-                key, lost, attrs = store.key_at(pos), True, set()
-            if lost:
-                self._lost[pos] = key
-            elif any(map(self._is_lost, attrs)):
+                self._try(pos, attrs)
+            except CorruptError:
                 self._bare[pos] = key, replace(inode, attrs=None)
-        for key in self._lost.values():
-            found.lost.append(to_str(name_of(key)))
-            found.steps.append(f"remove {found.lost[-1]}, whose content is damaged")
-        for key, _ in self._bare.values():
-            found.bare.append(to_str(name_of(key)))
-            found.steps.append(f"give {found.bare[-1]} the default attributes: its are damaged")
+        found.lost = [to_str(name_of(key)) for key in self._lost.values()]
+        found.steps += [f"remove {name}, whose content is damaged" for name in found.lost]
+        found.bare = [to_str(name_of(key)) for key, _ in self._bare.values()]
+        what = "the default attributes: its are damaged"
+        found.steps += [f"give {name} {what}" for name in found.bare]
+
+    def _try(self, pos: int, pointers: Iterable[int]) -> None:
+        """Raise CorruptError where an entry that the inode at `pos` points to is lost."""
+        kv = self._store.kv
+        for pointer in pointers:
+            check_lives(kv.get(pointer), pos, kv.storage.read, self._base)
+
+    def _read_inodes(self) -> None:
+        """Note what points into the ranges, and names whose last word may be lost.
+
+        Behind the last range nothing is: where only the end is cut off the file is as it was then.
+        """
+        kv, settings, ends = self._store.kv, self._settings, dict[bytes, tuple[int, bool]]()
+        lost = self._behind if settings.tombstones else self._end
+        for _, rows in inode_rows(
+            kv.storage, kv.layout, settings, kv.start, self._end, problem=lambda _: None
+        ):
+            self._latest = max(self._latest, int(rows.mtime.max(initial=0)))
+            for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
+                tomb = not rows.size[row]
+                ends[name] = pos, bool(rows.deleted[row]) and not tomb and pos < lost
+                if tomb:
+                    continue
+                inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
+                for number, pointer in enumerate(inode.pointers):
+                    if self._is_damaged(pointer):
+                        attrs = inode.attrs is not None and pointer == inode.attrs[0]
+                        # A number no longer than the one that was there, for the value needs room.
+                        key = attr_key(inode.fileid) if attrs else data_key(inode.fileid, number)
+                        self._targets[pointer] = key
+        self._replaced = {name: pos for name, (pos, flagged) in ends.items() if flagged}
 
     # --- the changes ---
 
     def keep(self, done: Repair) -> None:
         """Put what is going to be taken out into a container of its own, durable."""
-        replaced = [(name, pos) for name, (pos, flagged) in self._ends.items() if flagged]
-        if not (self._ranges or self._lost or replaced):
+        if not (self._ranges or self._lost or self._replaced):
             return
         done.removed, store, content = _removed(self._base), self._store, Content(self._store)
-        with create(done.removed) as kept, self._directory.open(self._name + ".data") as storage:
+        with create(done.removed) as kept:
             for damage in self._ranges:
                 for at in range(damage.offset, damage.stop, PIECE):
                     size = min(PIECE, damage.stop - at)
-                    kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
+                    kept.put(f"ranges/{at}-{at + size}", store.kv.storage.read(at, size))
             for pos, key in self._lost.items():
                 inode, name = store.inode_left(pos), name_of(key)
                 kept.put(b"files/" + name, left_of(store, inode)[0])
@@ -350,30 +341,22 @@ class _Repair:
                         frames.append(store.entry_at(pointer).value)
                 if frames:
                     kept.put(b"frames/" + name, b"".join(frames))
-            for name, pos in replaced:  # nobody can tell whether they were deleted or replaced
+            for name, pos in self._replaced.items():  # nobody can tell: deleted or replaced
                 with contextlib.suppress(CorruptError):
                     inode = store.inode_at(pos)[1]
                     kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))
 
     def mend(self) -> None:
         """Take out files, end the file behind that, write the superblocks; then fill the ranges."""
-        additions = list(self._additions())
-        if additions and not self._layout.delflag:
+        added, more = list(self._additions()), bytearray()
+        if added and not self._layout.delflag:
             raise NotAllowed("removing a file needs KVDELFL 1: salvage it", self._base)
-        with self._directory.open(self._name + ".data", "w") as storage:
+        for key, value in added:
+            more += self._layout.encode(self._end + len(more), key, value, deleted=not value)
+        with open_file(self._base + ".data", "w") as storage:
             if self._guessed:  # before the only file goes that may have the CONTID
                 write_superblocks(storage, self._block, self._size)
-            for suffix in DERIVED:
-                self._directory.unlink(self._name + suffix)
-            self._directory.sync()
-            storage.truncate(self._end)
-            at = self._end
-            for key, value in additions:
-                data = self._layout.encode(at, key, value, deleted=not value)
-                storage.write(at, [data])
-                at += len(data)
-            storage.sync()
-            write_superblocks(storage, self._block, at)
+            _end_at(self._base, storage, self._block, self._end, bytes(more))
             for damage in self._ranges:
                 if not damage.last:
                     self._fill_range(storage, damage.offset, damage.stop)
@@ -383,11 +366,8 @@ class _Repair:
     def _additions(self) -> Iterator[tuple[bytes, bytes]]:
         """Tombstones of files that have lost content, or of which only a mark says that they are
         gone, for what removed or replaced them is lost; and inodes without the lost attributes."""
-        for key in self._lost.values():
-            yield key, b""
-        for name, (_, flagged) in self._ends.items():
-            if flagged:
-                yield inode_key(name), b""
+        yield from ((key, b"") for key in self._lost.values())
+        yield from ((inode_key(name), b"") for name in self._replaced)
         for key, inode in self._bare.values():
             if self._settings.ao:  # mtimes ascend
                 inode = replace(inode, mtime=max(self._latest, inode.mtime))
@@ -396,17 +376,12 @@ class _Repair:
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
         """Dead entries in the place of a range: they verify, and where an inode points to, there
         is one of its own."""
-        begins, key = [(start, FILLER)], FILLER
-        for pointer in sorted(p for p in self._targets if start <= p < stop):
-            key = self._targets[pointer]
-            least = self._layout.minimum + len(key)
-            if pointer == start:
-                begins = [(start, key)]
-            elif pointer - begins[-1][0] >= least and stop - pointer >= least:
-                begins.append((pointer, key))
-        edges = [*(at for at, _ in begins[1:]), stop]
-        for (at, key), end in zip(begins, edges, strict=True):
-            self._fill(storage, at, end, key)
+        targets = self._targets
+        for edge in [*sorted(p for p in targets if start < p < stop), stop]:
+            least = self._layout.minimum + len(targets.get(edge, b""))
+            if edge == stop or edge - start >= least <= stop - edge:
+                self._fill(storage, start, edge, targets.get(start, FILLER))
+                start = edge
 
     def _fill(self, storage: Storage, start: int, stop: int, key: bytes) -> None:
         layout = self._layout
@@ -426,13 +401,17 @@ def _frames_of(inode: Inode) -> list[int]:
     return list(dict.fromkeys(e.pointer for e in inode.extents if e.skip >= FRAME))
 
 
-def _fillers(batch: Batch) -> Iterator[int]:
-    """Positions of the entries of a batch that are marked deleted and hold nothing but zeros: a
-    repair of an older version filled a range so before it removed the files with content there."""
-    chosen = np.flatnonzero((batch.flags == 1) & (batch.value_len > 0))
-    for row in chosen[batch.raw[batch.value[chosen]] == 0].tolist():
-        if not batch.whole or is_filler(batch.entry(row)):
-            yield int(batch.pos[row])
+def _end_at(base: str, storage: Storage, block: Superblock, end: int, more: bytes = b"") -> None:
+    """End a data file at `end`, with `more` entries there: without derived files before, and with
+    new superblocks after that is durable."""
+    directory, name = locate(base)
+    for suffix in DERIVED:
+        directory.unlink(name + suffix)
+    directory.sync()
+    storage.truncate(end)
+    storage.write(end, [more])
+    storage.sync()
+    write_superblocks(storage, block, end + len(more))
 
 
 def _removed(base: str) -> str:
@@ -488,99 +467,84 @@ def rollback(
               to); OSError
     The bytes cut off are kept beside it. A run that is killed can be run again.
     """
-    path, directory, name = _located(base)
-    lock = WriterLock(path)
-    try:
-        with directory.open(name + ".data", "r" if dry_run else "w") as storage:
-            done = _Rollback(path, directory, storage, previous).run(dry_run)
+    with _held(base) as (path, lock):
+        with open_file(path + ".data", "r" if dry_run else "w") as storage:
+            done = _rolled_back(path, storage, previous, dry_run)
         if not dry_run and done.before != done.after:
             reindex(path, lock=lock)
         return done
-    finally:
-        lock.release()
 
 
-class _Rollback:
-    def __init__(self, base: str, directory: Directory, storage: Storage, previous: bool) -> None:
-        self._base, self._directory, self._storage = base, directory, storage
-        found = superblocks(storage)
-        for block in found:
-            block.check_known(storage.name)
-        block = max(found, key=lambda b: b.get("SBSEQ", 0))
-        end = block.get("FILESIZE", storage.size())
-        target = block.get("SYNCSIZE", end)
-        if target == block["SBSIZE"]:  # of a repair or rollback that was killed: all is to be kept
-            target = end
-        if previous:
-            block = min(found, key=lambda b: b.get("SBSEQ", 0))
-            if block.get("FILESIZE", target) >= target:
-                raise Refusal("nothing is known of an earlier sync", base)
-            target = block["FILESIZE"]
-        self._block, self._target, self._ended = block, target, end == target
-        self._layout = Layout.of(block, storage.name)
-        self._settings = Settings.of(block, storage.name)
+def _rolled_back(base: str, storage: Storage, previous: bool, dry_run: bool) -> RolledBack:
+    found = superblocks(storage)
+    for block in found:
+        block.check_known(storage.name)
+    found.sort(key=lambda block: block.get("SBSEQ", 0), reverse=True)
+    block, size = found[0], storage.size()
+    end = block.get("FILESIZE", size)
+    target = block.get("SYNCSIZE", end)
+    if target == block["SBSIZE"]:  # of a repair or rollback that was killed: all is to be kept
+        target = end
+    if previous:
+        block = found[-1]
+        if block.get("FILESIZE", target) >= target:
+            raise Refusal("nothing is known of an earlier sync", base)
+        target = block["FILESIZE"]
+    if target > size:
+        raise Refusal("the file is cut short: repair it", base)
+    names, fileids, last = _since(storage, block, target)
+    shown, removed = sorted(map(to_str, names)), ""
+    if dry_run or last == target == size == end:
+        return RolledBack(size, target, shown)
+    if last > target:
+        removed = _removed(base)
+        _keep(storage, removed, target, last)
+    _revive(storage, block, target, names, fileids)
+    _end_at(base, storage, block, target)
+    return RolledBack(size, target, shown, removed)
 
-    def run(self, dry_run: bool) -> RolledBack:
-        size = self._storage.size()
-        if self._target > size:
-            raise Refusal("the file is cut short: repair it", self._base)
-        names, fileids, last = self._since(size)
-        shown = sorted(to_str(name) for name in names)
-        if dry_run or (last == self._target == size and self._ended):
-            return RolledBack(size, self._target, shown)
-        removed = ""
-        if last > self._target:
-            removed = _removed(self._base)
-            self._keep(removed, last)
-        self._revive(names, fileids)
-        for suffix in DERIVED:
-            self._directory.unlink(os.path.basename(self._base) + suffix)
-        self._directory.sync()
-        self._storage.truncate(self._target)
-        self._storage.sync()
-        write_superblocks(self._storage, self._block, self._target)
-        return RolledBack(size, self._target, shown, removed)
 
-    def _since(self, size: int) -> tuple[set[bytes], set[int], int]:
-        """Names and FILEIDs of the inodes behind the target, and where the entries there end."""
-        names: set[bytes] = set()
-        fileids: set[int] = set()
-        last = self._target
-        with contextlib.suppress(CorruptError):
-            for batch, rows in inode_rows(
-                self._storage, self._layout, self._settings, self._target, size, problem=raise_it
-            ):
-                names.update(rows.names)
-                fileids.update(rows.fileid[rows.fileid > 0].tolist())
-                last = int(batch.base + batch.end[-1])
-        return names, fileids, last
+def _since(storage: Storage, block: Superblock, target: int) -> tuple[set[bytes], set[int], int]:
+    """Names and FILEIDs of the inodes behind the target, and where the entries there end."""
+    names, fileids, last = set[bytes](), set[int](), target
+    layout, settings = Layout.of(block, storage.name), Settings.of(block, storage.name)
+    with contextlib.suppress(CorruptError):
+        for batch, rows in inode_rows(
+            storage, layout, settings, target, storage.size(), problem=raise_it
+        ):
+            names.update(rows.names)
+            fileids.update(rows.fileid[rows.fileid > 0].tolist())
+            last = int(batch.base + batch.end[-1])
+    return names, fileids, last
 
-    def _keep(self, path: str, stop: int) -> None:
-        directory, name = locate(path)
-        with directory.create_new(name, like=self._storage) as kept:
-            for at in range(self._target, stop, PIECE):
-                data = self._storage.read(at, min(PIECE, stop - at))
-                kept.write(at - self._target, [data])
-            kept.sync()
-        directory.sync()
 
-    def _revive(self, names: set[bytes], fileids: set[int]) -> None:
-        """Take delflags back from what only entries behind the target have replaced.
+def _keep(storage: Storage, path: str, start: int, stop: int) -> None:
+    """Copy a range to a new file, durable."""
+    directory, name = locate(path)
+    with directory.create_new(name, like=storage) as kept:
+        for at in range(start, stop, PIECE):
+            kept.write(at - start, [storage.read(at, min(PIECE, stop - at))])
+        kept.sync()
+    directory.sync()
 
-        Those are the last inodes of their names and of their files that are marked deleted though
-        no tombstone follows them.
-        """
-        storage, form = self._storage, self._settings.form
-        kv = KVSeq(storage, self._block, writable=False)
-        found = rebuild(kv, self._settings, problem=raise_it, stop=self._target, marked=True)
-        revived: list[int] = []
-        for pos in found.flagged.tolist():
-            entry = kv.get(pos)
-            inode = Inode.decode(entry.value, form, file=self._base, offset=pos)
-            if name_of(entry.key) in names or inode.fileid in fileids:
-                revived.append(pos)
-                pointers = whole(inode, pos, kv.get, form, self._base).pointers
-                storage.patch_each(pointers, b"\0")
-        storage.sync()  # before their inodes: a run that was killed goes by these
-        storage.patch_each(revived, b"\0")
-        storage.sync()
+
+def _revive(
+    storage: Storage, block: Superblock, target: int, names: set[bytes], fileids: set[int]
+) -> None:
+    """Take delflags back from what only entries behind the target have replaced.
+
+    Those are the last inodes of their names and of their files that are marked deleted though no
+    tombstone follows them.
+    """
+    settings, kv = Settings.of(block, storage.name), KVSeq(storage, block, writable=False)
+    found, revived = rebuild(kv, settings, problem=raise_it, stop=target, marked=True), list[int]()
+    for pos in found.flagged.tolist():
+        entry = kv.get(pos)
+        inode = Inode.decode(entry.value, settings.form, file=storage.name, offset=pos)
+        if name_of(entry.key) in names or inode.fileid in fileids:
+            revived.append(pos)
+            pointers = whole(inode, pos, kv.get, settings.form, storage.name).pointers
+            storage.patch_each(pointers, b"\0")
+    storage.sync()  # before their inodes: a run that was killed goes by these
+    storage.patch_each(revived, b"\0")
+    storage.sync()

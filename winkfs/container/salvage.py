@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from winkfs.container.container import Container
 from winkfs.container.ondisk.compressed import LEVEL, Compression, word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_superblock
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
+from winkfs.container.read import Content
 from winkfs.container.rewrite import FileCopier
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile
@@ -46,7 +48,7 @@ SANE_NUMBERS: Final[dict[str, Sequence[int]]] = {
     "ISZ": range(80, 1 << 20, 8), "HTALGO": (1, 2, 3), "CELLSZ": (1, 2), "HAVEDUPS": (0, 1),
     "TIMEMP": range(1, 1 << 31),
 }  # fmt: skip
-Firsts = dict[Layout, int]  # where the first good entry of each stands
+First = Callable[[Layout], int]  # where the first good entry stands
 
 
 @dataclass
@@ -85,23 +87,23 @@ def salvage(
     path = _data_file(os.fspath(file))
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
-    with served(path, head) as source:
-        store = source.store
+    with served(path, head) as store:
+        store.load()
         # Of inodes that only a search finds two may have one FILEID.
         searched = not store.kv.layout.checksum and _find_inodes(store)
-        target = base_of(out)
-        settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
+        ao, columns = store.settings.ao, dict(store.schema)
+        settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": columns}
         compression = _compression(store)
         if compression is not None:
             settings["compress"] = word_of(compression.level or LEVEL)
-        with building(target, ao=source.ao, **settings) as made:
+        with building(base_of(out), ao=ao, **settings) as made:
             if compression is not None:
                 made.change(made.changes.compress, compression)
-            found.problems += source.notes
+            found.problems += store.notes + store.remarks
             keep_ids = not searched and store.nextfid < SANE // 2  # there is room for lost+found
-            run = _Salvage(source, made, found, keep_ids=keep_ids)
+            run = _Salvage(store, made, found, keep_ids=keep_ids)
             run.files(progress)
-            if not source.ao:
+            if not ao:
                 run.orphans()
     return found
 
@@ -129,12 +131,16 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
             Settings.of(block, path)
             Layout.of(block, path)
             return block, ""
-        firsts: Firsts = {}
-        found = list(_guesses(storage, path, contid, firsts))
-        guesses = [(_reads(storage, g[0], firsts), g) for g in found]
-        best = max(guesses, key=lambda guess: guess[0])
-        if best[0]:
-            return best[1]
+        size = storage.size()
+
+        @cache
+        def first(layout: Layout) -> int:
+            return resynchronise(storage, layout, min(SECTOR, size), size, min(NEAR, size))
+
+        guesses = list(_guesses(storage, path, contid, first))
+        read = [_reads(storage, block, first) for block, _ in guesses]
+    if any(read):
+        return guesses[read.index(max(read))]
     raise FormatError(
         f"{path}: its superblock is lost, and nothing has the CONTID any more: put an index of the "
         "container beside it under the same name, or give the CONTID"
@@ -142,39 +148,48 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
 
 
 def _guesses(
-    storage: Storage, path: str, contid: int | None, firsts: Firsts
+    storage: Storage, path: str, contid: int | None, first: First
 ) -> Iterator[tuple[Superblock, str]]:
     """Superblocks that may be right, and where they come from, the most likely first: as winkfs
     makes them, with what is readable of the numbers that may be others; then what is readable."""
-    timed = False
-    ids: list[tuple[int, str]] = [] if contid is None else [(contid, "the CONTID that was given")]
+    known: dict[str, Mapping[str, int]] = {}
+    if contid is not None:
+        known["the CONTID that was given"] = {"CONTID": contid}
     for suffix in DERIVED:
         name = path.removesuffix(".data") + suffix
         with contextlib.suppress(FormatError, OSError), open_file(name) as derived:
-            block = read_superblock(derived)
-            if "CONTID" in block:
-                ids.append((block["CONTID"], name))
-                timed = timed or suffix == ".time"
-    halves = {half: _readable(storage.read(half, HALF)) for half in (0, HALF)}
-    for half, left in halves.items():
-        if "CONTID" in left:
-            ids.append((left["CONTID"], f"what is readable of the superblock at byte {half}"))
-    left = halves[HALF] | halves[0]
+            known[name] = read_superblock(derived)
+    timed = any(name.endswith(".time") and "CONTID" in known[name] for name in known)
+    halves = {
+        f"what is readable of the superblock at byte {half}": _readable(storage.read(half, HALF))
+        for half in (0, HALF)
+    }
+    one, other = halves.values()
+    left, known = other | one, known | halves
     timed = timed or left.get("HAVEAO") == 1
-    for number, source in dict(reversed(ids)).items():
+    numbers = {
+        name: left[name] for name in SANE_NUMBERS if left.get(name, -1) in SANE_NUMBERS[name]
+    }
+    ids = {block["CONTID"]: where for where, block in reversed(known.items()) if "CONTID" in block}
+    for contid, where in ids.items():
         for block in _usual(timed):
-            block["CONTID"] = number
-            yield _fitted(storage, _with(block, left), firsts), source
+            block.update({name: numbers[name] for name in block.keys() & numbers})
+            block["CONTID"] = contid
+            if first(Layout.of(block)) < block["SBSIZE"]:  # old versions made one half
+                block["SBSIZE"] = block["SYNCSIZE"] = SBSIZE
+                block.pop("SBSEQ", None)
+            yield block, where
     block = new_superblock(ao=False, timemp=60, classic=True, htalgo=None)
-    yield _with(block, left), "the classic layout"
-    for half, found in halves.items():
+    block.update({name: numbers[name] for name in block.keys() & numbers})
+    yield block, "the classic layout"
+    for where, half in halves.items():
         with contextlib.suppress(FormatError, ValueError, KeyError):
-            block = Superblock(found)
+            block = Superblock(half)
             block.check_known(path)
             Settings.of(block, path)
             Layout.of(block, path)
             Superblock.decode(b"".join(block.images()), file=path)
-            yield block, f"what is readable of the superblock at byte {half}"
+            yield block, where
 
 
 def _usual(timed: bool) -> Iterator[Superblock]:
@@ -189,56 +204,30 @@ def _usual(timed: bool) -> Iterator[Superblock]:
     yield from [*append_only, plain] if timed else [plain, *append_only]
 
 
-def _with(block: Superblock, left: dict[str, int]) -> Superblock:
-    """A superblock with the numbers of another, as far as they can be."""
-    for name, sane in SANE_NUMBERS.items():
-        if name in block and left.get(name, -1) in sane:
-            block[name] = left[name]
-    return block
-
-
-def _first(storage: Storage, layout: Layout, firsts: Firsts) -> int:
-    """Where the first good entry stands."""
-    size = storage.size()
-    if layout not in firsts:
-        firsts[layout] = resynchronise(storage, layout, min(SECTOR, size), size, min(NEAR, size))
-    return firsts[layout]
-
-
-def _fitted(storage: Storage, block: Superblock, firsts: Firsts) -> Superblock:
-    """A superblock that ends before the first entry: containers of old versions have one half."""
-    if _first(storage, Layout.of(block), firsts) < block["SBSIZE"]:
-        block["SBSIZE"] = block["SYNCSIZE"] = SBSIZE
-        block.pop("SBSEQ", None)
-    return block
-
-
 def _readable(data: bytes) -> dict[str, int]:
     """The variables of a superblock, as far as they can be made out."""
     found: dict[str, int] = {}
-    for at in range(8, 512 - 16, 16):
-        raw, value = PAIR.unpack_from(data.ljust(512, b"\0"), at)
+    for raw, value in PAIR.iter_unpack(data.ljust(512, b"\0")[8:504]):
         name = raw.rstrip(b" \0").decode("ascii", "replace")
         if name and name.isascii() and name.isprintable():
             found.setdefault(name, value)
     return found
 
 
-def _reads(storage: Storage, block: Superblock, firsts: Firsts) -> int:
+def _reads(storage: Storage, block: Superblock, first: First) -> int:
     """How many inodes decode, of the first entries that can be found with a superblock."""
     layout, settings = Layout.of(block), Settings.of(block, storage.name)
-    start, stop, good = block["SBSIZE"], storage.size(), 0
-    if layout.checksum:
-        start = _first(storage, layout, firsts)
+    stop, good = storage.size(), 0
     if not layout.checksum:
-        return sum(1 for _ in _inodes_in(storage, layout, settings, start, min(WINDOW, stop)))
+        stop = min(WINDOW, stop)
+        return sum(1 for _ in _inodes_in(storage, layout, settings, block["SBSIZE"], stop))
     with contextlib.suppress(FormatError):
-        for batch in scan_intact(storage, layout, start, stop, problem=lambda _: None):
+        batches = scan_intact(storage, layout, first(layout), stop, problem=lambda _: None)
+        for batch in islice(batches, 1):
             for entry in map(batch.entry, range(min(len(batch), SAMPLE))):
                 if entry.key.endswith(INODE) and entry.value:
                     Inode.decode(entry.value, settings.form, file=storage.name, offset=entry.pos)
                     good += 1
-            break
     return good
 
 
@@ -246,10 +235,14 @@ def _reads(storage: Storage, block: Superblock, firsts: Firsts) -> int:
 
 
 @contextlib.contextmanager
-def served(path: str, block: Superblock, end: int | None = None) -> Iterator[Container]:
-    """A container that is the file behind another superblock, and nothing else; to be read.
+def served(
+    path: str, block: Superblock, end: int | None = None, *, mapped: bool = False
+) -> Iterator[Store]:
+    """A container that is the file behind another superblock, and nothing else; to be read, without
+    an index as yet.
 
-    end   where its entries end; None: with the file
+    end     where its entries end; None: with the file
+    mapped  see `DataFile`
     """
     with open_file(path) as storage:
         size = storage.size() if end is None else end
@@ -258,11 +251,12 @@ def served(path: str, block: Superblock, end: int | None = None) -> Iterator[Con
         head.pop(name, None)  # nothing that could vouch for anything
     head["FILESIZE"] = max(size, head["SBSIZE"])
     scheme, start = f"salvage-{secrets.token_hex(8)}", b"".join(head.images())
-    with (
-        registered(scheme, partial(_OneFile, path, start)),
-        Container(f"{scheme}:/file", "r", mapped=False) as source,
-    ):
-        yield source
+    with registered(scheme, partial(_OneFile, path, start)):
+        store = Store(f"{scheme}:/file", writable=False, load=False, mapped=mapped)
+        try:
+            yield store
+        finally:
+            store.abandon()
 
 
 class _OneFile(PosixDirectory):
@@ -279,14 +273,10 @@ class _OneFile(PosixDirectory):
             raise FileNotFoundError(2, "no such file", name)
         return PatchedStorage.behind(self._file, self._head)
 
-    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
-        if name != "file.data":
-            return None
+    def info(self, name: str = "", *, follow: bool = False) -> Info:
+        """Of the data file: nothing else is asked for."""
         with open_file(self._file) as storage:
             return storage.info()
-
-    def exists(self, name: str) -> bool:
-        return name == "file.data"
 
 
 # --- copying ---
@@ -300,14 +290,12 @@ def _compression(store: Store) -> Compression | None:
 
 
 class _Salvage:
-    """One run: what of `source` is intact goes to `made`."""
+    """One run: what of `store` is intact goes to `made`."""
 
-    def __init__(
-        self, source: Container, made: Container, found: Salvaged, *, keep_ids: bool
-    ) -> None:
-        self._source, self._made, self._found = source, made, found
-        self._store = source.store
-        self._copier = FileCopier(self._store, made, keep_ids=keep_ids)
+    def __init__(self, store: Store, made: Container, found: Salvaged, *, keep_ids: bool) -> None:
+        self._store, self._made, self._found = store, made, found
+        self._content = Content(store)
+        self._copier = FileCopier(store, made, keep_ids=keep_ids)
         self._owned: set[int] = set()  # entries that files name
 
     def files(self, progress: Callable[[int], None] | None) -> None:
@@ -338,7 +326,7 @@ class _Salvage:
         """The attributes of a file, None where they are damaged: it gets the default ones."""
         store = self._store
         try:
-            attrs = self._source.content.attrs(inode)
+            attrs = self._content.attrs(inode)
         except CorruptError as error:
             self._found.problems.append(f"{name}: {error}")
             return None
@@ -348,7 +336,7 @@ class _Salvage:
     def _put_part(self, inode: Inode, attrs: Attrs | None, name: str) -> None:
         """Put what is left of a file below lost+found."""
         content, left = left_of(self._store, inode)
-        if left and not self._source.ao:
+        if left and not self._store.settings.ao:
             ns, kept = self._store.settings.ns_of(inode.mtime), tuple[Any, ...]()
             if attrs is not None:
                 kept = attrs.mode, attrs.uid, attrs.gid, attrs.xattrs

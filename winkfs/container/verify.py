@@ -42,7 +42,7 @@ from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver, due
 from winkfs.container.store import MERGE_TAIL, Store
-from winkfs.container.survey import InodeRows, inode_rows
+from winkfs.container.survey import NONE, InodeRows, rows_of
 from winkfs.entry import FileType
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
@@ -82,35 +82,46 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
     raises    FileNotFoundError where there is no container
     cost      one pass over the data file, twice a reindex; memory: 34 bytes a file
     """
-    report = Report()
     try:
         store = Store(base_of(base), writable=False, load=False)
     except FormatError as error:
-        report.add(str(error))
-        return report
+        return Report([str(error)])
     try:
-        report.notes += store.remarks
-        for note in store.notes:
-            report.add(note)
-        _Check(store, report).run(progress)
-    except FormatError as error:
-        report.add(str(error))
+        return Check(store).run(progress)
     finally:
         store.abandon()
-    return report
 
 
-class _Check:
-    """One pass over a data file, then what is derived from it."""
+class Check:
+    """One pass over a data file, then what is derived from it. A repair goes by it, too.
 
-    def __init__(self, store: Store, report: Report) -> None:
-        self._store, self._report = store, report
-        self._name = store.kv.storage.name
-        self._extents = Extents(store, report.add)
+    broken   what was met where entries should be, in file order
+    found    what the entries say, once they were read
+    extents  which of them are wrong
+    """
+
+    found: Rebuilt
+
+    def __init__(self, store: Store, *, frames: bool = True) -> None:
+        """`frames`: whether to decompress contents."""
+        self._store, self._name = store, store.kv.storage.name
+        self._report = Report(notes=list(store.remarks))
+        self.broken: list[FormatError] = []
+        self.extents = Extents(store, self._report.add, frames=frames)
         self._last_mtime: int | None = None
         self._damaged = False
 
-    def run(self, progress: Callable[[int], None] | None) -> None:
+    def run(self, progress: Callable[[int], None] | None = None) -> Report:
+        """Look at everything. Damage is in the report, not raised."""
+        for note in self._store.notes:
+            self._report.add(note)
+        try:
+            self._run(progress)
+        except FormatError as error:
+            self._report.add(str(error))
+        return self._report
+
+    def _run(self, progress: Callable[[int], None] | None) -> None:
         store = self._store
         with ExitStack() as stack:
             index = open_base(
@@ -145,24 +156,24 @@ class _Check:
         store, kv, report = self._store, self._store.kv, self._report
         resolver = Resolver(kv, store.settings, names)
         try:
-            for batch, rows in inode_rows(
-                kv.storage, kv.layout, store.settings, kv.start, kv.end,
-                problem=self._damage, progress=progress,
-            ):  # fmt: skip
+            for batch in scan_intact(
+                kv.storage, kv.layout, kv.start, kv.end, problem=self._break, progress=progress
+            ):
+                rows = rows_of(batch, store.settings, self._damage, NONE)
                 resolver.take(batch, rows)
                 self._check_fields(rows)
-                self._extents.take(batch, rows)
-        except CorruptError as error:  # no checksums by which to find where it goes on
-            self._damage(error)
+                self.extents.take(batch, rows)
+        except FormatError as error:  # no checksums by which to find where it goes on
+            self._break(error)
         try:
             _ = store.frames.compression
         except CorruptError as error:
             report.add(str(error))
-        found = resolver.finish()
+        self.found = found = resolver.finish()
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
-        self._extents.check(found.rows.pos)
-        report.marked = self._extents.marked
+        self.extents.check(found.rows.pos)
+        report.marked = self.extents.marked
         return found
 
     def _check_end(self, found: Rebuilt) -> None:
@@ -173,7 +184,11 @@ class _Check:
             for line in gone.lines(self._name, store.key_at) if gone is not None else ():
                 self._report.add(line)
 
-    def _damage(self, error: CorruptError) -> None:
+    def _break(self, error: FormatError) -> None:
+        self.broken.append(error)
+        self._damage(error)
+
+    def _damage(self, error: FormatError) -> None:
         self._damaged = True
         self._report.add(str(error))
 
