@@ -475,6 +475,25 @@ def test_a_file_whose_attributes_are_damaged_keeps_its_content(tmp_path: Path) -
     assert repair(base).steps == []
 
 
+def test_repair_ends_a_file_where_readers_do(tmp_path: Path) -> None:
+    """The disk lost the superblocks of two syncs, and the index is that of the first of them."""
+    base = tmp_path / "c"
+    images: list[bytes] = []
+    for name in ("a", "b", "c"):
+        with winkfs.open(base, "a") if images else winkfs.create(base) as c:
+            c.put(name, name.encode() * 100)
+        images.append(path_of(base, ".data").read_bytes())
+        if name == "b":
+            index = path_of(base, ".idx").read_bytes()
+    drop_derived(base)
+    change(base, 0, images[0][:8192])
+    path_of(base, ".idx").write_bytes(index)
+    assert files_of(base).keys() == {"a", "b", "c"}
+    repair(base, apply=True)
+    assert files_of(base).keys() == {"a", "b", "c"}
+    assert winkfs.verify(base).problems == []
+
+
 def test_what_can_only_be_salvaged_is_said(tmp_path: Path) -> None:
     base = tmp_path / "c"
     make(base, classic=True)
