@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from winkformats.disk.storage import Kind, Lock
+from winkformats.disk.storage import Kind
 from winkformats.errors import DerivedDamage
 from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
@@ -76,13 +76,10 @@ def compact(
         raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
     if compress is not None:
         level_of(compress)  # before anything is opened
-    store = Store(base_of(base), writable=not dry_run)
-    try:
+    with Store(base_of(base), writable=not dry_run) as store:
         _check(store, order)
         run = _Compaction(store, order, progress, _compression(store, compress))
         return run.foreseen() if dry_run else run.run()
-    finally:
-        store.abandon()
 
 
 def _check(store: Store, order: str) -> None:
@@ -193,7 +190,6 @@ class _Compaction:
     ) -> None:
         self._store, self._order, self._progress = store, order, progress
         self._compression = compression
-        self._lock: Lock | None = None
 
     def foreseen(self) -> Compacted:
         """What `run` would do."""
@@ -215,21 +211,18 @@ class _Compaction:
     def run(self) -> Compacted:
         store, before, files = self._store, self._store.kv.end, self._store.index.count
         quick = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-        try:
+        with contextlib.ExitStack() as held:
             try:
-                kv, moved = self._replace(batches=quick and self._order == "disk")
+                kv, moved = self._replace(held, batches=quick and self._order == "disk")
             except OddContainerError:
-                kv, moved = self._replace(batches=False)
+                kv, moved = self._replace(held, batches=False)
             derived = _derived(store, kv, moved)
-        finally:
-            if self._lock is not None:
-                self._lock.release()
         store.abandon()
         _write_derived(store.base, moved, *derived)
         return Compacted(before, kv.end, files)
 
-    def _replace(self, *, batches: bool) -> tuple[KVSeq, Rewrite]:
-        """Make the new file, and give it the name."""
+    def _replace(self, held: contextlib.ExitStack, *, batches: bool) -> tuple[KVSeq, Rewrite]:
+        """Make the new file, and give it the name. `held`: releases its lock."""
         store, compression = self._store, self._compression
         block = _superblock(store, compression)
 
@@ -242,9 +235,10 @@ class _Compaction:
 
         with store.deriving(".data", uncached=True, unsure=unsure) as storage:
             storage.write(0, block.images())
-            self._lock = store.directory.lock(os.path.basename(storage.name))
-            if self._lock is None:
+            lock = store.directory.lock(os.path.basename(storage.name))
+            if lock is None:
                 raise Locked("somebody has the new file open", store.base)
+            held.callback(lock.release)
             kv = KVSeq(storage, block, writable=True)
             moved = Rewrite(store, kv, Settings.of(block, store.base), self._progress)
             try:
@@ -315,18 +309,17 @@ def _write_derived(
         numbers[:, POS] = moved.places.of(rows.pos)
         return rows.with_numbers(numbers)
 
-    with catalog or contextlib.nullcontext(), contextlib.suppress(Locked):  # another was faster
-        store = Store(base, writable=True, load=found is None)
-        try:
-            if found is not None:
-                store.idx.packed = packed
-                store.take(found)
-            if catalog is not None:
-                with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed
-                    write_whole(store, map(placed, catalog.rows(list(store.schema)))).close()
-            elif not moved.known:
-                store.catalog.save()
-            store.close()
-        except BaseException:
-            store.abandon()
-            raise
+    with (
+        catalog or contextlib.nullcontext(),
+        contextlib.suppress(Locked),  # another was faster
+        Store(base, writable=True, load=found is None) as store,
+    ):
+        if found is not None:
+            store.idx.packed = packed
+            store.take(found)
+        if catalog is not None:
+            with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed
+                write_whole(store, map(placed, catalog.rows(list(store.schema)))).close()
+        elif not moved.known:
+            store.catalog.save()
+        store.close()

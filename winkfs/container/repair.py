@@ -145,8 +145,7 @@ class _Repair:
         """What is looked at, by the superblock that it is going to have."""
         end = None
         if not self._guessed:
-            store = Store(self._base, writable=False, load=False)
-            opened.callback(store.abandon)
+            store = opened.enter_context(Store(self._base, writable=False, load=False))
             at, end = self._block.get(COMPRESS, 0), store.kv.end
             if not at or (store.key_at(at) == COMPRESSION and not store.is_bad(at)):
                 return store

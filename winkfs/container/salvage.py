@@ -251,12 +251,11 @@ def served(
         head.pop(name, None)  # nothing that could vouch for anything
     head["FILESIZE"] = max(size, head["SBSIZE"])
     scheme, start = f"salvage-{secrets.token_hex(8)}", b"".join(head.images())
-    with registered(scheme, partial(_OneFile, path, start)):
-        store = Store(f"{scheme}:/file", writable=False, load=False, mapped=mapped)
-        try:
-            yield store
-        finally:
-            store.abandon()
+    with (
+        registered(scheme, partial(_OneFile, path, start)),
+        Store(f"{scheme}:/file", writable=False, load=False, mapped=mapped) as store,
+    ):
+        yield store
 
 
 class _OneFile(PosixDirectory):

@@ -86,10 +86,8 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
         store = Store(base_of(base), writable=False, load=False)
     except FormatError as error:
         return Report([str(error)])
-    try:
+    with store:
         return Check(store).run(progress)
-    finally:
-        store.abandon()
 
 
 class Check:
