@@ -36,7 +36,6 @@ from winkfs.container.ondisk.typed import (
     parse_schema,
     schema_text,
 )
-from winkfs.entry import FileType
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
 
@@ -281,10 +280,13 @@ class DataFile:
             return True
         return False
 
-    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
+    def inode_at(
+        self, pos: int, problem: Callable[[CorruptError], None] | None = None
+    ) -> tuple[bytes, Inode, bool]:
         """-> (key, inode with all its extents, whether it is marked deleted). Raises CorruptError.
 
-        cost    those of many extents are kept, the last few
+        problem  called with what hides extents, which are left out: see `whole`; None: it raises
+        cost     those of many extents are kept, the last few
         """
         kept = self._kept.get(pos)
         if kept is not None:
@@ -293,26 +295,10 @@ class DataFile:
             return *kept, bool(self.kv.layout.delflag) and self.kv.storage.read(pos, 1) == b"\1"
         form, file, entry = self.settings.form, self.kv.storage.name, self.entry_at(pos)
         stored = Inode.decode(entry.value, form, file=file, offset=pos)
-        inode = whole(stored, pos, self.entry_at, form, file)
-        if isinstance(inode.extents, ExtentArray) and not entry.deleted:
+        inode = whole(stored, pos, self.entry_at, form, file, problem)
+        if isinstance(inode.extents, ExtentArray) and not entry.deleted and problem is None:
             self.keep_inode(pos, entry.key, inode)
         return entry.key, inode, entry.deleted
-
-    def is_directory(self, key: bytes) -> bool:
-        """Whether there is a directory with this inode key."""
-        pos = self.index.lookup(key)
-        try:
-            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
-        except CorruptError:
-            return False
-
-    def inode_left(
-        self, pos: int, problem: Callable[[CorruptError], None] = lambda _: None
-    ) -> Inode:
-        """An inode with the extents that are known: see `whole`. CorruptError if it is damaged."""
-        form, file = self.settings.form, self.kv.storage.name
-        stored = Inode.decode(self.entry_at(pos).value, form, file=file, offset=pos)
-        return whole(stored, pos, self.entry_at, form, file, problem)
 
     def keep_inode(self, pos: int, key: bytes, inode: Inode) -> None:
         """Note what `inode_at` would find."""

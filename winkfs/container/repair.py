@@ -332,7 +332,7 @@ class _Repair:
                     size = min(PIECE, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", store.kv.storage.read(at, size))
             for pos, key in self._lost.items():
-                inode, name = store.inode_left(pos), name_of(key)
+                inode, name = store.inode_at(pos, lambda _: None)[1], name_of(key)
                 kept.put(b"files/" + name, left_of(store, inode)[0])
                 frames = []  # whoever has the dictionary that may be lost still can read them
                 for pointer in _frames_of(inode) if self._changed else ():

@@ -304,7 +304,7 @@ class _Salvage:
             key = self._store.key_at(pos)
             name = to_str(name_of(key))
             try:
-                inode = self._store.inode_left(pos, damage.append)
+                inode = self._store.inode_at(pos, damage.append)[1]
             except CorruptError as error:
                 self._found.problems.append(str(error))
                 continue
