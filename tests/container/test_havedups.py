@@ -148,10 +148,10 @@ def killed(base: Path, life: Life, marked: int) -> int:
     try:
         before = DataFile._set_delflags
 
-        def dies(self: DataFile, start: int = 0, chosen: list[int] | None = None) -> None:
-            if chosen is None:
-                before(self, start)
-            elif chosen:
+        def dies(self: DataFile, chosen: list[int], rest: list[int]) -> None:
+            if not chosen or min(chosen) >= self.synced:  # before the sync
+                before(self, chosen, rest)
+            else:
                 self.kv.mark_deleted(sorted(chosen)[len(chosen) - marked :])
                 os._exit(9)
 

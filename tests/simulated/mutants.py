@@ -123,8 +123,8 @@ MUTANTS = (
     ),
     Mutant(
         "delflags before the sync", DATAFILE,
-        "        self._set_delflags(self.fixed)\n",
-        "        self._set_delflags()\n",
+        "        self._set_delflags([pos for pos in self.doomed if pos >= fixed], synced)\n",
+        "        self._set_delflags(self.doomed, [])\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
@@ -178,12 +178,10 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a time index that covers more than it holds", "winkfs/container/derived.py",
-        "            with store.deriving(self.suffix) as storage:\n"
-        "                self.marks.write",
-        "            self.marks.marks[-1:] = []\n"
-        "            with store.deriving(self.suffix) as storage:\n"
-        "                self.marks.write",
+        "a time index that covers more than it holds", STORE,
+        '            with self.deriving(".time") as storage:\n',
+        "            self.times.marks[-1:] = []\n"
+        '            with self.deriving(".time") as storage:\n',
         f"{CUTS}[ao]",
     ),
     Mutant(

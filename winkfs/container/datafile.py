@@ -52,7 +52,6 @@ class DataFile:
     notes    sentences for the user about damage that was found and skipped
     index    the live files by their keys; `Store` has made it
     catalog_from  DATAEND that a BASE.cat must have at least to be believed
-    chains   whether inodes may be written that build on others: the superblock on the disk says so
     remarks  the same about derived files that were damaged, and about superblocks, to which a power
              cut may do that: nothing is missing for that
     """
@@ -76,7 +75,6 @@ class DataFile:
         self.doomed: list[int] = []
         self.recoveries = 0  # how often everything was counted anew
         self._kept: dict[int, tuple[bytes, Inode]] = {}  # position -> key, inode of many extents
-        self.chains = self._want_chains = False
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock = lock
         self.directory, self.name = locate(base)
@@ -117,7 +115,7 @@ class DataFile:
             raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         self.keeps_older = self.settings.havedups
-        self.chains, self._want_chains, self._kept = self.settings.chains, False, {}
+        self._want_chains, self._kept = False, {}
         if self.kv.truncated:
             self.note(
                 f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
@@ -142,7 +140,7 @@ class DataFile:
         names = list(block)
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         self._remember_filesize()
-        self.owner = (info.uid, info.gid)
+        self.owner, self._identity = (info.uid, info.gid), info.identity
 
     # --- how content is compressed ---
 
@@ -315,11 +313,12 @@ class DataFile:
         self._kept = {}
 
     def need_chains(self) -> bool:
-        """Whether inodes may build on others; if not yet, they may from the next sync on."""
+        """Whether inodes may build on others, for the superblock on the disk says so; if not yet,
+        they may from the next sync on."""
         layout = self.kv.layout
         if self.settings.pairoff and layout.checksum and layout.delflag and not self.settings.ao:
             self._want_chains = True
-        return self.chains
+        return self.settings.chains
 
     @property
     def inode_size(self) -> int:
@@ -347,7 +346,7 @@ class DataFile:
     def _replaced(self) -> bool:
         now = self.directory.info(self.name + ".data", follow=True)
         # Where it is gone, what we have open stays readable.
-        return now is not None and now.identity != self.kv.storage.info().identity
+        return now is not None and now.identity != self._identity
 
     # --- derived files ---
 
@@ -392,15 +391,11 @@ class DataFile:
         """`sync_data` in steps, see `GrowingFile.syncing`."""
         block = self.kv.superblock
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
-        if self.nextfid:
-            variables["NEXTFID"] = self.nextfid
+        variables["NEXTFID"] = self.nextfid or block.get("NEXTFID", 0)
         known = {name: value for name, value in variables.items() if name in block}
-        if self._columns_at:
-            known[COLUMNS] = self._columns_at
-        if self._compress_at:
-            known[COMPRESS] = self._compress_at
-        chains = self.chains or (self._want_chains and "INCOMPAT" in block)
-        if chains and not self.chains:
+        places = {COLUMNS: self._columns_at, COMPRESS: self._compress_at}
+        known |= {name: at for name, at in places.items() if at}
+        if self._want_chains and not self.settings.chains and "INCOMPAT" in block:
             known |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
         make_room(block, known)
         if not self.settings.classic:
@@ -411,7 +406,9 @@ class DataFile:
             now = max(now, last + 1) if last < SANE else now
         # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
         # flags are durable with it. A data entry that no inode ever named has no later chance.
-        self._set_delflags(self.fixed)
+        fixed = self.fixed
+        synced = [pos for pos in self.doomed if pos < fixed]
+        self._set_delflags([pos for pos in self.doomed if pos >= fixed], synced)
         end, doomed, recoveries = self.kv.end, self.doomed, self.recoveries
         self.doomed, self._syncing = [], end
         try:
@@ -422,11 +419,10 @@ class DataFile:
         finally:
             self._syncing = 0
         self.note_chains()
-        self.chains = self.settings.chains
         if recoveries == self.recoveries:  # else all were counted anew
             self.synced = max(self.synced, end)
-            self.doomed = doomed + self.doomed
-            self._set_delflags(chosen=doomed)
+            later, self.doomed = self.doomed, doomed + self.doomed
+            self._set_delflags(doomed, later)
 
     @property
     def fixed(self) -> int:
@@ -434,13 +430,8 @@ class DataFile:
         or being synced."""
         return max(self.synced, self._syncing)
 
-    def _set_delflags(self, start: int = 0, chosen: list[int] | None = None) -> None:
-        """Mark what is doomed from `start` on, or the first of it, which are `chosen`."""
-        if chosen is not None:
-            rest = self.doomed[len(chosen) :]
-        else:
-            chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
-            rest = [pos for pos in self.doomed if pos < start] if start else []
+    def _set_delflags(self, chosen: list[int], rest: list[int]) -> None:
+        """Mark some of what is doomed; `rest`: the others."""
         if chosen:
             self.kv.mark_deleted(chosen)
             self.doomed = rest  # only once all are written

@@ -11,7 +11,6 @@ from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.superblock import SBSIZE
 from winkfs.container.datafile import DataFile
-from winkfs.container.index import Index
 from winkfs.container.ondisk.idx import DAMAGED, Base, open_base, write_base
 
 
@@ -25,8 +24,8 @@ class DerivedIndex:
 
     suffix = ".idx"
 
-    def __init__(self, store: DataFile, index: Index) -> None:
-        self._store, self._index = store, index
+    def __init__(self, store: DataFile) -> None:
+        self._store = store
         self.packed: dict[str, int] = {}
         self.damaged = 0
         self.healing = False
@@ -39,7 +38,7 @@ class DerivedIndex:
             store.directory, store.name, store.settings, block, end, store.remark,
             mapped=store.mapped,
         )  # fmt: skip
-        self._index.replace(base)
+        self._store.index.replace(base)
         self.packed = base.packed if base is not None else {}
         self.damaged = base.damaged if base is not None else 0
         if self.damaged:
@@ -59,20 +58,20 @@ class DerivedIndex:
         self.healing = False
         try:
             rows, extra = self._merged()
-            self._index.replace(self.write(rows, extra))
+            self._store.index.replace(self.write(rows, extra))
         except OSError as error:
             self._store.excuse(error)
-            self._index.fold()  # the tail will be replayed
+            self._store.index.fold()  # the tail will be replayed
 
     def _merged(self) -> tuple[Rows, Int64 | None]:
         """All rows. Where a slot does not follow from a cell the keys of all files are read; what
         that brings into the page cache does not stay there."""
         settings, storage = self._store.settings, self._store.kv.storage
         if settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1:
-            return self._index.merged()
+            return self._store.index.merged()
         drop = storage.dropper(0, storage.size())
         try:
-            return self._index.merged()
+            return self._store.index.merged()
         finally:
             if drop is not None:
                 drop(0, storage.size())

@@ -124,24 +124,14 @@ class Handle:
 
     drops_on_exception: Final = True
 
-    def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
-        """`mapped`: see `DataFile`."""
+    def __init__(
+        self, base: str, mode: str, *, mapped: bool = True, moment: Moment | None = None
+    ) -> None:
+        """`mapped`: see `DataFile`; `moment`: at which a reader stays. Raises StalePlan."""
         self.lock = threading.RLock()
         self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Handle] | None = None
         self._path = absolute(base)  # for processes that run in other folders
-        self.store = Store(base, writable=mode == "a", mapped=mapped)
-        try:
-            if mode == "a" and UNNAMED in self.store.kv.superblock:
-                what = (
-                    "the disk failed at the end of a compaction, and after a power cut the older "
-                    "file may be back, without what is written from now on: run winkfs compact "
-                    "again"
-                )
-                raise NotAllowed(what, base)
-            self._attach()
-        except BaseException:
-            self.store.abandon()
-            raise
+        self._take(Store(base, writable=mode == "a", mapped=mapped), moment)
         self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
@@ -151,6 +141,25 @@ class Handle:
         tell_of_forks(self)
         if mode == "a":
             close_at_end(self, base, self.lock)
+
+    def _take(self, store: Store, moment: Moment | None) -> None:
+        """Go on with a store that was opened just now."""
+        try:
+            if store.writable and UNNAMED in store.kv.superblock:
+                what = (
+                    "the disk failed at the end of a compaction, and after a power cut the older "
+                    "file may be back, without what is written from now on: run winkfs compact "
+                    "again"
+                )
+                raise NotAllowed(what, store.base)
+            if moment not in (None, _moment(store)):
+                raise StalePlan("was changed since it was opened: open it again", store.base)
+            store.frozen = moment is not None
+            self.store = store
+            self._attach()
+        except BaseException:
+            store.abandon()
+            raise
 
     def _attach(self) -> None:
         self._generation = self.store.generation
@@ -292,16 +301,10 @@ class Handle:
             raise Closed(f"the container is {self.closed}", old.base)
         if old.writable:
             raise Closed("a writer does not survive fork: open it anew in the child", old.base)
-        store = Store(self._path, writable=False, mapped=old.mapped)
-        try:
-            if old.frozen:
-                _stay(store, _moment(old))
-        except BaseException:
-            store.abandon()
-            raise
+        moment = _moment(old) if old.frozen else None
+        self._take(Store(self._path, writable=False, mapped=old.mapped), moment)
         old.abandon()
-        self.store, self.closed, self._unsure = store, "", False
-        self._attach()
+        self.closed, self._unsure = "", False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copied or pickled reader is opened again; a frozen one stays at its moment."""
@@ -312,12 +315,8 @@ class Handle:
         if self.closed not in ("", FORKED):
             raise Closed(f"the container is {self.closed}", self.base)
         moment = _moment(self.store) if self.store.frozen else None
-        return again, (type(self), self._path, self.store.mapped, moment)
-
-    def stay(self, moment: Moment) -> None:
-        """Freeze it. Raises StalePlan where it is not as it was at that moment."""
-        _stay(self.store, moment)
-        self.short = ORDINARY
+        kind = partial(type(self), mapped=self.store.mapped, moment=moment)
+        return kind, (self._path, "r")
 
     # --- the handle ---
 
@@ -363,7 +362,7 @@ class Handle:
     def _finish(self) -> None:
         """Bring to the disk what is not there yet."""
         self._check_lost()
-        if self.writable:
+        if self.store.writable:
             if self._unsure:
                 self._recover()
             self.changes.close()
@@ -560,18 +559,6 @@ class Handle:
         return raw + INODE
 
 
-def again(kind: type[Any], path: str, mapped: bool, moment: Moment | None) -> Any:
-    """A reader that was pickled or copied: a Container, `kind`. See `Handle.__reduce__`."""
-    handle = kind(path, "r", mapped=mapped)
-    if moment is not None:
-        try:
-            handle.stay(moment)
-        except BaseException:
-            handle.close()
-            raise
-    return handle
-
-
 def check_columns(names: Iterable[str], schema: Schema) -> None:
     """Raises ValueError for a column that there is not."""
     for name in names:
@@ -591,13 +578,6 @@ def _let_go(store: Store, drafts: Mapping[bytes, Draft]) -> None:
         with contextlib.suppress(Exception):  # stderr may be closed
             print(f"winkfs: {store.base}: unclosed {what}", file=sys.stderr, flush=True)
     warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
-
-
-def _stay(store: Store, moment: Moment) -> None:
-    """Freeze a store. Raises StalePlan where it is not as it was at that moment."""
-    if _moment(store) != moment:
-        raise StalePlan("was changed since it was opened: open it again", store.base)
-    store.frozen = True
 
 
 def _moment(store: Store) -> Moment:

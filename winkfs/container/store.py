@@ -76,7 +76,7 @@ class Store(DataFile):
         self._replaying = False
         try:
             self.index = Index(self.settings, None, self.key_at, self.is_bad, self.distrust_index)
-            self.idx, self.catalog = DerivedIndex(self, self.index), DerivedCatalog(self)
+            self.idx, self.catalog = DerivedIndex(self), DerivedCatalog(self)
             if load:
                 self.load()
             else:
@@ -476,7 +476,7 @@ class Store(DataFile):
         if self.kv.end > self.synced:  # else what the superblock says is right
             self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
         self.synced = self.kv.end
-        self._set_delflags()
+        self._set_delflags(self.doomed, [])
         self._rebuild()
 
     def _resume(self) -> bool:
