@@ -139,8 +139,7 @@ class _Copying:
     def _bytes(
         self, storage: Storage, target: Storage, start: int, end: int, *, counted: bool = True
     ) -> None:
-        reader = storage.bulk(start, end)
-        try:
+        with contextlib.closing(storage.bulk(start, end)) as reader:
             for at in range(start, end, PIECE):
                 size = min(PIECE, end - at)
                 data = reader.read(at, size)
@@ -149,8 +148,6 @@ class _Copying:
                 target.write(at, [bytes(data)])
                 self.done.copied += size if counted else 0
                 self._progress(size)
-        finally:
-            reader.close()
 
     def _check(
         self, target: Storage, block: Superblock, start: int, end: int
@@ -300,16 +297,12 @@ class _ContainerBackup(_Copying):
 
     def _finish(self, lock: WriterLock) -> None:
         """Set the delflags that follow from what is new, and bring derived files up to date."""
-        store = Store(self._dest, writable=True, lock=lock)
-        try:
+        with Store(self._dest, writable=True, lock=lock) as store:
             store.kv.sync_storage()
             if store.is_behind and not store.may_leave_tail:
                 store.merge()
             store.catalog.save(quickly=True)
             store.close()
-        except BaseException:
-            store.abandon()
-            raise
 
     # --- all of it ---
 

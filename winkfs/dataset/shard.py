@@ -6,6 +6,7 @@ needs: Spark's planner imports it anew for each query.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -190,14 +191,12 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
         found = _told(store, path, tombs_at) if whole else None
     if found is not None:
         return found
-    store = Store(base, writable=True)  # makes the index, where it is not there
-    try:
+    made = Store(base, writable=True)  # makes the index, where it is not there
+    with contextlib.closing(made) as store:
         _check_closed(store)
         build(store, lost=raise_it).close()
         if store.is_behind:  # a close may leave a tail, but many read a shard
             store.merge()
-    finally:
-        store.close()
     return describe(base, path, tombs_at)
 
 

@@ -6,6 +6,7 @@ everything else with arrays over the window.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -269,9 +270,8 @@ def scan(
     """
     keep_heap()
     walk = _walk_standard if layout.standard else _walk_any(layout)
-    reader = storage.bulk(start, stop, uncached=uncached)
     pos, size = layout.aligned(start), WINDOW
-    try:
+    with contextlib.closing(storage.bulk(start, stop, uncached=uncached)) as reader:
         while pos < stop:
             asked = min(size, stop - pos)
             data = reader.read(pos, asked)
@@ -296,8 +296,6 @@ def scan(
                 progress(end)
             pos = layout.aligned(pos + end)
             yield batch
-    finally:
-        reader.close()
 
 
 def scan_intact(
@@ -367,9 +365,8 @@ def resynchronise(
             than 64 KiB are not found
     """
     limit = stop if limit is None else limit
-    reader = storage.bulk(start, stop)
     pos, size, budget, tried = start, NEAR, BUDGET, 0
-    try:
+    with contextlib.closing(storage.bulk(start, stop)) as reader:
         while pos < limit:
             data = reader.read(pos, min(size + OVERLAP, stop - pos))
             found = _Candidates(storage, layout, pos, data, min(size, limit - pos), stop)
@@ -381,8 +378,6 @@ def resynchronise(
             tried += found.tried
             pos, size, budget = pos + size, FAR, budget + 16 * size - found.hashed
         return limit
-    finally:
-        reader.close()
 
 
 class _Place(NamedTuple):

@@ -38,6 +38,11 @@ WRITTEN: Final = (
     "shard int, file string, contid bigint, entries bigint, size bigint, content bigint, "
     "name binary, error string"
 )
+KINDS: Final = (
+    {"shard": pa.int32(), "file": pa.string()}
+    | dict.fromkeys(("contid", "entries", "size", "content"), pa.int64())
+    | {"name": pa.binary(), "error": pa.string()}
+)
 
 
 def run(
@@ -122,8 +127,10 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
         except BaseException:
             writer.abandon()
             raise
-        yield _row(number, made, content)
-        yield from (_error_rows(number, rows) for rows in errors if len(rows))
+        made["content"] = content
+        yield _written(number, 1, {name: arrow.same(value, 1) for name, value in made.items()})
+        for rows in filter(len, errors):
+            yield _written(number, len(rows), {n: rows.column(n) for n in ("name", "error")})
 
 
 def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -146,23 +153,11 @@ def columns_of(batch: pa.RecordBatch) -> DigestColumns:
     )  # fmt: skip
 
 
-def _row(number: int, made: dict[str, Any], content: int) -> pa.RecordBatch:
-    values = {
-        "shard": arrow.column(np.array([number], np.int32)),
-        "file": arrow.texts([made["file"]]),
-    }
-    counts = {name: made[name] for name in ("contid", "entries", "size")} | {"content": content}
-    values |= {name: arrow.same(value, 1) for name, value in counts.items()}
-    values |= {"name": pa.nulls(1, pa.binary()), "error": pa.nulls(1, pa.string())}
-    return pa.RecordBatch.from_pydict(values)
-
-
-def _error_rows(number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    n = len(rows)
-    values = {"shard": arrow.column(np.full(n, number, np.int32)), "file": pa.nulls(n, pa.string())}
-    values |= {name: pa.nulls(n, pa.int64()) for name in ("contid", "entries", "size", "content")}
-    values |= {"name": rows.column("name"), "error": rows.column("error")}
-    return pa.RecordBatch.from_pydict(values)
+def _written(number: int, count: int, values: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Rows of a shard; what has no values is null."""
+    values = {"shard": arrow.column(np.full(count, number, np.int32))} | values
+    columns = [values.get(name, pa.nulls(count, kind)) for name, kind in KINDS.items()]
+    return pa.RecordBatch.from_arrays(columns, list(KINDS))
 
 
 def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any]]:

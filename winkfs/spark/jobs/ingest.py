@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import sys
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import xxhash
 
@@ -80,6 +82,10 @@ REASONS: Final = 100  # different ones that are listed
 OTHER: Final = "another reason"
 SHOWN: Final = 100  # characters of such a name
 ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
+
+Thing = TypeVar("Thing")
+Listed = tuple[bytes, int, int]
+"""Name from the root, size, mtime in ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +188,27 @@ def _file_unit(path: str, kind: str) -> Unit:
     return Unit(kind, path, status.st_size, _id([(path, status.st_size, status.st_mtime_ns)], kind))
 
 
-def _joined(kind: str, root: str, files: Iterable[tuple[bytes, int, int]]) -> Iterator[Unit]:
-    """Units of many files below a directory, so many together that a task has enough to do.
+def _joined(kind: str, root: str, files: Iterable[Listed]) -> Iterator[Unit]:
+    """Units of many files below a directory, so many together that a task has enough to do."""
+    for chosen in _groups(files, itemgetter(1), UNIT, FILES):
+        names, size = tuple(name for name, _, _ in chosen), sum(size for _, size, _ in chosen)
+        yield Unit(kind, root, size, _id(chosen, f"{kind} {root}"), names)
 
-    files   name, size and mtime of each
-    """
-    chosen: list[tuple[bytes, int, int]] = []
+
+def _groups(
+    things: Iterable[Thing], size_of: Callable[[Thing], int], limit: int, most: int = sys.maxsize
+) -> Iterator[list[Thing]]:
+    """So many together, `most` at most, that they have the size of `limit`."""
+    chosen: list[Thing] = []
     size = 0
-    for one in files:
-        chosen.append(one)
-        size += one[1]
-        if size >= UNIT or len(chosen) >= FILES:
-            yield _joined_unit(kind, root, chosen, size)
+    for thing in things:
+        chosen.append(thing)
+        size += size_of(thing)
+        if size >= limit or len(chosen) >= most:
+            yield chosen
             chosen, size = [], 0
     if chosen:
-        yield _joined_unit(kind, root, chosen, size)
-
-
-def _joined_unit(kind: str, root: str, chosen: list[tuple[bytes, int, int]], size: int) -> Unit:
-    names = tuple(name for name, _, _ in chosen)
-    return Unit(kind, root, size, _id(chosen, f"{kind} {root}"), names)
+        yield chosen
 
 
 def _records_at(path: str) -> Records | None:
@@ -233,8 +240,8 @@ def _record_units(store: Records) -> Iterator[Unit]:
     yield from _joined("records", store.base, files)
 
 
-def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """(name from the root, size, mtime in ns) of everything, directories before what is in them."""
+def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[Listed]:
+    """Everything below, directories before what is in them."""
     try:
         with os.scandir(os.path.join(root, below)) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
@@ -396,19 +403,39 @@ class Reason(NamedTuple):
     kept: bool
 
 
-class Done(NamedTuple):
-    """What a task made of a unit. record: None where no file came out of it."""
+@dataclass(slots=True)
+class Done:
+    """What a task made of a unit; it is called with what is not packed as it is.
 
-    record: ShardRecord | None
-    files: int
-    bytes: int
-    left_out: int
-    changed: int
-    bad: int
-    listed: list[Bad]
-    reasons: dict[str, Reason]
-    replaced: int
-    captures: list[Capture]
+    fail_fast  the first bad record is an error
+    record     None where no file came out of it
+    """
+
+    where: str = ""
+    fail_fast: bool = False
+    record: ShardRecord | None = None
+    files: int = 0
+    bytes: int = 0
+    left_out: int = 0
+    changed: int = 0
+    bad: int = 0
+    replaced: int = 0
+    listed: list[Bad] = field(default_factory=list)
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    captures: list[Capture] = field(default_factory=list)
+
+    def __call__(self, note: Note) -> None:
+        name = to_str(note.name) or self.where
+        if not note.failed:
+            self.changed += note.kept
+            self.left_out += not note.kept
+            _add_reasons(self.reasons, {note.what: Reason(1, [name], note.kept)})
+            return
+        if self.fail_fast:
+            raise Refusal(note.what if name == self.where else f"{name}: {note.what}", self.where)
+        self.bad += 1
+        if len(self.listed) < KEPT:
+            self.listed.append(Bad(self.where, name, note.what))
 
 
 def run(
@@ -451,7 +478,7 @@ def run(
     total |= dict.fromkeys((*COUNTS, "units"), 0)
     reasons: dict[str, Reason] = {}
     total["skipped"] = len(work) - len(todo)
-    for part in _rounds(todo, round_bytes):
+    for part in _groups(todo, attrgetter("size"), round_bytes):
         with begun(target) as transaction:
             with guarded(spark, f"ingest {len(part)} units"):
                 task = Task(
@@ -511,18 +538,6 @@ def _hints(work: list[Unit], target: str) -> Iterator[str]:
                        f"--kind {kind} reads what is in them")  # fmt: skip
 
 
-def _rounds(todo: list[Unit], limit: int) -> list[list[Unit]]:
-    rounds: list[list[Unit]] = []
-    size = limit
-    for unit in todo:
-        if size >= limit:
-            rounds.append([])
-            size = 0
-        rounds[-1].append(unit)
-        size += unit.size
-    return rounds
-
-
 def _settled(
     transaction: Transaction, found: list[Done], *, latest: bool
 ) -> tuple[list[Done], list[ShardRecord]]:
@@ -531,13 +546,13 @@ def _settled(
         return found, []
     captures = [done.captures for done in found]
     todo = settle(transaction.root, transaction.base_generation, captures, latest=latest)
-    changed: list[Done] = [Done(None, 0, 0, 0, 0, 0, [], {}, todo.hidden, [])]
+    changed: list[Done] = [Done(replaced=todo.hidden)]
     for unit, done in enumerate(found):
         record, dropped, size = done.record, 0, 0
         if record is not None:
             record, dropped, size = rename(transaction, record, todo.moves.get(unit, {}))
-        changed.append(done._replace(
-            record=record, files=done.files - dropped, bytes=done.bytes - size,
+        changed.append(replace(
+            done, record=record, files=done.files - dropped, bytes=done.bytes - size,
             replaced=done.replaced + dropped,
         ))  # fmt: skip
     carried = carry(transaction, todo)
@@ -576,48 +591,23 @@ class Task:
     tar: TarOptions
 
     def __call__(self, unit: Unit) -> Done:
-        notes, report = _Heard(unit.path, self.fail_fast), PackReport()
+        done, report = Done(unit.path, self.fail_fast), PackReport()
         with ShardWriter(self.transaction, "{:05d}-{}".format(*attempt())) as writer:
-            source = source_of(unit, notes, self.transaction.pending, self.columns, self.tar)
+            source = source_of(unit, done, self.transaction.pending, self.columns, self.tar)
             warc = source if isinstance(source, Warc) else None
             if self.html:
-                source = Documents(source, notes)
+                source = Documents(source, done)
             try:
                 ratio = Ratio(self.tar.max_ratio)
-                Packer(writer.container, report, notes, None, ratio).run(source)
+                Packer(writer.container, report, done, None, ratio).run(source)
             except FormatError as error:  # what came before it is in the container
                 what = str(error).removeprefix(f"{unit.path}: ")
-                notes(Note(to_bytes(unit.path), what, True))
-            record = None if writer.empty else writer.finish()
-        found = (warc.again, warc.captures) if warc is not None else (0, [])
-        taken = report.files + report.directories + report.links
-        return Done(
-            record, taken, report.bytes, notes.left_out, notes.changed, notes.bad,
-            notes.listed, notes.reasons, *found,
-        )  # fmt: skip
-
-
-class _Heard:
-    """Hears of what is not packed as it is."""
-
-    def __init__(self, where: str, fail_fast: bool) -> None:
-        self._where, self._fail_fast = where, fail_fast
-        self.left_out = self.changed = self.bad = 0
-        self.listed: list[Bad] = []
-        self.reasons: dict[str, Reason] = {}
-
-    def __call__(self, note: Note) -> None:
-        name = to_str(note.name) or self._where
-        if not note.failed:
-            self.changed += note.kept
-            self.left_out += not note.kept
-            _add_reasons(self.reasons, {note.what: Reason(1, [name], note.kept)})
-            return
-        if self._fail_fast:
-            raise Refusal(note.what if name == self._where else f"{name}: {note.what}", self._where)
-        self.bad += 1
-        if len(self.listed) < KEPT:
-            self.listed.append(Bad(self._where, name, note.what))
+                done(Note(to_bytes(unit.path), what, True))
+            done.record = None if writer.empty else writer.finish()
+        if warc is not None:
+            done.replaced, done.captures = warc.again, warc.captures
+        done.files, done.bytes = report.files + report.directories + report.links, report.bytes
+        return done
 
 
 if __name__ == "__main__":

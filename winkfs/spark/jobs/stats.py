@@ -218,11 +218,10 @@ def run(
 
 def _counted(spark: SparkSession, snap: Any) -> list[Any]:
     """One pass over the listing, grouped in four ways and as a whole."""
-    listing = read(spark, snap, ("path", "size", "mtime"))
-    listing.selectExpr(
+    listing = read(spark, snap, ("path", "size", "mtime")).selectExpr(
         f"{TYPE} as type", f"{SIZE} as size_class", f"{DAY} as day", f"{PREFIX} as prefix",
         "size", "mtime",
-    ).createOrReplaceTempView("winkfs_stats")  # fmt: skip
+    )  # fmt: skip
     kinds = ("type", "size_class", "day", "prefix")
     by = " ".join(f"when grouping({kind}) = 0 then '{kind}'" for kind in kinds)
     what = ", ".join(f"cast({kind} as string)" for kind in kinds)
@@ -232,12 +231,10 @@ def _counted(spark: SparkSession, snap: Any) -> list[Any]:
         "coalesce(sum(size), 0) as bytes, "
         "date_format(min(mtime), \"yyyy-MM-dd'T'HH:mm:ss'Z'\") as first, "
         "date_format(max(mtime), \"yyyy-MM-dd'T'HH:mm:ss'Z'\") as last "
-        f"from winkfs_stats group by grouping sets ({sets}, ())"
+        f"from {{listing}} group by grouping sets ({sets}, ())",
+        listing=listing,
     )
-    try:
-        return list(found.collect())
-    finally:
-        spark.catalog.dropTempView("winkfs_stats")
+    return list(found.collect())
 
 
 def _top(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
