@@ -38,7 +38,7 @@ WALKS = {
     walks.read_two_extents: (2, 2) if native.code else (15, 5),
     walks.read_part: (2, 2) if native.code else (15, 5),
     walks.mount_create: (62, 14),
-    walks.mount_read: (20, 12),
+    walks.mount_read: (16, 12) if native.code else (30, 12),
     walks.reindex: (460, 34),  # 450; on overlayfs each of two locks takes a second attempt
 }
 # What binds tests to the inside of the product: it has to be moved with it.
