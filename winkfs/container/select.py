@@ -161,17 +161,11 @@ def columns_between(base: str, low: int, high: int, problem: Problem | None = No
     cost     an index is opened; see `columns_at`
     """
     with _opened(base) as store:
-        return columns_at(store, _between(store, low, high), problem)
+        return columns_at(store, between(store, low, high), problem)
 
 
-def positions_between(base: str, low: int, high: int) -> Int64:
-    """Positions in [low, high) of the inodes of a container. Raises NoSuchFile; FormatError;
-    OSError. Cost: an index is opened and read."""
-    with _opened(base) as store:
-        return _between(store, low, high)
-
-
-def _between(store: Store, low: int, high: int) -> Int64:
+def between(store: Store, low: int, high: int) -> Int64:
+    """Positions in [low, high) of the inodes of a container, ascending."""
     positions = store.index.positions()
     start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
     return positions[start:stop]

@@ -445,10 +445,7 @@ class ContainerView:
         elif (draft := names.drafts.get(key)) is not None:
             attr = None if draft.ftype == FileType.DIR else self._of_draft(draft)
         else:
-            try:
-                found = names.lookup.find(key)
-            except CorruptError:  # there may be names below it all the same
-                found = names.find(path, key)
+            found = names.find(path, key)
             names.recent = key, found
             if found is None:
                 return self.directory_attr(path) if names.tree.implied(path) else None

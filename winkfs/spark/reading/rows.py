@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +28,10 @@ from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.read import Content
 from winkfs.container.recovery import rebuild
 from winkfs.container.select import (
+    between,
     catalogued,
     columns_at,
     listed,
-    positions_between,
     query_of,
 )
 from winkfs.container.store import Store
@@ -335,9 +335,6 @@ class Source:
         self._values: tuple[Int64, dict[str, Column]] | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.contents.close()
         self.store.abandon()
@@ -354,7 +351,8 @@ class Source:
         if piece.rows is not None:
             positions = unpack(piece.rows)
         else:
-            positions = positions_between(piece.base, piece.low, piece.high)
+            self.store.load()
+            positions = between(self.store, piece.low, piece.high)
         if self._hidden is not None:
             positions = np.setdiff1d(positions, self._hidden, assume_unique=True)
         yield from map(self._seen, self._at(positions))
@@ -446,8 +444,8 @@ class Source:
         cost  of few files their attributes are read, else the columns of the catalog, once
         raises  CorruptError
         """
-        typed = self._typed
-        if self._values is None and not self._few:
+        typed, chosen = self._typed, self.piece.rows
+        if self._values is None and (chosen is None or len(unpack(chosen)) >= FEW_VALUES):
             self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
         pos, known = self._values or (np.empty(0, np.int64), {})
         at = np.minimum(np.searchsorted(pos, rows.pos), max(len(pos) - 1, 0))
@@ -465,12 +463,6 @@ class Source:
             for name in typed.keys() & self.store.schema.keys():
                 texts[name][i] = xattrs.get(USER + name.encode())
         return {name: Column.of(kind, texts[name]) for name, kind in typed.items()}
-
-    @property
-    def _few(self) -> bool:
-        """Whether the piece is few files of many."""
-        rows = self.piece.rows
-        return rows is not None and len(unpack(rows)) < FEW_VALUES
 
     def _at(self, positions: Int64) -> Iterator[FileTable]:
         """The files with these inodes, ascending; with contents in that order."""
