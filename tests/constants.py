@@ -56,7 +56,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "together": "winkfs.container.ondisk.catalog.AT_ONCE",  # blocks decoded together
         "gap": "winkfs.container.ondisk.catalog.GAP",  # bytes between blocks that are read
         "decoded": "winkfs.container.ondisk.block.TOGETHER",  # bytes of names decoded together
-        "filled": "winkfs.container.ondisk.block.FEW",  # bytes of names filled in one by one
         "cached": "winkfs.container.ondisk.catalog.BUDGET",  # bytes that stay in the page cache
         "dropped": "winkfs.container.ondisk.catalog.STEP",  # bytes dropped at a time
         "changes": "winkfs.container.catalog.Policy.changes",  # changed names that are added

@@ -281,7 +281,8 @@ def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> FileTable:
     """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
     gone = [name for name, pos in changes.items() if not pos]
-    found = FileTable.concat([*read_rows(store, positions), gone_rows(gone)])
+    parts = [*read_rows(store, positions), *([gone_rows(gone)] if gone else [])]
+    found = FileTable.concat(parts)
     return found.take(text_order(found.column))
 
 

@@ -32,7 +32,9 @@ def matches(rows: FileTable, pattern: str) -> Bools:
             start and end fit
     """
     if not is_glob(pattern):
-        return equal(rows, to_bytes(pattern))
+        name = to_bytes(pattern)
+        equal: Bools = starting(rows, name) & (rows.name_lengths == len(name))
+        return equal
     head, tail = literal_prefix(pattern), _END.split(pattern)[-1]
     found = starting(rows, to_bytes(head)) & ending(rows, to_bytes(tail))
     if pattern == f"{head}*{tail}" and _whole(head) and _whole(tail):
@@ -41,11 +43,6 @@ def matches(rows: FileTable, pattern: str) -> Bools:
     if len(left):
         names = to_str(b"\0".join(rows.take(left).names)).split("\0")
         found[left] = np.fromiter(map(bool, map(matcher(pattern), names)), np.bool_, len(left))
-    return found
-
-
-def equal(rows: FileTable, name: bytes) -> Bools:
-    found: Bools = starting(rows, name) & (rows.name_lengths == len(name))
     return found
 
 
@@ -124,14 +121,12 @@ class Selection:
     def numbers(self, mtime: Int64, size: Int64, ftype: npt.NDArray[Any]) -> Bools:
         """Which of n files by what is not their name, bool[n]."""
         found = np.ones(len(mtime), bool)
-        if self.since is not None:
-            found &= mtime >= self.since
-        if self.until is not None:
-            found &= mtime < self.until
-        if self.min_size is not None:
-            found &= size >= self.min_size
-        if self.max_size is not None:
-            found &= size <= self.max_size
+        for bound, fits, values in (
+            (self.since, np.greater_equal, mtime), (self.until, np.less, mtime),
+            (self.min_size, np.greater_equal, size), (self.max_size, np.less_equal, size),
+        ):  # fmt: skip
+            if bound is not None:
+                found &= fits(values, bound)
         if self.ftypes is not None:
             found &= np.isin(ftype, list(self.ftypes))
         return found

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -161,10 +161,12 @@ class Not(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Condition):
-    """A condition on one column. `kind`: its type, once it is bound."""
+    """A condition on one column. `kind`: its type, once it is bound; only: the one type that it is
+    for, and what it is called."""
 
     name: str
     kind: str = ""
+    only: ClassVar[tuple[str, str] | None] = None
 
     def columns(self) -> frozenset[str]:
         return frozenset([self.name])
@@ -178,18 +180,19 @@ class Asked(Condition):
 
     def bound(self, schema: Schema) -> Condition:
         name, kind = self._known(schema)
+        if self.only is not None and kind != self.only[0]:
+            raise ValueError(f"{self.only[1]}, {name} is {kind}")
         return replace(self, name=name, kind=kind)
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
         found = zone(self.name)
         if found is None or found.kind != self.kind:
             return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
-        true, false = self._possible(found)
-        some = found.nulls < found.rows
-        return Truth(true & some, false & some)
+        return self._possible(found, found.nulls < found.rows)
 
-    def _possible(self, zone: Zone) -> Truth:
-        return Truth(np.ones(len(zone.low), bool), np.ones(len(zone.low), bool))
+    def _possible(self, zone: Zone, some: Bools) -> Truth:
+        """Of which blocks it can be so. `some`: which have values that are not null."""
+        return Truth(some, some)
 
     def _column(self, get: Get) -> Column:
         """Its values, of the type that it was bound to: a shard of a data set may have another."""
@@ -210,11 +213,8 @@ class Null(Asked):
         valid = self._column(get).valid
         return Truth(~valid, valid)
 
-    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
-        found = zone(self.name)
-        if found is None or found.kind != self.kind:
-            return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
-        return Truth(found.nulls > 0, found.nulls < found.rows)
+    def _possible(self, zone: Zone, some: Bools) -> Truth:
+        return Truth(zone.nulls > 0, some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class Compare(Asked):
             numbers, value = keys_of("float64", numbers), key_of("float64", value)
         return self._decided(column, compare(numbers, value))
 
-    def _possible(self, zone: Zone) -> Truth:
+    def _possible(self, zone: Zone, some: Bools) -> Truth:
         exactly, key = self.kind in NUMBERS, key_of(self.kind, self.value)
         below, above = (zone.low < key, zone.high > key) if exactly else (
             zone.low <= key, zone.high >= key,
@@ -255,7 +255,8 @@ class Compare(Asked):
             "<": (below, zone.high >= key), ">=": (zone.high >= key, below),
             ">": (above, zone.low <= key), "<=": (zone.low <= key, above),
         }  # fmt: skip
-        return Truth(*table[self.sign])
+        true, false = table[self.sign]
+        return Truth(true & some, false & some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +264,7 @@ class Like(Asked):
     """`name like pattern`."""
 
     pattern: str = ""
-
-    def bound(self, schema: Schema) -> Condition:
-        found = Asked.bound(self, schema)
-        assert isinstance(found, Like)
-        if found.kind != "string":
-            raise ValueError(f"like is for strings, {found.name} is {found.kind}")
-        return found
+    only = "string", "like is for strings"
 
     def named(self, read: Callable[[str], str]) -> Condition:
         of_path = self.name.lower() == "path"
@@ -286,13 +281,7 @@ class Holds(Asked):
     """`array_contains(name, value)`."""
 
     value: str = ""
-
-    def bound(self, schema: Schema) -> Condition:
-        found = Asked.bound(self, schema)
-        assert isinstance(found, Holds)
-        if found.kind != "list<string>":
-            raise ValueError(f"array_contains is for list<string>, {found.name} is {found.kind}")
-        return found
+    only = "list<string>", "array_contains is for list<string>"
 
     def truth(self, get: Get) -> Truth:
         column = self._column(get)
@@ -423,22 +412,17 @@ class _Parser:
         return found
 
     def parsed(self) -> Condition:
-        found = self._either()
+        found = self._joined(either=True)
         if self._tokens[self._next][0] != "end":
             self._fail("goes on after its end")
         return found
 
-    def _either(self) -> Condition:
-        parts = [self._both()]
-        while self._take("key", "or"):
-            parts.append(self._both())
-        return Both(tuple(parts), either=True) if len(parts) > 1 else parts[0]
-
-    def _both(self) -> Condition:
-        parts = [self._negated()]
-        while self._take("key", "and"):
-            parts.append(self._negated())
-        return Both(tuple(parts)) if len(parts) > 1 else parts[0]
+    def _joined(self, *, either: bool) -> Condition:
+        """Parts between `or` or, in each of these, between `and`."""
+        word, parts = "or" if either else "and", list[Condition]()
+        while not parts or self._take("key", word):
+            parts.append(self._joined(either=False) if either else self._negated())
+        return Both(tuple(parts), either=either) if len(parts) > 1 else parts[0]
 
     def _negated(self) -> Condition:
         self._depth += 1
@@ -447,7 +431,7 @@ class _Parser:
         if self._take("key", "not"):
             found: Condition = Not(self._negated())
         elif self._take("sign", "("):
-            found = self._either()
+            found = self._joined(either=True)
             self._need("sign", ")")
         else:
             found = self._asked()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final
 
@@ -27,12 +27,12 @@ import numpy as np
 from winkformats.arrays import (
     WIDEST,
     WORD,
-    Bools,
     Int64,
     TextColumn,
     UInt8,
     UInt64,
     blank,
+    gather,
     row_width,
     rows_at,
     rows_joined,
@@ -65,7 +65,6 @@ SHARED, REST = STORED - 2, STORED - 1
 START: Final = HEAD.size + 16 * STORED  # of the columns
 SLACK: Final = WIDEST + WORD  # bytes behind blocks in memory: nearly no row of names is cut
 TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
-FEW: Final = 1 << 14  # bytes that names share, up to which they are filled in byte by byte
 
 
 def encode_blocks(rows: FileTable, each: int) -> Iterator[tuple[bytes, list[int]]]:
@@ -120,30 +119,10 @@ def _share(texts: TextColumn, starts: Int64, shared: Int64, rest: Int64) -> list
     np.argmin(matrix[1:] == matrix[:-1], axis=1, out=shared[1:])
     shared[starts] = 0
     np.subtract(lengths, shared, out=rest)
-    mine = _between(shared, lengths, matrix.shape[1])
-    joined = matrix[mine].tobytes()
+    rows = np.arange(0, matrix.size, matrix.shape[1])
+    joined = gather(matrix.ravel(), rows + shared, rest).tobytes()
     ends = np.cumsum(np.add.reduceat(rest, starts)).tolist()
     return [joined[a:b] for a, b in pairwise([0, *ends])]
-
-
-def _between(low: Int64, high: Int64, width: int) -> Bools:
-    """Which of `width` places are in [low, high), bool[n, width]."""
-    if width <= WIDEST:  # half the time
-        below = _below(width)
-        found = below.take(high, 0)
-        found ^= below.take(low, 0)
-        return found
-    small = np.min_scalar_type(width)  # with numbers of 8 bytes: six times the time
-    place = np.arange(width, dtype=small)
-    found = place >= low.astype(small)[:, None]
-    found &= place < high.astype(small)[:, None]
-    return found
-
-
-@lru_cache(maxsize=WIDEST // 8)
-def _below(width: int) -> Bools:
-    """For each number 0 .. width which places are below it."""
-    return np.arange(width) < np.arange(width + 1)[:, None]
 
 
 def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
@@ -336,17 +315,9 @@ def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
     if missing > 0:
         raw = np.append(raw, np.zeros(missing, np.uint8))
     rows = rows_at(raw, at, width)
-    if wide * len(rows) > FEW:
-        words = rows.view("<u8")
-        for number in range(-(-wide // WORD)):
-            _fill_in(words[:, number], shared - WORD * number)
-    elif wide:
-        # Of what a name shares with others each byte stands in the last row that does not share it.
-        # Rows follow each other in `raw`, so that is the highest place.
-        column = np.arange(wide)[:, None]
-        place = np.where(shared <= column, at + column, 0)
-        np.maximum.accumulate(place, axis=1, out=place)
-        rows[:, :wide] = raw[place].T
+    words = rows.view("<u8")
+    for number in range(-(-wide // WORD)):
+        _fill_in(words[:, number], shared - WORD * number)
     return rows
 
 

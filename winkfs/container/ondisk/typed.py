@@ -66,7 +66,7 @@ DECIMAL: Final = re.compile(
     rb"[+-]?(?:[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)",
     re.IGNORECASE,
 )
-TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+BOOLS: Final = {b"true": True, b"false": False, b"1": True, b"0": False}
 
 
 # --- which columns there are ---
@@ -241,10 +241,6 @@ class Declared:
 UNDECLARED: Final = Declared({}, known=False)
 
 
-def _utf8(value: Any) -> bytes:
-    return str.encode(value)
-
-
 def _number_text(value: Any) -> bytes:
     if isinstance(value, bool | np.bool_) or not LEAST <= value <= MOST or value != int(value):
         raise ValueError
@@ -305,7 +301,10 @@ def _to_float(text: bytes) -> float:
 
 
 def _to_bool(text: bytes) -> bool:
-    return {b"true": True, b"false": False, b"1": True, b"0": False}[text.strip().lower()]
+    word = text.strip().lower()
+    if word not in BOOLS:
+        raise ValueError
+    return BOOLS[word]
 
 
 def _to_time(text: bytes) -> datetime:
@@ -328,19 +327,12 @@ def _to_list(text: bytes) -> list[str]:
     return found
 
 
-def _checked_bool(text: bytes) -> bool:
-    try:
-        return _to_bool(text)
-    except KeyError:
-        raise ValueError from None
-
-
 TO_TEXT: Final[dict[str, Callable[[Any], bytes]]] = {
-    "string": _utf8, "binary": _bytes_text, "bool": _bool_text, "int64": _number_text,
+    "string": str.encode, "binary": _bytes_text, "bool": _bool_text, "int64": _number_text,
     "float64": _float_text, "timestamp": _time_text, "list<string>": _list_text,
 }  # fmt: skip
 TO_VALUE: Final[dict[str, Callable[[bytes], Any]]] = {
-    "string": bytes.decode, "binary": bytes, "bool": _checked_bool, "int64": _to_int,
+    "string": bytes.decode, "binary": bytes, "bool": _to_bool, "int64": _to_int,
     "float64": _to_float, "timestamp": _to_time, "list<string>": _to_list,
 }  # fmt: skip
 
