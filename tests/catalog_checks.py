@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import winkfs
-from winkfs.container.catalog import Catalog, open_catalog
+from winkfs.container.catalog import open_catalog
 from winkfs.container.catalogquery import Query, rows_now
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.store import Store
 from winkfs.container.table import ASK, MODE_AT, SPECIAL
@@ -66,7 +67,7 @@ def assert_catalog(store: Store, catalog: Catalog, names: Iterable[bytes]) -> No
     assert [name for rows in found for name in rows.names] == wanted
     numbers = [row for rows in found for row in rows.numbers.tolist()]
     assert numbers == [row_of(store, name) for name in wanted]
-    if catalog.covered == store.kv.end and len(catalog.file.runs) == 1:
+    if catalog.covered == store.kv.end and len(catalog.runs) == 1:
         assert catalog.names(0, catalog.count) == wanted
         assert catalog.part(0, catalog.count).numbers.tolist() == numbers
         places = {name: store.index.lookup(name + b"/I0") for name in wanted}

@@ -29,7 +29,7 @@ from winkfs.archive.pack import pack
 from winkfs.container.catalog import at_any, build, merge, open_catalog
 from winkfs.container.namesorter import ClashFinder, NameSorter
 from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Part
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Part
 from winkfs.container.recovery import tail
 from winkfs.container.table import (
     ASK,
@@ -244,7 +244,7 @@ def test_runs_and_the_tail_make_the_catalog_of_today(
             assert_catalog(store, catalog, model)
             store.catalog.save()
         check_catalog(base, set(model))
-        with CatalogFile(FileStorage(path_of(base, ".cat"))) as file:
+        with Catalog(FileStorage(path_of(base, ".cat"))) as file:
             runs.add(len(file.runs))
             sizes = [run.count for run in file.runs[1:]]
             assert all(a > 2 * b for a, b in itertools.pairwise(sizes))
@@ -253,9 +253,9 @@ def test_runs_and_the_tail_make_the_catalog_of_today(
     with (
         store_of(base, writable=True) as store,
         open_catalog(store) as catalog,
-        merge(store, catalog.file.runs, {}) as whole,
+        merge(store, catalog.runs, {}) as whole,
     ):
-        assert len(whole.file.runs) == 1
+        assert len(whole.runs) == 1
         assert_catalog(store, whole, model)
 
 
@@ -302,7 +302,7 @@ def test_an_empty_catalog_and_the_tail_make_one_with_clashes(base: Path) -> None
     model = dict.fromkeys((b"a", b"a/b", b"c", b"gone/f"), b"x")
     with store_of(base, writable=True) as store, open_catalog(store) as catalog:
         assert catalog.count == 0
-        merge(store, catalog.file.runs, dict(tail(store, catalog.covered))).close()
+        merge(store, catalog.runs, dict(tail(store, catalog.covered))).close()
     check_catalog(base, set(model))
     assert clashes_in(base) == 1
 
@@ -651,7 +651,7 @@ def test_blocks_of_long_names_are_cut_up(tmp_path: Path) -> None:
         writer = CatalogWriter.create(storage, {"CONTID": 5}, {})
         assert writer.write_run([numbered(names[:7]), numbered(names[7:], 7)]) == 2100
         writer.finish(9, 9, 0)
-    with CatalogFile(FileStorage(tmp_path / "c.cat")) as file:
+    with Catalog(FileStorage(tmp_path / "c.cat")) as file:
         (run,) = file.runs
         assert [name for rows in run.rows() for name in rows.names] == names
         assert [pos for rows in run.rows() for pos in rows.pos.tolist()] == list(range(2100))
@@ -753,7 +753,7 @@ def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:
     path = path_of(base, ".cat")
     good = path.read_bytes()
     with store_of(base) as store, open_catalog(store) as catalog:
-        assert len(catalog.file.runs) == 2
+        assert len(catalog.runs) == 2
         right = [(rows.names, rows.numbers.tolist()) for rows in catalog.rows()]
         damaged = 0
         for at in (*range(0, 8192, 37), *range(8192, len(good))):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from winkformats.arrays import blank, rows_joined
 from winkformats.disk.memory import MemoryStorage
 from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Run
 from winkfs.container.table import (
     ASK,
     COLUMNS,
@@ -145,12 +145,12 @@ def test_names_that_share_what_is_not_there_are_refused() -> None:
 # --- of a file ---
 
 
-def written(rows: FileTable, schema: dict[str, str] | None = None) -> CatalogFile:
+def written(rows: FileTable, schema: dict[str, str] | None = None) -> Catalog:
     storage = MemoryStorage(name="c.cat")
     writer = CatalogWriter.create(storage, {"CONTID": 5}, schema or {})
     writer.write_run([rows])
     writer.finish(9, 9, 0)
-    return CatalogFile(storage)
+    return Catalog(storage)
 
 
 def plainly(run: Run, low: bytes = b"", high: bytes | None = None) -> list[Row]:

@@ -571,7 +571,7 @@ def with_runs(base: Path) -> None:
         behind(base)
         written(base)
     with store_of(base) as store, open_catalog(store) as catalog:
-        assert len(catalog.file.runs) > 1
+        assert len(catalog.runs) > 1
 
 
 def added_behind(base: Path) -> None:
@@ -670,7 +670,7 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
     winkfs.reindex(base)
     raw = bytearray(path_of(base, ".cat").read_bytes())
     with store_of(base) as store, open_catalog(store) as catalog:
-        run = catalog.file.runs[0]
+        run = catalog.runs[0]
         for i in range(len(run.firsts)):
             for pos in (int(run.parts[i, 0]), int(run.values[0, i, 0])):
                 if i != 10:

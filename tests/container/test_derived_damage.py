@@ -19,7 +19,7 @@ from winkformats.disk.posix import FileStorage
 from winkformats.errors import DerivedDamage
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.compact import compact
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
@@ -353,7 +353,7 @@ def test_files_have_sums_and_classic_ones_none(base: Path, tmp_path: Path) -> No
 
 def block_of(base: Path) -> int:
     """Offset in BASE.cat of some byte of its first block."""
-    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+    with Catalog(FileStorage(f"{base}.cat")) as file:
         pos, length = file.runs[0].parts[0, :2].tolist()
     return int(pos + length // 2)
 

@@ -527,7 +527,7 @@ def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
         names.update(more)
         with store_of(base) as store, open_catalog(store) as catalog:
             assert catalog.covered == store.kv.end
-            counts.append([run.count for run in catalog.file.runs])
+            counts.append([run.count for run in catalog.runs])
         check_catalog(base, names)
     return counts
 
@@ -670,7 +670,7 @@ def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.M
         names |= {b"t%d/%d" % (turn, i) for i in range(3)}
         with store_of(base) as store, open_catalog(store) as catalog:
             assert catalog.covered == store.kv.end
-            counts.append([run.count for run in catalog.file.runs])
+            counts.append([run.count for run in catalog.runs])
     assert max(count for runs in counts for count in runs[1:]) <= 12
     assert counts[15][0] == FILES and sum(counts[15][1:]) == 48 and len(counts[15]) > 4
     check_catalog(base, names)
@@ -695,7 +695,7 @@ def test_names_that_went_in_the_tail_are_added_to_the_catalog_once(base: Path) -
                 del model[name]
     assert tail_of(base) > 0
     with store_of(base) as store, open_catalog(store) as catalog:
-        assert [run.count for run in catalog.file.runs] == [FILES, 10, 2]
+        assert [run.count for run in catalog.runs] == [FILES, 10, 2]
     check_catalog(base, set(model))
 
 

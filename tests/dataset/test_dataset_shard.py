@@ -17,7 +17,7 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkfs.container.container import Container
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.dataset import hidden
 from winkfs.dataset.records import NAME, ShardRecord
 from winkfs.dataset.shard import describe, survey, tombstones
@@ -96,7 +96,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runs(base: Path) -> int:
-    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+    with Catalog(FileStorage(f"{base}.cat")) as file:
         return len(file.runs)
 
 
@@ -122,7 +122,7 @@ def test_the_record_is_what_the_inodes_say(
         assert catalog == "behind" or fill in ("classic", "empty") or runs(base) == 2
     elif catalog == "damaged" and cat.exists():
         data = bytearray(cat.read_bytes())
-        with CatalogFile(FileStorage(cat)) as file:
+        with Catalog(FileStorage(cat)) as file:
             if file.rows:
                 data[file.runs[0].parts[-1, 0] + 3] ^= 1
         cat.write_bytes(data)
@@ -202,7 +202,7 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
         container.save_catalog()
     if damage:
         path = base.with_suffix(".cat")
-        with CatalogFile(FileStorage(path)) as file:
+        with Catalog(FileStorage(path)) as file:
             at = int(file.runs[0].parts[len(file.runs[0].parts) // 2, 0])
         data = bytearray(path.read_bytes())
         data[at + 3] ^= 1

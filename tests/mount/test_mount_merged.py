@@ -24,7 +24,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkfs import FileType
 from winkfs.container.container import Container
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import CorruptError
 from winkfs.mounting.dataset import DatasetSource
@@ -172,7 +172,7 @@ def filled(
 def shard_runs(root: Path) -> list[int]:
     found = []
     for shard in snapshot(root).shards:
-        with CatalogFile(open_file(shard.base + ".cat")) as file:
+        with Catalog(open_file(shard.base + ".cat")) as file:
             found.append(len(file.runs))
     return found
 
@@ -245,7 +245,7 @@ def test_view_without_good_catalogs_is_the_same(root: Path, how: str) -> None:
 
 def flip(path: Path, number: int) -> None:
     """A bit of a block of a catalog, or of its index."""
-    with CatalogFile(open_file(os.fspath(path))) as file:
+    with Catalog(open_file(os.fspath(path))) as file:
         if not file.runs[0].count:
             return
         place = int(file.runs[0].parts[0, 0]) if number % 2 else file.listed[0][0]
@@ -426,7 +426,7 @@ def forget(order: MergedOrder) -> None:
 def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(root: Path) -> None:
     files = three(root)
     base = snapshot(root).shards[1].base
-    with CatalogFile(open_file(base + ".cat")) as file:
+    with Catalog(open_file(base + ".cat")) as file:
         pos = int(file.runs[0].block(0).table.numbers[3, 0])
         name = file.runs[0].block(0).table.names[3]
     data = bytearray(Path(base + ".data").read_bytes())
@@ -443,7 +443,7 @@ def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(r
 
 
 def damage_block(path: Path, number: int) -> None:
-    with CatalogFile(open_file(os.fspath(path))) as file:
+    with Catalog(open_file(os.fspath(path))) as file:
         place = int(file.runs[0].parts[number, 0])
     data = bytearray(path.read_bytes())
     data[place + 40] ^= 1

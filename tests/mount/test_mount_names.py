@@ -359,7 +359,7 @@ def test_closes_leave_the_mount_what_a_reindex_would(base: str, seed: int) -> No
                     container.delete(name)
     with store_of(Path(base)) as store:
         catalog = open_catalog(store)
-        assert catalog is not None and len(catalog.file.runs) > 1
+        assert catalog is not None and len(catalog.runs) > 1
         catalog.close()
     found = walk(opened(base, "r"))
     winkfs.reindex(base)

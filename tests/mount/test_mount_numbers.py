@@ -175,10 +175,10 @@ def tree(base: str, count: int = 4000) -> None:
 
 def damage_block(source: ContainerSource, index: int) -> None:
     """Of the catalog: that which has this name, before it is read."""
-    run = source.names.order.file.runs[0]
+    run = source.names.order.runs[0]
     run._blocks.clear()
     pos = int(run.parts[run.find(index), 0])
-    with Path(source.names.order.file.storage.name).open("r+b") as file:
+    with Path(source.names.order.storage.name).open("r+b") as file:
         file.seek(pos + 40)
         byte = file.read(1)[0]
         file.seek(pos + 40)

@@ -37,7 +37,7 @@ from sparkfiles import (
 
 import winkfs
 from winkformats.disk.posix import FileStorage
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_name, to_path
@@ -369,7 +369,7 @@ def _lose(base: Path) -> None:
 
 def _damage(base: Path) -> None:
     """In the last block of names, which is not the first that is read."""
-    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+    with Catalog(FileStorage(f"{base}.cat")) as file:
         pos, length = file.runs[0].parts[-1, :2].tolist()
     flip(Path(f"{base}.cat"), pos + length - 9)
 
@@ -403,7 +403,7 @@ def test_a_listing_has_the_files_of_its_plan(
             c.put_many((f"dir{i % 7}/page {3 * i:04d}.html", b"newer") for i in range(20))
             c.put("dir2/new 3.html", bytes(200))
             c.delete("dir5/page 0005.html")
-    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+    with Catalog(FileStorage(f"{base}.cat")) as file:
         assert len(file.runs) == runs
     before = {(n, f.size, f.mtime_ns) for n, f in documents(base).items()}
     some = {"prefix": "dir", "glob": "*3.html", "minSize": "100", "mtimeFrom": str(START + 50)}

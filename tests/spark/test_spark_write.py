@@ -18,7 +18,7 @@ import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkfs import FileType
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.data import NANO
 from winkfs.container.table import SIZE
 from winkfs.dataset.manifest import Log
@@ -251,7 +251,7 @@ def test_a_wrong_option_is_said_in_one_line(options: dict[str, str], said: str) 
 def test_the_catalog_is_written_from_what_the_writer_knows(root: Path) -> None:
     put(root, batch(path=["b", "a", "b"], content=[b"old", b"", b"new"]))
     (data,) = shards(root)
-    with CatalogFile(FileStorage(str(data.with_suffix(".cat")))) as file:
+    with Catalog(FileStorage(str(data.with_suffix(".cat")))) as file:
         (run,) = file.runs
         (rows,) = run.rows()
     assert rows.names == [b"a", b"b"] and rows.numbers[:, SIZE].tolist() == [0, 3]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -28,7 +27,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
 from winkfs.container.index import Trail
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
 from winkfs.container.survey import read_rows
 from winkfs.container.table import GONE, FileTable, Placed, joined, live
@@ -99,95 +98,6 @@ class Policy:
 POLICY: Final = Policy()
 
 
-class Catalog:
-    """The rows of a BASE.cat, or of a scratch file, in byte order of their names; immutable.
-
-    covered   bytes: FILESIZE of the data file whose live files these are
-    clashes   of the first run: files, not directories, with whose name and a / another begins
-
-    A newer file renamed over its own does not matter to it, nor do runs that are added. An index is
-    that of a row of the first run; `changes` has what the runs behind it say.
-    """
-
-    def __init__(self, file: CatalogFile) -> None:
-        self.file, self.covered, self.clashes = file, file.covered, file.clashes
-        self._base = file.runs[0]
-        self.count = self._base.count
-        self._close = weakref.finalize(self, file.close)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._close()
-
-    def __enter__(self) -> Catalog:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    # --- by index, of the first run ---
-
-    def name(self, index: int) -> bytes:
-        """The name with this index. Raises DerivedDamage."""
-        number = self._base.find(index)
-        return bytes(self._base.block(number).texts[index - self._base.starts[number]])
-
-    def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
-        return self.part(start, stop).names
-
-    def part(self, start: int, stop: int) -> FileTable:
-        """The rows with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
-        found = self._base.blocks(start, stop)
-        return FileTable.concat(
-            [self._base.block(i).table.part(at.start, at.stop) for i, at in found]
-        )
-
-    def block(self, index: int) -> tuple[int, FileTable]:
-        """The block that has the row with this index: index of its first row, and its rows, not to
-        be changed. Raises DerivedDamage."""
-        number = self._base.find(index)
-        return self._base.starts[number], self._base.block(number).table
-
-    def lower_bound(self, name: bytes, low: int = 0) -> int:
-        """Index of the first name >= `name`, at or after `low`; `count` where there is none.
-
-        cost    decodes one block
-        raises  DerivedDamage
-        """
-        return max(low, self._base.lower_bound(name))
-
-    # --- by name, of all runs ---
-
-    def changes(self) -> dict[bytes, int]:
-        """What the runs behind the first say: name -> FTYPE, 0: it is gone, -1: ask the inode."""
-        found: dict[bytes, int] = {}
-        for rows in itertools.chain.from_iterable(run.rows() for run in self.file.runs[1:]):
-            ftypes = np.where(rows.asked, -1, rows.kind & 255)
-            found.update(zip(rows.names, np.where(rows.gone, 0, ftypes).tolist(), strict=True))
-        return found
-
-    def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[FileTable]:
-        """The live rows, some thousand at a time. Raises DerivedDamage.
-
-        wanted_columns  of the user, whose values they are to have
-        """
-        return live(joined(_whole_runs(self.file.runs, wanted_columns)))
-
-    def at(self, positions: Int64, sparse: int) -> Iterator[FileTable]:
-        """Rows of the inodes at these ascending positions that say all, also of replaced ones.
-
-        sparse  none where more rows than this would be decoded for each position
-        cost    decodes the blocks that may have them
-        raises  DerivedDamage
-        """
-        runs = self.file.runs
-        near = [run.near(positions) for run in runs]
-        if sum(map(Run.rows_in, runs, near)) <= sparse * len(positions):
-            for run, blocks in zip(runs, near, strict=True):
-                yield from run.at(positions, blocks)
-
-
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[FileTable]]:
     return [run.rows(columns=tuple(columns)) for run in runs]
 
@@ -204,7 +114,7 @@ def open_catalog(
     cost     reads the index of the blocks
     """
     try:
-        file = CatalogFile(storage or store.directory.open(store.name + DerivedCatalog.suffix))
+        found = Catalog(storage or store.directory.open(store.name + DerivedCatalog.suffix))
     except DerivedDamage as error:
         store.remark(error)
         return None
@@ -212,30 +122,30 @@ def open_catalog(
         return None
     least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
     schema, settings = store.schema.items(), store.settings
-    mine = settings.contid != 0 and settings.made(file.superblock)
-    mine = mine and all(schema <= run.schema.items() for run in file.runs)
-    if mine and least <= file.covered <= store.kv.end:
-        return Catalog(file)
-    file.close()
+    mine = settings.contid != 0 and settings.made(found.superblock)
+    mine = mine and all(schema <= run.schema.items() for run in found.runs)
+    if mine and least <= found.covered <= store.kv.end:
+        return found
+    found.close()
     return None
 
 
 def open_older(store: DataFile, covered: int, place: Place) -> Catalog | None:
     """BASE.cat as it was when it covered so much, if that can still be read.
 
-    place   of the list of its runs at that time, see `CatalogFile`
+    place   of the list of its runs at that time, see `Catalog`
     ->      None where another file has taken its place, or it is damaged; a block that is damaged
             is DerivedDamage when it is first read
     """
     try:
-        file = CatalogFile(store.directory.open(store.name + DerivedCatalog.suffix), place)
+        found = Catalog(store.directory.open(store.name + DerivedCatalog.suffix), place)
     except (FormatError, OSError):
         return None
-    if not store.settings.made(file.superblock):
-        file.close()
+    if not store.settings.made(found.superblock):
+        found.close()
         return None
-    file.covered = covered
-    return Catalog(file)
+    found.covered = covered
+    return found
 
 
 def build(
@@ -304,14 +214,14 @@ def _written(
     """The same, open; a scratch file where none is to be saved, or can be. `count`: of the rows."""
     if save and store.writable and not store.settings.classic:
         try:
-            return Catalog(CatalogFile(write_whole(store, rows)))
+            return Catalog(write_whole(store, rows))
         except OSError as error:
             store.excuse(error)
             return build(store, save=False)
     few = count <= POLICY.sure
     storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
     _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
-    return Catalog(CatalogFile(storage))
+    return Catalog(storage)
 
 
 def _fill(store: DataFile, writer: CatalogWriter, rows: Iterator[FileTable]) -> None:
@@ -605,19 +515,19 @@ class DerivedCatalog:
     ) -> None:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
-        store, file = self._store, catalog.file
-        behind = count + file.rows - catalog.count
+        store = self._store
+        behind = count + catalog.row_count - catalog.count
         many = behind > max(POLICY.behind, 2 * catalog.count // POLICY.part)
         if many and quickly:
             many = 2 * behind > catalog.count and catalog.count + behind <= POLICY.bulk
-        kept = 0 if many else self._kept([run.count for run in file.runs], count, quickly)
+        kept = 0 if many else self._kept([run.count for run in catalog.runs], count, quickly)
         if not (kept and writable):
-            runs = _whole_runs(file.runs, store.schema)
+            runs = _whole_runs(catalog.runs, store.schema)
             write_whole(store, joined([*runs, changes])).close()
             return
-        writer = CatalogWriter.append_to(file, kept, store.schema)
+        writer = CatalogWriter.append_to(catalog, kept, store.schema)
         try:
-            runs = _whole_runs(file.runs[kept:], store.schema)
+            runs = _whole_runs(catalog.runs[kept:], store.schema)
             writer.write_run(joined([*runs, changes]))
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
         finally:

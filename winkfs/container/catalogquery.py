@@ -11,9 +11,9 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
-from winkfs.container.catalog import POLICY, Catalog, build, changed_rows, open_catalog
+from winkfs.container.catalog import POLICY, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
-from winkfs.container.ondisk.catalog import Run
+from winkfs.container.ondisk.catalog import Catalog, Run
 from winkfs.container.ondisk.inode import ATTRS, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
@@ -95,7 +95,7 @@ def rows_now(
         if low <= name and (high is None or name < high)
     }
     later = [changed_rows(store, changes)] if changes else []
-    first, *others = catalog.file.runs  # a row of the others may hide one that is not meant
+    first, *others = catalog.runs  # a row of the others may hide one that is not meant
     alone = not (others or later)
     runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
     found = live(joined([*runs, iter(later)]))
@@ -250,7 +250,7 @@ def values_between(
     }
     with catalog:
         try:
-            for run in catalog.file.runs:
+            for run in catalog.runs:
                 for pos, found in run.values_between(low, high, typed):
                     places.append(pos)
                     for name, column in found.items():

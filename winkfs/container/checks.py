@@ -20,10 +20,9 @@ from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
-from winkfs.container.catalog import Catalog
 from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.namesorter import ClashFinder
-from winkfs.container.ondisk.catalog import Run
+from winkfs.container.ondisk.catalog import Catalog, Run
 from winkfs.container.ondisk.chain import as_array, whole
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import (
@@ -279,7 +278,7 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     raises  CorruptError
     cost    reads the catalog
     """
-    runs, query = catalog.file.runs, Query(columns=tuple(store.schema))
+    runs, query = catalog.runs, Query(columns=tuple(store.schema))
     alone = catalog.covered == store.kv.end and len(runs) == 1
     if not (alone or all(map(_ascends, runs))):  # one alone has to be equal to what ascends
         return False

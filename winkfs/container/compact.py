@@ -22,9 +22,10 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
-from winkfs.container.catalog import Catalog, open_catalog, write_whole
+from winkfs.container.catalog import open_catalog, write_whole
 from winkfs.container.draft import COMPRESSIBLE
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE, SAMPLE_FILES, trained
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import PIECE, Compression, level_of, zstd
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
 from winkfs.container.ondisk.inode import CK_XXH3

@@ -24,7 +24,7 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import dead_bytes, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.catalog import Catalog, at_any, new_sorter, open_catalog
+from winkfs.container.catalog import at_any, new_sorter, open_catalog
 from winkfs.container.checks import (
     Extents,
     count_used,
@@ -35,7 +35,7 @@ from winkfs.container.checks import (
 from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
 from winkfs.container.namesorter import NameSorter, RowCollector
-from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
@@ -132,7 +132,7 @@ class Check:
             catalog = open_catalog(store)
             if catalog is not None:
                 stack.callback(catalog.close)
-            opened = catalog.file.storage if catalog else None
+            opened = catalog.storage if catalog else None
             if self._is_bad(".cat", partial(self._bad_entries, known=opened is not None), opened):
                 catalog = None
             sorter = None if catalog is None else new_sorter(store)
@@ -284,7 +284,7 @@ class Check:
             for _ in scan_intact(storage, layout, block["SBSIZE"], end, problem=found.append):
                 pass
             if not found and not known:
-                CatalogFile(storage.duplicate()).close()
+                Catalog(storage.duplicate()).close()
         return found
 
     def _check_index(self, base: Base, found: Rebuilt) -> None:
@@ -345,7 +345,7 @@ class Check:
         try:
             if not same_rows(store, catalog, sorter.rows(at_any(np.sort(found.rows.pos)))):
                 what = "its rows are not what the inodes say: run reindex"
-                self._report.add(f"{catalog.file.storage.name}: {what}")
+                self._report.add(f"{catalog.storage.name}: {what}")
         except CorruptError as error:
             self._report.add(f"{error}: run reindex")
 
@@ -439,7 +439,7 @@ def _catalog_record(store: Store) -> Record:
     if catalog is None:
         return {"catalog": {"current": False}} if Path(store.base + ".cat").exists() else {}
     with catalog:
-        runs = catalog.file.runs
+        runs = catalog.runs
         files, content, oldest, newest = runs[0].totals()
         record: Record = {"current": catalog.covered == store.kv.end, "files": files}
         record |= {"content_bytes": content, "runs": len(runs)}

@@ -222,7 +222,7 @@ def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
         return found
     reading = Store(base, writable=False)  # classic layout, or no good catalog
     with reading as store, build(store, save=False, lost=raise_it) as catalog:
-        return _record(store, catalog.file.runs[0], path, tombs_at)
+        return _record(store, catalog.runs[0], path, tombs_at)
 
 
 def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
@@ -234,7 +234,7 @@ def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
         return None
     with catalog:
         try:
-            runs = catalog.file.runs
+            runs = catalog.runs
             return _record(store, runs[0], path, tombs_at) if len(runs) == 1 else None
         except DerivedDamage:
             return None

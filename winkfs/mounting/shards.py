@@ -19,9 +19,9 @@ from winkformats.arrays import Bools, Int64, TextColumn, among
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.errors import FormatError
-from winkfs.container.catalog import POLICY, Catalog, build
+from winkfs.container.catalog import POLICY, build
 from winkfs.container.ondisk.block import Blocks
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import Content
@@ -68,7 +68,7 @@ class Seen:
     def __init__(self, number: int, owner: tuple[int, int], catalog: Catalog, positions: Int64):
         """`positions`: ascending, of the inodes that are hidden. Raises DerivedDamage."""
         self.number, self.owner, self.catalog = number, owner, catalog
-        self.run = run = catalog.file.runs[0]
+        self.run = run = catalog.runs[0]
         self.hidden, size = hidden_rows(catalog, positions)
         self._ranks = self.hidden - np.arange(len(self.hidden))  # so many are seen before each
         self.count, self.size = run.count - len(self.hidden), run.totals()[1] - size
@@ -162,7 +162,7 @@ def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     raises  DerivedDamage
     cost    one read for each block that may have one
     """
-    run = catalog.file.runs[0]
+    run = catalog.runs[0]
     found, size = [np.empty(0, np.int64)], 0
     for number in run.near(positions).tolist():
         block = run.read(np.array([number]))
@@ -225,7 +225,7 @@ class ShardFiles:
 
     def heal(self, error: DerivedDamage) -> bool:
         """Go on without BASE.cat, where it is the one that is damaged -> whether it is."""
-        if self._catalog is None or error.file != self._catalog.file.storage.name:
+        if self._catalog is None or error.file != self._catalog.storage.name:
             return False
         log.warning("%s: not used any more", error)
         self._catalog = self._read_inodes()
@@ -249,21 +249,21 @@ class ShardFiles:
         """BASE.cat; None where it cannot be believed. It has all files, or is of no use."""
         path = self.base + ".cat"
         try:
-            file = CatalogFile(open_file(path))
+            found = Catalog(open_file(path))
         except FileNotFoundError:
             return None
         except (FormatError, OSError) as error:
             log.warning("%s: not used", error)
             return None
-        if (file.contid, file.covered) != (self.record.contid, self.record.size):
-            file.close()
+        if (found.contid, found.covered) != (self.record.contid, self.record.size):
+            found.close()
             log.warning("%s: of another container, or an older one: not used", path)
             return None
-        if len(file.runs) == 1 and file.runs[0].totals()[0] == file.rows:  # none is gone
-            return Catalog(file)
+        if len(found.runs) == 1 and found.runs[0].totals()[0] == found.row_count:  # none is gone
+            return found
         try:
-            with file:
-                return Catalog(one_run(file, self.base))
+            with found:
+                return one_run(found, self.base)
         except DerivedDamage as error:
             log.warning("%s: not used", error)
             return None
@@ -372,19 +372,19 @@ def position(row: Row) -> int:
     return row[POS] & (1 << POSITION) - 1
 
 
-def one_run(file: CatalogFile, base: str) -> CatalogFile:
-    """The live rows of all runs of a BASE.cat as one, in memory or in a scratch file.
+def one_run(catalog: Catalog, base: str) -> Catalog:
+    """The live rows of all runs of a BASE.cat as one, in memory or in a scratch catalog.
 
     raises  DerivedDamage; OSError
     """
-    few = file.rows <= POLICY.sure
+    few = catalog.row_count <= POLICY.sure
     name = f"{base}.cat (in memory)"
     storage = MemoryStorage(name=name) if few else locate(base)[0].scratch()
     try:
-        writer = CatalogWriter.create(storage, {"CONTID": file.contid}, {})
-        writer.write_run(live(joined([run.rows() for run in file.runs])))
-        writer.finish(file.covered, 0, clashes=-1)
+        writer = CatalogWriter.create(storage, {"CONTID": catalog.contid}, {})
+        writer.write_run(live(joined([run.rows() for run in catalog.runs])))
+        writer.finish(catalog.covered, 0, clashes=-1)
     except BaseException:
         storage.close()
         raise
-    return CatalogFile(storage)
+    return Catalog(storage)

@@ -23,7 +23,8 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
+from winkfs.container.catalog import DerivedCatalog, build, merge, open_catalog
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import zstd
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.recovery import tail
@@ -155,8 +156,8 @@ class ContainerNames:
             return build(store), {}
         later = dict(tail(store, order.covered))
         # To merge 10^7 names and 6,000 took 9 s, to look at the 6,000 0.08 s.
-        if order.file.rows - order.count + len(later) > max(FEW, order.count // PART):
-            return merge(store, order.file.runs, later), {}
+        if order.row_count - order.count + len(later) > max(FEW, order.count // PART):
+            return merge(store, order.runs, later), {}
         return order, dict(sorted((order.changes() | dict.fromkeys(later, -1)).items()))
 
     def _many_changes(self) -> bool:
@@ -191,11 +192,11 @@ class ContainerNames:
         order = open_catalog(self.store, exactly=True)
         if order is None:
             changes = self._positions([*map(name_below, self.tree.overlay.paths())])
-            return merge(self.store, self.order.file.runs[:1], changes)
-        if len(order.file.runs) == 1:
+            return merge(self.store, self.order.runs[:1], changes)
+        if len(order.runs) == 1:
             return order
         with order:
-            return merge(self.store, order.file.runs, {})
+            return merge(self.store, order.runs, {})
 
     def save(self) -> None:
         """Bring BASE.cat up to date with all that is durable."""
@@ -280,7 +281,7 @@ class ContainerNames:
         if not isinstance(error, DerivedDamage):
             return False
         log.warning("%s: made again, in memory", error)
-        if error.file == self.order.file.storage.name:
+        if error.file == self.order.storage.name:
             self._new_order_in_memory()
         else:
             self.store.distrust_index(error)

@@ -24,7 +24,9 @@ reader that has the file open goes on with the runs that it knows.
 
 from __future__ import annotations
 
+import itertools
 import struct
+import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -65,6 +67,8 @@ from winkfs.container.table import (
     FileTable,
     Times,
     builtin,
+    joined,
+    live,
 )
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
@@ -421,14 +425,18 @@ def _asked(rows: FileTable, typed: Mapping[str, Column], name: str) -> Column:
     return builtin(name, rows.names if name == "path" else [], rows.numbers)
 
 
-class CatalogFile:
-    """BASE.cat, open for reading.
+class Catalog:
+    """The rows of a BASE.cat, or of a scratch file, in byte order of their names; immutable.
 
-    contid, covered  whose it is: CONTID, and FILESIZE of the data file
+    contid, covered  whose it is: CONTID, and FILESIZE of the data file whose live files these are
     clashes          of the first run: files, not directories, with whose name and a / another
                      begins; -1: not known
     place            of the list of the runs: position, bytes and hash
     runs             the oldest first; at least one
+    count            rows of the first run
+
+    A newer file renamed over its own does not matter to it, nor do runs that are added. An index is
+    that of a row of the first run; `changes` has what the runs behind it say.
     """
 
     def __init__(self, storage: Storage, place: Place | None = None) -> None:
@@ -455,6 +463,8 @@ class CatalogFile:
             if isinstance(error, DerivedDamage) or not isinstance(error, ValueError):
                 raise
             raise DerivedDamage(str(error), file=storage.name, offset=0) from None
+        self._base, self.count = self.runs[0], self.runs[0].count
+        self._close = weakref.finalize(self, storage.close)
 
     def __enter__(self) -> Self:
         return self
@@ -463,12 +473,74 @@ class CatalogFile:
         self.close()
 
     def close(self) -> None:
-        self.storage.close()
+        """Close the file. Idempotent."""
+        self._close()
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """Rows of all runs."""
         return sum(run.count for run in self.runs)
+
+    # --- by index, of the first run ---
+
+    def name(self, index: int) -> bytes:
+        """The name with this index. Raises DerivedDamage."""
+        number = self._base.find(index)
+        return bytes(self._base.block(number).texts[index - self._base.starts[number]])
+
+    def names(self, start: int, stop: int) -> list[bytes]:
+        """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        return self.part(start, stop).names
+
+    def part(self, start: int, stop: int) -> FileTable:
+        """The rows with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        found = self._base.blocks(start, stop)
+        return FileTable.concat(
+            [self._base.block(i).table.part(at.start, at.stop) for i, at in found]
+        )
+
+    def block(self, index: int) -> tuple[int, FileTable]:
+        """The block that has the row with this index: index of its first row, and its rows, not to
+        be changed. Raises DerivedDamage."""
+        number = self._base.find(index)
+        return self._base.starts[number], self._base.block(number).table
+
+    def lower_bound(self, name: bytes, low: int = 0) -> int:
+        """Index of the first name >= `name`, at or after `low`; `count` where there is none.
+
+        cost    decodes one block
+        raises  DerivedDamage
+        """
+        return max(low, self._base.lower_bound(name))
+
+    # --- by name, of all runs ---
+
+    def changes(self) -> dict[bytes, int]:
+        """What the runs behind the first say: name -> FTYPE, 0: it is gone, -1: ask the inode."""
+        found: dict[bytes, int] = {}
+        for rows in itertools.chain.from_iterable(run.rows() for run in self.runs[1:]):
+            ftypes = np.where(rows.asked, -1, rows.kind & 255)
+            found.update(zip(rows.names, np.where(rows.gone, 0, ftypes).tolist(), strict=True))
+        return found
+
+    def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[FileTable]:
+        """The live rows, some thousand at a time. Raises DerivedDamage.
+
+        wanted_columns  of the user, whose values they are to have
+        """
+        return live(joined([run.rows(columns=wanted_columns) for run in self.runs]))
+
+    def at(self, positions: Int64, sparse: int) -> Iterator[FileTable]:
+        """Rows of the inodes at these ascending positions that say all, also of replaced ones.
+
+        sparse  none where more rows than this would be decoded for each position
+        cost    decodes the blocks that may have them
+        raises  DerivedDamage
+        """
+        near = [run.near(positions) for run in self.runs]
+        if sum(map(Run.rows_in, self.runs, near)) <= sparse * len(positions):
+            for run, blocks in zip(self.runs, near, strict=True):
+                yield from run.at(positions, blocks)
 
 
 def _check_form(block: Superblock, storage: Storage) -> None:
@@ -540,10 +612,10 @@ class CatalogWriter:
         return cls(KVSeq(storage, block, writable=True), [], schema)
 
     @classmethod
-    def append_to(cls, file: CatalogFile, kept: int, schema: Schema) -> Self:
+    def append_to(cls, catalog: Catalog, kept: int, schema: Schema) -> Self:
         """More runs behind the first `kept` of a file that is open for writing."""
-        kv = KVSeq(file.storage, file.superblock.note_writer(), writable=True)
-        return cls(kv, file.listed[:kept], schema)
+        kv = KVSeq(catalog.storage, catalog.superblock.note_writer(), writable=True)
+        return cls(kv, catalog.listed[:kept], schema)
 
     def release(self) -> None:
         """Give back the room on the disk that was not used."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.catalog import Catalog, open_catalog
+from winkfs.container.catalog import open_catalog
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.container.table import FileTable
@@ -92,7 +93,7 @@ def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -
         record = replace(shard.record, size=store.kv.end, files=catalog.count)
         shard = replace(shard, record=record)
         piece = listed(piece_of(shard, generation), options.selection)
-        piece = replace(piece, place=catalog.file.place)
+        piece = replace(piece, place=catalog.place)
         part = Part(piece, OPEN + weight_of(shard, False), NOTHING)
         return _with_cuts(options, part, catalog)
     return None
@@ -115,7 +116,7 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
     """The same by an open catalog. Raises DerivedDamage."""
     piece, hidden = part.piece, part.hidden
     assert isinstance(piece, Listed)
-    run = catalog.file.runs[0]
+    run = catalog.runs[0]
     names, starts = run.firsts, np.array(run.starts[:-1], np.int64)
     tasks = task_count(options, part.weight, 0)
     if tasks > 1 and len(names) <= min(FEW, EACH * tasks):
@@ -125,7 +126,7 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
     weight = OPEN + (part.weight - OPEN) * (stop - first + 1) // (len(names) + 1)
     places = np.zeros(stop - first, np.int64)
     if len(hidden):
-        if len(catalog.file.runs) > 1:
+        if len(catalog.runs) > 1:
             return part
         pos = run.positions()
         gone = np.isin(pos, hidden)
