@@ -117,20 +117,8 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
 }
 
 
-FOLLOWING: Final[dict[str, dict[str, object]]] = {
-    "read": {
-        "joined": 1 << 15, "bulk": 1 << 17, "sure": 1 << 18, "kept": 1 << 26, "changes": 1 << 16,
-        "behind": 1 << 14,
-    },
-    "tail": {"short": 1 << 26},
-}  # fmt: skip
-
-
 def shrink(patch: pytest.MonkeyPatch, what: str, **values: object) -> None:
     """Give constants other values, till the end of the test."""
-    if what == "the catalog":
-        for name in FOLLOWING.keys() & values.keys():  # what follows from it stays as it is
-            values = FOLLOWING[name] | values
     for name, value in values.items():
         places = PLACES[what][name]
         for place in places if isinstance(places, tuple) else (places,):

@@ -37,14 +37,23 @@ Problem = Callable[[CorruptError], None]
 
 
 class Policy:
-    """How much is done for BASE.cat: five numbers, from which the others follow.
+    """How much is done for BASE.cat: five numbers, and those that follow from them.
 
-    read    inodes that a close reads for it, or files of a container that gets one
-    tail    bytes of a tail that it reads for them
-    dense   bytes of the data file for each file put in bulk that a close writes beyond `bulk`
-    part    of all files, the part that is few
-    runs    most runs: of more, those behind one that together are as large as it, and it, become
-            one
+    read       inodes that a close reads for it, or files of a container that gets one
+    tail       bytes of a tail that it reads for them
+    dense      bytes of the data file for each file put in bulk that a close writes beyond `bulk`
+    part       of all files, the part that is few
+    runs       most runs: of more, those behind one that together are as large as it, and it, become
+               one
+    joined     rows of runs that a close joins
+    bulk       rows that a close writes: a known one costs a sixteenth of one that has to be read
+    sure       rows put in bulk that are kept until a close, whether it writes them or not; also
+               files of a catalog that is kept in memory, where it cannot be written
+    kept       rows kept for a close, at most: most of them in a scratch file
+    looked_up  files for each row, from which on rows are looked up one by one
+    changes    changed names that are added as a run in any case, or `part` of all
+    behind     rows behind the first run that stay there in any case, or two of `part` of its rows
+    short      bytes of a tail that becomes a run in any case, or `part` of what the catalog covers
     """
 
     read = 1 << 13
@@ -52,47 +61,14 @@ class Policy:
     dense = 2 << 10
     part = 64
     runs = 16
-
-    @property
-    def joined(self) -> int:
-        """Rows of runs that a close joins."""
-        return 4 * self.read
-
-    @property
-    def bulk(self) -> int:
-        """Rows that a close writes: a known one costs a sixteenth of one that has to be read."""
-        return 16 * self.read
-
-    @property
-    def sure(self) -> int:
-        """Rows put in bulk that are kept until a close, whether it writes them or not; also files
-        of a catalog that is kept in memory, where it cannot be written."""
-        return 32 * self.read
-
-    @property
-    def looked_up(self) -> int:
-        """Files for each row, from which on rows are looked up one by one."""
-        return self.part
-
-    @property
-    def kept(self) -> int:
-        """Rows kept for a close, at most: most of them in a scratch file."""
-        return self.read << 13
-
-    @property
-    def changes(self) -> int:
-        """Changed names that are added as a run in any case, or `part` of all."""
-        return 8 * self.read
-
-    @property
-    def behind(self) -> int:
-        """Rows behind the first run that stay there in any case, or two of `part` of its rows."""
-        return 2 * self.read
-
-    @property
-    def short(self) -> int:
-        """Bytes of a tail that becomes a run in any case, or `part` of what the catalog covers."""
-        return 16 * self.tail
+    joined = 4 * read
+    bulk = 16 * read
+    sure = 32 * read
+    kept = read << 13
+    looked_up = part
+    changes = 8 * read
+    behind = 2 * read
+    short = 16 * tail
 
 
 POLICY: Final = Policy()
@@ -335,7 +311,7 @@ class DerivedCatalog:
 
     def follow(self) -> None:
         """Keep what is put from now on, so that `save` need not read it again."""
-        self._end_trail()
+        self.close()
         self._wanted = True
         if not self._store.settings.classic:
             self.trail = self._store.index.trail = CatalogTrail(self._store)
@@ -356,12 +332,12 @@ class DerivedCatalog:
             return
         many = trail.count > POLICY.sure
         if many and not self._wanted and not (trail.is_cheap and trail.count < POLICY.kept):
-            self._end_trail()
+            self.close()
             return
         try:
             trail.put_many(put, attrs)
         except MemoryError:  # the files themselves take less
-            self._end_trail()
+            self.close()
 
     def sweep(self) -> None:
         store = self._store
@@ -385,20 +361,17 @@ class DerivedCatalog:
 
     def rewritten(self, pos: int) -> None:
         """What was kept of it is wrong: what was put is read from the tail instead."""
-        self._end_trail()
+        self.close()
 
     def drop(self) -> None:
         store = self._store
         store.catalog_from = store.kv.end
-        self._end_trail()
+        self.close()
         if store.writable:
             store.directory.unlink(store.name + self.suffix)
 
     def close(self) -> None:
         """Drop what was kept for `save`. Idempotent."""
-        self._end_trail()
-
-    def _end_trail(self) -> None:
         if self.trail is not None:
             self.trail.close()
             self.trail = self._store.index.trail = None
@@ -438,10 +411,10 @@ class DerivedCatalog:
                 self.follow()
         except CorruptError as error:
             store.note(error)
-            self._end_trail()  # a part of it has been given away
+            self.close()  # a part of it has been given away
         except OSError as error:
             store.excuse(error)
-            self._end_trail()  # its scratch file may take the room that the index needs
+            self.close()  # its scratch file may take the room that the index needs
 
     def _save(self, quickly: bool) -> bool:
         """After few changes these are added, else the file is written anew.
@@ -472,7 +445,7 @@ class DerivedCatalog:
         except DerivedDamage as error:  # of the catalog that was there
             store.remark(error)
             if not small:
-                self._end_trail()
+                self.close()
                 store.directory.unlink(store.name + self.suffix)
                 return False
             build(store).close()
