@@ -167,14 +167,14 @@ class TimeIndex:
         block   the data file's superblock
         sums    write checksums of its pages, too, but not in classic layout
         """
-        size = 4096 + 16 * len(self.marks)
-        variables = {"FILESIZE": size, "SYNCSIZE": size}
-        variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))
-        variables |= {"KEYREPR": 12, "VALREPR": 12}
-        variables |= {"ENTRIES": len(self.marks), "AENTRIES": len(self.marks)}
-        variables |= {"TIMEMP": self.timemp, "TIMEMARK": self.marks[-1] if self.marks else 0}
-        last = self.last or 0
-        variables |= {"TIMEMN": self.since, "LASTMT": last // self._second}
+        count, last = len(self.marks), self.last or 0
+        size = 4096 + 16 * count
+        variables = {
+            "FILESIZE": size, "SYNCSIZE": size, "SYNCTIME": block.get("SYNCTIME", int(time.time())),
+            "KEYREPR": 12, "VALREPR": 12, "ENTRIES": count, "AENTRIES": count,
+            "TIMEMP": self.timemp, "TIMEMARK": self.marks[-1] if self.marks else 0,
+            "TIMEMN": self.since, "LASTMT": last // self._second,
+        }  # fmt: skip
         if self._second > 1:
             variables[LASTNS] = last
         if not settings.classic:

@@ -135,10 +135,7 @@ def to_value(kind: str, text: bytes | None) -> Any:
 def canonical(kind: str, text: bytes) -> bytes | None:
     """The text of the value that somebody else has written; None: it is none of this type."""
     if kind == "timestamp":
-        try:
-            return _time_text(datetime.fromisoformat(text.decode().strip()))
-        except (ValueError, OverflowError):
-            return None
+        text = text.decode(errors="replace").strip().encode()
     value = to_value(kind, text)
     return None if value is None else TO_TEXT[kind](value)
 
@@ -618,42 +615,41 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
     """The texts of an Arrow array for a column of this type. Raises ValueError in one line."""
     import pyarrow as pa
 
-    found = "null" if array.type == pa.null() else kind_of_arrow(array.type)
-    if found == "null":
+    if array.type == pa.null():
         return [None] * len(array)
-    fits = found == kind or (found, kind) in (("int64", "float64"), ("string", "binary"))
-    if not fits:
+    found = kind_of_arrow(array.type)
+    if found != kind and (found, kind) not in (("int64", "float64"), ("string", "binary")):
         raise ValueError(f"column {name} is {kind}, not {array.type}: cast it")
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     try:
         if kind in ("string", "binary"):
             texts: Texts = array.cast(pa.large_binary()).to_pylist()
-            return texts
-        if kind == "int64":
+        elif kind == "int64":
             texts = array.cast(pa.int64()).cast(pa.string()).cast(pa.binary()).to_pylist()
-            return texts
-        if kind == "timestamp":
-            return _texts_of_times(name, array)
-        write = TO_TEXT[kind]
-        return [None if value is None else write(value) for value in array.to_pylist()]
+        elif kind == "timestamp":
+            texts = _texts_of_times(array)
+        else:
+            write = TO_TEXT[kind]
+            texts = [None if value is None else write(value) for value in array.to_pylist()]
+        return texts
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
         what = str(error).splitlines()[0] if str(error) else "a value of another type"
         raise ValueError(f"column {name}: {what}") from None
 
 
-def _texts_of_times(name: str, array: Any) -> Texts:
+def _texts_of_times(array: Any) -> Texts:
     import pyarrow as pa
 
     stamped = pa.types.is_timestamp(array.type)
     finer = stamped and array.type.unit == "ns"  # the rest of them have to fit
     form = pa.timestamp("us", array.type.tz if stamped else None)
     numbers = array.cast(form, safe=not finer).cast(pa.int64())
-    valid = [value is not None for value in numbers.to_pylist()]
-    values = np.array([value or 0 for value in numbers.to_pylist()], np.int64)
+    valid = numbers.is_valid().to_numpy(zero_copy_only=False)
+    values = numbers.fill_null(0).to_numpy()
     if len(values) and not (values.min() >= EARLIEST and values.max() <= LATEST):
         raise ValueError("a time that is not in the years 1 to 9999")
-    return Column("timestamp", np.array(valid, bool), values, []).texts()
+    return Column("timestamp", valid, values, []).texts()
 
 
 def to_arrow(column: Column) -> Any:
