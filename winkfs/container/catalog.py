@@ -493,15 +493,15 @@ class DerivedCatalog:
         many = behind > max(POLICY.behind, 2 * catalog.count // POLICY.part)
         if many and quickly:
             many = 2 * behind > catalog.count and catalog.count + behind <= POLICY.bulk
-        kept = 0 if many else self._kept([run.count for run in catalog.runs], count, quickly)
-        if not (kept and writable):
-            runs = _whole_runs(catalog.runs, store.schema)
-            write_whole(store, joined([*runs, changes])).close()
+        sizes = [run.count for run in catalog.runs]
+        kept = 0 if many or not writable else self._kept(sizes, count, quickly)
+        rows = joined([*_whole_runs(catalog.runs[kept:], store.schema), changes])
+        if not kept:
+            write_whole(store, rows).close()
             return
         writer = CatalogWriter.append_to(catalog, kept, store.schema)
         try:
-            runs = _whole_runs(catalog.runs[kept:], store.schema)
-            writer.write_run(joined([*runs, changes]))
+            writer.write_run(rows)
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
         finally:
             writer.release()

@@ -669,10 +669,11 @@ class CatalogWriter:
             self._schema.values(), split(rows.values, self._schema), strict=True
         ):
             column = Column.of(kind, texts)
-            value, zone = column.encode(), column.zone()
-            there = column.valid.any()
-            pos = self._append(b"c/000000", value) if there else 0
-            found.append(Values(pos, len(value) * bool(there), _hash(value) if there else 0, *zone))
+            place = 0, 0, 0
+            if column.valid.any():
+                value = column.encode()
+                place = self._append(b"c/000000", value), len(value), _hash(value)
+            found.append(Values(*place, *column.zone()))
         return found
 
     def _append(self, key: bytes, value: bytes) -> int:
