@@ -7,7 +7,7 @@
  */
 #include "_native.h"
 
-#define VERSION 13   /* another with each change of a function here: see native.py */
+#define VERSION 14   /* another with each change of a function here: see native.py */
 #define NEAR 4096    /* bytes that the walk over entries has brought in ahead */
 #define PASSED 4096  /* cells that a search passes here */
 

@@ -112,17 +112,20 @@ def pairs(
 ) -> tuple[list[bytes], list[bytes]] | None: ...
 def encode(
     base: int,
-    isz: int,
+    least: int,
     pairoff: bool,
     contid: int,
-    ends: Int64,
-    fileids: Int64,
+    fileid: int,
     mtimes: Int64,
     ftypes: Int64,
+    lengths: Int64,
     keys: Sequence[Buffer],
     data: Sequence[Buffer],
-    attrs: Sequence[Buffer] | None,
+    words: Sequence[Buffer] | None,
+    framed: npt.NDArray[np.bool_] | None,
     apart: bool,
+    positions: Int64,
+    firsts: Int64,
     /,
 ) -> list[Buffer]: ...
 def entries(
@@ -134,8 +137,9 @@ def entries(
     mtime: int,
     ftype: int,
     key: bytes,
-    data: bytes,
+    data: Buffer,
     word: bytes,
-    frame: bytes | None,
+    length: int,
+    framed: bool,
     /,
 ) -> tuple[bytes, int, int]: ...

@@ -2,6 +2,7 @@
 #include "_native.h"
 
 #define LARGEST (1 << 20) /* bytes of an inode that is written here */
+#define SHORT 240         /* bytes of a content that is always copied */
 
 /* A pair of name and content in a list, NULL: another thing stands there. */
 static PyObject *pair_at(PyObject *files, Py_ssize_t i)
@@ -138,6 +139,15 @@ static uint8_t *head(uint8_t *p, Bytes key, int64_t key_len, int64_t value_len)
     return p + 7 + key_len;
 }
 
+/* An entry at p, checksum and all -> where the next one goes. */
+static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Text value, uint64_t seed)
+{
+    uint8_t *at = head(p, key, key_len, value.size);
+    memcpy(at, value.at, (size_t)value.size);
+    put32(at + value.size, (uint32_t)xxh3(p + 1, (size_t)(at + value.size - p) - 1, seed));
+    return at + value.size + 4;
+}
+
 /* The hash of two runs of bytes as if they were one. */
 static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t seed)
 {
@@ -149,282 +159,268 @@ static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t se
     return XXH3_64bits_digest(&state);
 }
 
-typedef struct {
-    const int64_t *ends, *fileids, *mtimes, *ftypes;
-    int64_t n, isz, pair;
-    uint64_t base, contid;
-    Column keys, data, attrs; /* attrs: without items where there are none */
-    uint8_t *chunk;           /* for all bytes, NULL: for those of `between` */
-    uint8_t **between;        /* n + 1 places: for what lies before, between and behind the contents */
-} Batch;
-
-static inline void seal(const Batch *b, uint8_t *p, int64_t at, int64_t size)
+/* Digits of a FILEID in hex. */
+static int digits_of(uint64_t fileid)
 {
-    put32(p + size - 4, (uint32_t)xxh3(p + 1, (size_t)size - 5, b->contid + b->base + (uint64_t)at));
-}
-
-/* The data entry of a file, of `size` bytes at p -> where what is behind it goes; NULL: it has not
- * this size. The content stays where it is, if there is no chunk. */
-static uint8_t *content(const Batch *b, int64_t i, uint8_t *p, const uint8_t *own, int width,
-                        int64_t at, int64_t size)
-{
-    Text text = b->data.texts[i];
-    if (text.size > UINT32_MAX || size != 14 + width + text.size)
-        return NULL;
-    uint8_t *value = head(p, own, width + 3, text.size);
-    if (b->chunk) {
-        memcpy(value, text.at, (size_t)text.size);
-        seal(b, p, at, size);
-        return p + size;
-    }
-    uint64_t seed = b->contid + b->base + (uint64_t)at;
-    p = b->between[i + 1];
-    put32(p, (uint32_t)xxh3_two(value - 9 - width, (size_t)width + 9, text.at, (size_t)text.size, seed));
-    return p + 4;
-}
-
-/* Write the key of a data entry, "<hex>/D0" -> digits of its FILEID. */
-static int hex(uint8_t *own, uint64_t fileid)
-{
-    static const char digits[] = "0123456789abcdef";
     int width = 1;
     while (width < 16 && fileid >> (4 * width))
         width++;
-    for (int k = 0; k < width; k++)
-        own[k] = (uint8_t)digits[fileid >> (4 * (width - 1 - k)) & 15];
-    memcpy(own + width, "/D0", 3);
     return width;
 }
 
-/* All entries of the batch -> whether they end where `ends` says, beyond which nothing is written. */
-static bool encode_all(const Batch *b)
+/* Write the key of a data entry, "<hex>/D0" -> its bytes. */
+static int data_key(uint8_t *own, uint64_t fileid)
 {
-    int64_t at = 0, e = 0;
-    uint8_t *p = b->chunk ? b->chunk : b->between[0];
-    for (int64_t i = 0; i < b->n; i++) {
-        uint8_t own[24], value[240] = {0}; /* "<hex>/D0"; an inode to its last pair */
-        uint8_t *pair = value + 56;
-        int width = hex(own, (uint64_t)b->fileids[i]);
-        int64_t place = at, size = b->ends[e++] - at;
-        if (!(p = content(b, i, p, own, width, at, size)))
-            return false;
-        at += size;
-        if (b->attrs.items) {
-            Text text = b->attrs.texts[i];
-            put64(pair, (int64_t)(b->base + (uint64_t)at));
-            put64(pair + b->pair - 8, -text.size);
-            pair += b->pair;
-            size = b->ends[e++] - at;
-            if (text.size > UINT32_MAX || size != 14 + width + text.size)
-                return false;
-            own[width + 1] = 'A';
-            memcpy(head(p, own, width + 3, text.size), text.at, (size_t)text.size);
-            seal(b, p, at, size);
-            p += size;
-            at += size;
-        }
-        put64(pair, (int64_t)(b->base + (uint64_t)place));
-        put64(pair + b->pair - 8, b->data.texts[i].size);
-        pair += b->pair;
-        Text key = b->keys.texts[i];
-        int64_t used = pair - value;
-        size = b->ends[e++] - at;
-        if (key.size > 65535 || used > b->isz || size != 11 + key.size + b->isz)
-            return false;
-        put64(value + 16, b->fileids[i]);
-        put64(value + 24, b->data.texts[i].size);
-        put64(value + 32, b->ftypes[i]);
-        put64(value + 40, b->mtimes[i]);
-        put64(value + 48, (used - 56) / b->pair);
-        put64(value, (int64_t)xxh3(value + 8, (size_t)used - 8, 0));
-        uint8_t *inode = head(p, key.at, key.size, b->isz);
-        memcpy(inode, value, (size_t)used);
-        memset(inode + used, 0, (size_t)(b->isz - used));
-        seal(b, p, at, size);
-        p += size;
-        at += size;
+    static const char digits[] = "0123456789abcdef";
+    int width = digits_of(fileid);
+    for (int k = 0; k < width; k++)
+        own[k] = (uint8_t)digits[fileid >> (4 * (width - 1 - k)) & 15];
+    memcpy(own + width, "/D0", 3);
+    return width + 3;
+}
+
+/* A file to write. `data` is what is stored of its content; `length` are the bytes of that; `least`
+ * those of an inode, a multiple of 8, at least; `pair` those of an extent in it. */
+typedef struct {
+    Text key, data, word;
+    int64_t length, least, pair, fileid, mtime, ftype;
+    bool framed;
+} File;
+
+/* Bytes of its entries, and before its content; -1: they are too long. */
+static int64_t size_of_file(const File *f, int64_t *isz, int64_t *before)
+{
+    int64_t beside = 14 + digits_of((uint64_t)f->fileid);
+    int64_t used = 56 + (!!f->data.size + !!f->word.size) * f->pair;
+    *isz = used < f->least ? f->least : used;
+    *before = beside - 4;
+    if (f->key.size > 65535 || f->data.size > UINT32_MAX || f->word.size > UINT32_MAX
+        || *isz > LARGEST || *isz % 8)
+        return -1;
+    return 11 + f->key.size + *isz + (f->data.size ? beside + f->data.size : 0)
+        + (f->word.size ? beside + f->word.size : 0);
+}
+
+/* Write its entries for position `*pos`, from p on -> where they end; `*pos` becomes that of the
+ * inode. after: where the bytes behind its content go, which stays where it is; NULL: it is copied. */
+static uint8_t *write_file(const File *f, uint8_t *p, uint8_t *after, uint64_t contid, uint64_t *pos)
+{
+    uint8_t own[24], pairs[48] = {0}, *next = pairs;
+    int64_t isz, before;
+    int key_len = data_key(own, (uint64_t)f->fileid);
+    int64_t size = size_of_file(f, &isz, &before);
+    uint64_t at = *pos, inode = at + (uint64_t)(size - 11 - f->key.size - isz);
+    if (f->word.size) {
+        put64(next, (int64_t)(inode - (uint64_t)(before + f->word.size + 4)));
+        put64(next + f->pair - 8, -f->word.size);
+        next += f->pair;
     }
+    if (f->data.size) {
+        put64(next, (int64_t)at);
+        if (f->framed && f->pair == 24)
+            put64(next + 8, FRAME);
+        put64(next + f->pair - 8, f->length);
+        next += f->pair;
+        if (after) {
+            uint8_t *value = head(p, own, key_len, f->data.size);
+            put32(after, (uint32_t)xxh3_two(p + 1, (size_t)(value - p) - 1, f->data.at,
+                                            (size_t)f->data.size, contid + at));
+            p = after + 4;
+        } else
+            p = entry(p, own, key_len, f->data, contid + at);
+        at += (uint64_t)(before + f->data.size + 4);
+    }
+    if (f->word.size) {
+        own[key_len - 2] = 'A';
+        p = entry(p, own, key_len, f->word, contid + at);
+    }
+    uint8_t *value = head(p, f->key.at, f->key.size, isz);
+    memset(value, 0, (size_t)isz);
+    put64(value + 16, f->fileid);
+    put64(value + 24, f->length);
+    put64(value + 32, f->ftype);
+    put64(value + 40, f->mtime);
+    put64(value + 48, (next - pairs) / f->pair);
+    memcpy(value + 56, pairs, (size_t)(next - pairs));
+    put64(value, (int64_t)xxh3(value + 8, (size_t)(next - pairs) + 48, 0));
+    put32(value + isz, (uint32_t)xxh3(p + 1, (size_t)(value + isz - p) - 1, contid + inode));
+    *pos = inode;
+    return value + isz + 4;
+}
+
+typedef struct {
+    Column keys, data, words; /* words: without items where there are none */
+    const int64_t *mtimes, *ftypes, *lengths;
+    Bytes framed; /* NULL: none is */
+    int64_t n, least, pair, fileid;
+    uint64_t base, contid;
+    bool apart;
+    uint8_t **pieces; /* for what lies before, between and behind contents that are not copied */
+    int64_t *positions, *firsts;
+} Batch;
+
+static File file_at(const Batch *b, int64_t i)
+{
+    return (File){
+        .key = b->keys.texts[i], .data = b->data.texts[i],
+        .word = b->words.items ? b->words.texts[i] : (Text){NULL, 0}, .length = b->lengths[i],
+        .least = b->least, .pair = b->pair, .fileid = b->fileid + i, .mtime = b->mtimes[i],
+        .ftype = b->ftypes[i], .framed = b->framed && b->framed[i],
+    };
+}
+
+/* Whether the content of a file is not copied: a short one is no part of its own. */
+static bool is_apart(const Batch *b, int64_t i)
+{
+    return b->apart && b->data.texts[i].size > SHORT;
+}
+
+static void encode_all(const Batch *b)
+{
+    uint8_t **piece = b->pieces, *p = *piece;
+    uint64_t pos = b->base;
+    for (int64_t i = 0; i < b->n; i++) {
+        File f = file_at(b, i);
+        int64_t isz, before;
+        b->firsts[i] = (int64_t)pos;
+        p = write_file(&f, p, is_apart(b, i) ? *++piece : NULL, b->contid, &pos);
+        b->positions[i] = (int64_t)pos;
+        (void)size_of_file(&f, &isz, &before);
+        pos += (uint64_t)(11 + f.key.size + isz);
+    }
+}
+
+static bool add_piece(Batch *b, PyObject *parts, Py_ssize_t number, int64_t size)
+{
+    PyObject *piece = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!piece || PyList_Append(parts, piece) < 0) {
+        Py_XDECREF(piece);
+        return false;
+    }
+    b->pieces[number] = (uint8_t *)PyBytes_AS_STRING(piece);
+    Py_DECREF(piece);
     return true;
 }
 
-/* A list of what lies between the contents and, in between, these, whose bytes are not copied.
+/* A list of what the entries are written to and, in between, of the contents that are not copied.
  * NULL: it cannot be made. */
-static PyObject *parts_of(Batch *b, Py_ssize_t each)
+static PyObject *parts_of(Batch *b)
 {
-    PyObject *parts = PyList_New(2 * (Py_ssize_t)b->n + 1);
-    b->between = PyMem_Calloc((size_t)b->n + 1, sizeof *b->between);
-    int64_t before = 0; /* where the last content ended, without what is behind it */
-    for (int64_t i = 0; parts && b->between && i <= b->n; i++) {
-        int64_t end = i < b->n ? b->ends[each * i] - 4 : b->n ? b->ends[each * b->n - 1] : 0;
-        int64_t content = i < b->n ? b->data.texts[i].size : 0;
-        int64_t size = end - before - content; /* and nothing of the file before lies behind it */
-        bool room = size >= 0 && (i == 0 || i == b->n || end - content >= b->ends[each * i - 1]);
-        PyObject *piece = room ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size) : NULL;
-        if (!piece) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_ValueError, "files do not end where they should");
-            Py_CLEAR(parts);
-            break;
+    PyObject *parts = PyList_New(0);
+    Py_ssize_t number = 0;
+    int64_t size = 0;
+    b->pieces = PyMem_Calloc((size_t)b->n + 1, sizeof *b->pieces);
+    if (!parts || !b->pieces)
+        goto failed;
+    for (int64_t i = 0; i < b->n; i++) {
+        File f = file_at(b, i);
+        int64_t isz, before, all = size_of_file(&f, &isz, &before);
+        if (all < 0) {
+            PyErr_SetString(PyExc_ValueError, "too long for an entry");
+            goto failed;
         }
-        b->between[i] = (uint8_t *)PyBytes_AS_STRING(piece);
-        PyList_SET_ITEM(parts, 2 * i, piece);
-        if (i < b->n)
-            PyList_SET_ITEM(parts, 2 * i + 1, Py_NewRef(PyTuple_GET_ITEM(b->data.items, i)));
-        before = end;
+        if (!is_apart(b, i)) {
+            size += all;
+            continue;
+        }
+        if (!add_piece(b, parts, number++, size + before)
+            || PyList_Append(parts, PyTuple_GET_ITEM(b->data.items, (Py_ssize_t)i)) < 0)
+            goto failed;
+        size = all - before - f.data.size;
     }
-    if (!b->between)
+    if (add_piece(b, parts, number, size))
+        return parts;
+failed:
+    if (!PyErr_Occurred())
         PyErr_NoMemory();
-    return parts;
+    Py_XDECREF(parts);
+    return NULL;
 }
 
-/* encode(base, isz, pairoff, CONTID, ends, fileids, mtimes, ftypes, keys, data, attrs or None, apart)
+/* encode(base, least, pairoff, CONTID, FILEID, mtimes, ftypes, lengths, keys, data, words or None,
+ *        framed or None, apart, positions, firsts)
  *
- * -> [bytearray]: of each file its data entry, that of its attributes, its inode entry, for the place
- * `base` of a container; apart: the same bytes in 2n + 1 parts, of which those of `data`, more than
- * 240 bytes each, are every other one. ends: int64[2n] or [3n], where each of the entries ends. */
+ * -> [bytes]: of each file its data entry, if it has content, that of its attributes, if its word is
+ * not empty, and its inode entry, for the place `base` of a container; their FILEIDs follow each
+ * other. apart: contents of more than SHORT bytes are parts of their own. positions and firsts,
+ * int64[n], get the places of the inodes and of the first entry of each file. */
 FUNCTION(encode)
 {
-    Py_buffer b[4] = {0};
+    Py_buffer b[6] = {0};
     Batch batch = {0};
-    long long base, isz;
+    long long least, fileid;
     int pairoff, apart;
-    unsigned long long contid;
-    PyObject *keys, *data, *attrs, *parts = NULL;
-    if (!PyArg_ParseTuple(args, "LLpKy*y*y*y*OOOp", &base, &isz, &pairoff, &contid, b, b + 1, b + 2,
-                          b + 3, &keys, &data, &attrs, &apart))
+    unsigned long long base, contid;
+    PyObject *keys, *data, *words, *parts = NULL;
+    if (!PyArg_ParseTuple(args, "KLpKLy*y*y*OOOz*pw*w*", &base, &least, &pairoff, &contid, &fileid,
+                          b, b + 1, b + 2, &keys, &data, &words, b + 3, &apart, b + 4, b + 5))
         goto end;
-    Py_ssize_t n = b[1].len / 8, each = attrs == Py_None ? 2 : 3;
-    if (isz < 0 || isz > UINT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "files do not end where they should");
-        goto end;
-    }
-    if (lengths_differ(b[0].len, each * n) || lengths_differ(b[1].len, n)
-        || lengths_differ(b[2].len, n) || lengths_differ(b[3].len, n)
+    Py_ssize_t n = b[0].len / 8;
+    if (lengths_differ(b[0].len, n) || lengths_differ(b[1].len, n) || lengths_differ(b[2].len, n)
+        || lengths_differ(b[4].len, n) || lengths_differ(b[5].len, n)
+        || (b[3].buf && lengths_differ(8 * b[3].len, n))
         || !column_of(&batch.keys, keys, n) || !column_of(&batch.data, data, n)
-        || (each == 3 && !column_of(&batch.attrs, attrs, n)))
+        || (words != Py_None && !column_of(&batch.words, words, n)))
         goto end;
-    const int64_t *ends = b[0].buf;
-    int64_t total = n ? ends[each * n - 1] : 0, before = 0;
-    int64_t most = n * (64 + 2 * isz), least = INT64_MAX; /* bytes of all entries; of a content */
-    for (Py_ssize_t i = 0; i < n; i++) {
-        most += batch.keys.texts[i].size + batch.data.texts[i].size
-            + (each == 3 ? batch.attrs.texts[i].size : 0);
-        least = batch.data.texts[i].size < least ? batch.data.texts[i].size : least;
-    }
-    if (total > most || (apart && least <= 240))
-        total = -1;
-    for (Py_ssize_t i = 0; i < each * n; i++) {
-        if (ends[i] < before || ends[i] > total)
-            total = -1;
-        before = ends[i];
-    }
-    batch.ends = ends;
-    batch.fileids = b[1].buf;
-    batch.mtimes = b[2].buf;
-    batch.ftypes = b[3].buf;
+    batch.mtimes = b[0].buf;
+    batch.ftypes = b[1].buf;
+    batch.lengths = b[2].buf;
+    batch.framed = b[3].buf;
+    batch.positions = b[4].buf;
+    batch.firsts = b[5].buf;
     batch.n = n;
-    batch.isz = isz;
+    batch.least = least;
     batch.pair = pairoff ? 24 : 16;
-    batch.base = (uint64_t)base;
+    batch.fileid = fileid;
+    batch.base = base;
     batch.contid = contid;
-    bool good = total >= 0;
-    if (good && apart) {
-        parts = parts_of(&batch, each);
-    } else if (good && (parts = PyList_New(1))) {
-        PyObject *chunk = PyByteArray_FromStringAndSize(NULL, total);
-        if (chunk) {
-            batch.chunk = (uint8_t *)PyByteArray_AS_STRING(chunk);
-            PyList_SET_ITEM(parts, 0, chunk);
-        } else
-            Py_CLEAR(parts);
-    }
-    if (parts) {
+    batch.apart = apart;
+    if ((parts = parts_of(&batch))) {
         Py_BEGIN_ALLOW_THREADS
-        good = encode_all(&batch);
+        encode_all(&batch);
         Py_END_ALLOW_THREADS
     }
-    if (!good) {
-        PyErr_SetString(PyExc_ValueError, "files do not end where they should");
-        Py_CLEAR(parts);
-    }
 end:
-    PyMem_Free(batch.between);
+    PyMem_Free(batch.pieces);
     column_free(&batch.keys);
     column_free(&batch.data);
-    column_free(&batch.attrs);
-    release(b, 4);
+    column_free(&batch.words);
+    release(b, 6);
     return parts;
 }
 
-/* An entry at p, checksum and all -> where the next one goes. */
-static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Bytes value, int64_t size, uint64_t seed)
-{
-    uint8_t *at = head(p, key, key_len, size);
-    memcpy(at, value, (size_t)size);
-    put32(at + size, (uint32_t)xxh3(p + 1, (size_t)(at + size - p) - 1, seed));
-    return at + size + 4;
-}
-
-/* entries(pos, least, pairoff, CONTID, FILEID, FMTIME, FTYPE, key, data, word, frame or None)
+/* entries(pos, least, pairoff, CONTID, FILEID, FMTIME, FTYPE, key, data, word, length, framed)
  *
- * -> the entries of one file for position `pos`, the position of its inode, and the bytes of that,
- * `least` or more: data entry, if it has content, attributes, if there is a word, and inode. */
+ * length: bytes of the content, of which `data` is the frame, if it is framed
+ * -> the same of one file, the position of its inode, and the bytes of that. */
 FUNCTION(entries)
 {
-    enum { KEY, DATA, WORD, STORED };
-    Py_buffer b[4] = {0};
-    long long pos, least, fileid, mtime, ftype;
-    int pairoff;
-    unsigned long long contid;
+    enum { KEY, DATA, WORD };
+    Py_buffer b[3] = {0};
+    long long least, fileid, mtime, ftype, length;
+    int pairoff, framed;
+    unsigned long long pos, contid;
     PyObject *found = NULL;
-    if (!PyArg_ParseTuple(args, "LLpKLLLy*y*y*z*", &pos, &least, &pairoff, &contid, &fileid, &mtime,
-                          &ftype, b, b + 1, b + 2, b + 3))
+    if (!PyArg_ParseTuple(args, "KLpKLLLy*y*y*Lp", &pos, &least, &pairoff, &contid, &fileid, &mtime,
+                          &ftype, b, b + 1, b + 2, &length, &framed))
         goto end;
-    int64_t size = b[DATA].len, word = b[WORD].len, stored = b[STORED].buf ? b[STORED].len : size;
-    int64_t pair = pairoff ? 24 : 16, used = 56 + (!!size + !!word) * pair;
-    int64_t isz = used < least ? least : used;
-    uint8_t own[24], pairs[48] = {0}, *pairs_end = pairs;
-    int width = hex(own, (uint64_t)fileid), longest = 14 + width;
-    if (b[KEY].len > 65535 || size > UINT32_MAX || word > UINT32_MAX || stored > UINT32_MAX
-        || isz > LARGEST || isz % 8) {
+    File f = {
+        .key = {b[KEY].buf, b[KEY].len}, .data = {b[DATA].buf, b[DATA].len},
+        .word = {b[WORD].buf, b[WORD].len}, .length = length, .least = least,
+        .pair = pairoff ? 24 : 16, .fileid = fileid, .mtime = mtime, .ftype = ftype,
+        .framed = framed,
+    };
+    int64_t isz, before, size = size_of_file(&f, &isz, &before);
+    if (size < 0) {
         PyErr_SetString(PyExc_ValueError, "too long for an entry");
         goto end;
     }
-    int64_t total = 11 + b[KEY].len + isz;
-    total += (size ? longest + stored : 0) + (word ? longest + word : 0);
-    if (!(found = PyBytes_FromStringAndSize(NULL, total)))
+    uint64_t at = pos;
+    if (!(found = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size)))
         goto end;
-    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(found), *p = start;
-    if (word) {
-        put64(pairs, (int64_t)((uint64_t)pos + (uint64_t)(size ? longest + stored : 0)));
-        put64(pairs + pair - 8, -word);
-        pairs_end += pair;
-    }
-    if (size) {
-        p = entry(p, own, width + 3, b[STORED].buf ? b[STORED].buf : b[DATA].buf, stored,
-                  contid + (uint64_t)pos);
-        put64(pairs_end, pos);
-        if (b[STORED].buf && pairoff)
-            put64(pairs_end + 8, FRAME);
-        put64(pairs_end + pair - 8, size);
-    }
-    if (word) {
-        own[width + 1] = 'A';
-        p = entry(p, own, width + 3, b[WORD].buf, word, contid + (uint64_t)pos + (uint64_t)(p - start));
-    }
-    uint64_t place = (uint64_t)pos + (uint64_t)(p - start);
-    uint8_t *value = head(p, b[KEY].buf, b[KEY].len, isz);
-    memset(value, 0, (size_t)isz);
-    put64(value + 16, fileid);
-    put64(value + 24, size);
-    put64(value + 32, ftype);
-    put64(value + 40, mtime);
-    put64(value + 48, (used - 56) / pair);
-    memcpy(value + 56, pairs, (size_t)(used - 56));
-    put64(value, (int64_t)xxh3(value + 8, (size_t)used - 8, 0));
-    put32(value + isz, (uint32_t)xxh3(p + 1, (size_t)(value + isz - p) - 1, contid + place));
-    found = Py_BuildValue("(NLL)", found, (long long)place, (long long)isz);
+    write_file(&f, (uint8_t *)PyBytes_AS_STRING(found), NULL, contid, &at);
+    found = Py_BuildValue("(NLL)", found, (long long)at, (long long)isz);
 end:
-    release(b, 4);
+    release(b, 3);
     return found;
 }

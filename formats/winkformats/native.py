@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 13  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 14  # of the C sources: one that was built of older ones is not used
 
 
 class Read(Protocol):

@@ -154,9 +154,9 @@ MUTANTS = (
     ),
     Mutant(
         "no tombstone of the old name at a rename", CHANGES,
-        "        self._account(moved, *made, new=not there)\n"
+        "        self._account(moved, *self._append_inode(moved), over=True)\n"
         '        self._kv.append(key, b"", deleted=True)\n',
-        "        self._account(moved, *made, new=not there)\n",
+        "        self._account(moved, *self._append_inode(moved), over=True)\n",
         f"{CUTS}[plain]",
     ),
     Mutant(

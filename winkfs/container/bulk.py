@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, pairwise, repeat
+from itertools import islice, repeat, starmap
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,20 +22,14 @@ import xxhash
 from winkformats import native
 from winkformats.arrays import Bools, Int64, UInt8, keep_heap, row_bytes
 from winkformats.disk.room import has_ample_memory
-from winkformats.kv.entry import MASK64, Layout
-from winkfs.container.draft import CHUNK, COMPRESSIBLE, is_usual
+from winkformats.hashing import xxh3_many
+from winkformats.kv.entry import MASK64
+from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import PIECE
-from winkfs.container.ondisk.inode import (
-    FRAME,
-    HEAD,
-    Attrs,
-    InodeForm,
-    check_directory,
-    check_ftype,
-)
+from winkfs.container.ondisk.inode import FRAME, HEAD, Attrs, check_directory, check_ftype
 from winkfs.container.table import Placed
-from winkfs.entry import FileType, default_mode
+from winkfs.entry import FileType
 from winkfs.errors import NameTooLong, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 from winkfs.units import as_content, is_time, shown, to_ns
@@ -49,7 +43,6 @@ if TYPE_CHECKING:
 
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
 STEP: Final = 256  # rows taken before their size is looked at
-FEW_BARE: Final = 16  # files without content that are written one by one: a run takes as long
 FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about; where memory is not ample
 FEW_BYTES: Final = 512 << 10
@@ -57,7 +50,6 @@ LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
-ODD: Final = object()
 BUFFERS: Final = (bytes, bytearray, memoryview)
 APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
 Data = bytes | bytearray | memoryview
@@ -85,8 +77,8 @@ class Columns(NamedTuple):
     """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
 
     key_lengths, lengths, ftypes    int64[n]; lengths in bytes, of keys and contents
-    attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
-    framed                  bool[n], which of `data` are frames of the content; None: none
+    attrs   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
+    framed  bool[n], which of `data` are frames of the content; None: none
     """
 
     keys: list[bytes]
@@ -100,8 +92,6 @@ class Columns(NamedTuple):
 
     def part(self, a: int, b: int) -> Columns:
         """The files [a, b)."""
-        if (a, b) == (0, len(self.keys)):
-            return self
         return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
 
 
@@ -275,12 +265,12 @@ class BulkPut:
     ) -> Columns:
         """`ftypes`: None: all are documents."""
         n, keys = len(names), self._keys(names)
-        key_lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        key_lengths = _lengths(keys)
         if len(keys) != n or int(key_lengths.min()) < 4:
             raise ValueError("a name must not be empty or have NUL in it")
         if int(key_lengths.max()) > self._longest + 3:
             raise NameTooLong(f"a name may have {self._longest} bytes", self._store.base)
-        lengths = np.fromiter(map(len, data), np.int64, n)
+        lengths = _lengths(data)
         kinds = np.full(n, FileType.FILE) if ftypes is None else np.array(ftypes, np.int64)
         return Columns(keys, key_lengths, data, lengths, ns, kinds, attrs)
 
@@ -314,28 +304,24 @@ class BulkPut:
     # --- writing ---
 
     def _write(self, columns: Columns) -> None:
-        """Write a batch in order: runs of plain files together, the others one by one. A run ends
-        where content or attributes begin or end."""
+        """Write a batch in order: plain files together, the others one by one."""
         given, compressor = columns, self._changes.compressor
-        bare = columns.lengths == 0
         plain = self._fast & (columns.lengths <= (CHUNK if compressor is None else PIECE))
-        kinds = 2 * bare
         if any(columns.attrs):
-            words = list(map(self._word, columns.ftypes.tolist(), columns.attrs))
-            plain &= np.fromiter((word is not ODD for word in words), bool, len(words))
-            kinds = kinds + np.fromiter((word is not None for word in words), np.int64, len(words))
-            columns = columns._replace(attrs=words)
+            files = zip(columns.keys, columns.ftypes.tolist(), columns.attrs, strict=True)
+            ftypes, words = zip(*starmap(self._word, files), strict=True)
+            plain &= _lengths(words) < LONG
+            columns = columns._replace(ftypes=np.array(ftypes, np.int64), attrs=words)
         if compressor is not None:
-            columns = self._compressed(columns, plain & ~bare)
-        kinds = np.where(plain, kinds, -1)
-        starts = np.flatnonzero(np.diff(kinds, prepend=-2)).tolist()
-        for start, stop in pairwise([*starts, len(plain)]):
-            if plain[start] and not (bare[start] and stop - start < FEW_BARE):
-                self._write_run(columns, start, stop)
-                continue
-            for i in range(start, stop):
+            columns = self._compressed(columns, plain)
+        start = 0
+        for i in [*np.flatnonzero(~plain).tolist(), len(plain)]:
+            while start < i:
+                start += self._append(columns.part(start, i))
+                self._done = start
+            if i < len(plain):
                 self._write_one(given, i)
-                self._done = i + 1
+                self._done = start = i + 1
 
     def _compressed(self, columns: Columns, chosen: Bools) -> Columns:
         """The same with frames in the place of contents of the chosen files, where that pays."""
@@ -355,132 +341,135 @@ class BulkPut:
         ns = columns.ns[i]
         self._put(columns.keys[i], bytes(columns.data[i]), ns, ftype, attrs)
 
-    def _word(self, ftype: int, attrs: Any) -> Any:
-        """The attribute entry of a file; None: it needs none; ODD: it is written by itself."""
-        if attrs is None:
-            return None
-        word = attrs
-        if type(attrs) is not bytes:
-            if self._changes.is_default(ftype, attrs):
-                return None
-            typed = ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755)
-            if (typed and attrs.mode != default_mode(ftype)) or attrs.ctime_ns is not None:
-                return ODD  # another type goes with that mode
-            word = attrs.encode()
-        return word if len(word) < LONG else ODD
+    def _word(self, key: bytes, ftype: int, attrs: Any) -> tuple[int, bytes]:
+        """The type of a file and its attribute entry; empty: it needs none."""
+        if attrs is not None and type(attrs) is not bytes:
+            ftype, attrs = self._changes.stored(key, ftype, attrs)
+            attrs = None if attrs is None else attrs.encode()
+        return ftype, attrs or b""
 
-    def _write_run(self, columns: Columns, start: int, stop: int) -> None:
-        """Write plain files of one kind. Runs are cut where the FILEID gets one more digit in hex:
-        headers are a matrix."""
-        while start < stop:
-            fileid = self._store.new_fileid()
-            end = min(stop, start + 16 ** len(f"{fileid:x}") - fileid)
-            self._append(columns.part(start, end), fileid)
-            self._done = start = end
-
-    def _append(self, files: Columns, fileid: int) -> None:
-        """Append the entries of files and count them. All of the files have content, or none; all
-        FILEIDs, of which this is the first, have as many digits."""
-        store, kv, n, words = self._store, self._store.kv, len(files.keys), files.attrs
-        fileids, mtimes = np.arange(fileid, fileid + n), self._mtimes(files)
+    def _append(self, files: Columns) -> int:
+        """Append the entries of files, and count them, up to where FILEIDs get another digit in
+        hex, so that headers are a matrix -> how many. `attrs`: words, or None for all."""
+        store, kv, fileid = self._store, self._store.kv, self._store.new_fileid()
+        files = files.part(0, 16 ** len(f"{fileid:x}") - fileid)
+        n, mtimes, least = len(files.keys), self._mtimes(files), store.inode_size
+        words = files.attrs if any(files.attrs) else None
         store.nextfid = fileid + n  # first: a call that is broken off uses none twice
-        stored = files.lengths  # bytes of what is stored of each: a frame is shorter
-        if files.framed is not None:
-            stored = np.fromiter(map(len, files.data), np.int64, n)
-        form, full, named = store.settings.form, bool(stored[0]), words[0] is not None
-        each = 1 + full + named  # entries of a file
-        isz = max(store.inode_size, HEAD.size + (full + named) * form.pair)
-        sizes = np.empty((n, each), np.int64)
-        sizes[:] = len(f"{fileid:x}") + 14
-        if full:
-            sizes[:, 0] += stored
-        if named:
-            sizes[:, -2] += np.fromiter(map(len, words), np.int64, n)
-        sizes[:, -1] = 11 + files.key_lengths + isz
-        ends = np.cumsum(sizes).reshape(n, each)
-        places = (ends - sizes + kv.end).T
         # To copy contents of 16 KiB would take as long as to write them.
-        apart = full and int(stored.min()) > 240 and int(stored.sum()) > APART * n
-        if native.code is not None and files.framed is None and full:
-            parts = native.code.encode(
-                kv.end, isz, form.pairoff, kv.layout.contid & MASK64, ends, fileids, mtimes,
-                files.ftypes, files.keys, files.data, words if named else None, apart,
-            )  # fmt: skip
-        else:
-            parts = encoded(kv.layout, form, isz, files, fileids, mtimes, places, apart=apart)
-        kv.append_encoded(parts, each * n)
-        store.itotsz += n * isz
+        apart = int(files.lengths.sum()) > APART * n
+        positions, firsts = np.empty(n, np.int64), np.empty(n, np.int64)
+        encode = encoded if native.code is None else native.code.encode
+        parts = encode(
+            kv.end, least, store.settings.pairoff, kv.layout.contid & MASK64, fileid, mtimes,
+            files.ftypes, files.lengths, files.keys, files.data, words, files.framed, apart,
+            positions, firsts,
+        )  # fmt: skip
+        full, named = files.lengths > 0, np.zeros(n, np.int64)
+        if words is not None:
+            named = 1 * (_lengths(words) > 0)
+        kv.append_encoded(parts, n + int((full + named).sum()))
+        sizes = np.maximum(least, HEAD.size + (full + named) * store.settings.form.pair)
+        store.itotsz += int(sizes.sum())
         store.dtotsz += int(files.lengths.sum())
-        pointers = places[0] if full else np.zeros(n, np.int64)
+        pointers = np.where(full, firsts, 0)
         if files.framed is not None:
-            pointers = np.where(files.framed, -1, pointers)
-        positions = places[-1].copy()  # it is kept, and would keep all of them
+            pointers[files.framed] = -1
+        fileids = np.arange(fileid, fileid + n)
         placed = Placed(files, b"".join(files.keys), positions, pointers, fileids, mtimes)
-        store.catalog.put_many(placed, words if named else None)
+        store.catalog.put_many(placed, words)
         self._changes.last = int(positions[-1])
         if store.times is not None:
-            store.times.add_many(mtimes, places[0])
+            store.times.add_many(mtimes, firsts)
         store.index.add_bulk(files.keys, positions)
+        return n
 
 
 def encoded(
-    layout: Layout,
-    form: InodeForm,
-    isz: int,
-    files: Columns,
-    fileids: Int64,
-    mtimes: Int64,
-    places: Int64,
-    *,
-    apart: bool,
-) -> list[Buffer]:
-    """The entries of files, those of each one behind the other, as `_native.encode` makes them.
-
-    places  int64[m, n]: positions of the m entries of each file
-    apart   in parts, else as one
-    """
-    n, width, words = len(places[0]), form.pair // 8, files.attrs
-    fields = np.zeros((n, 6 + (len(places) - 1) * width), ">i8")  # NEXTI .. DCOUNT, pairs
-    fields[:, 1], fields[:, 2], fields[:, 3], fields[:, 4] = (
-        fileids, files.lengths, files.ftypes, mtimes,
+    base: int, least: int, pairoff: bool, contid: int, fileid: int, mtimes: Int64, ftypes: Int64,
+    lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
+    framed: Bools | None, apart: bool, positions: Int64, firsts: Int64, /,
+) -> list[Buffer]:  # fmt: skip
+    """The entries of many files, as `encode` of the compiled module makes them."""
+    stored, named = _lengths(data), _lengths(words or [b""] * len(keys))
+    kinds = 2 * (stored > 0) + (named > 0)
+    parts: list[Buffer] = []
+    if (kinds == kinds[0]).all():
+        parts = _alike(
+            base, least, pairoff, contid, fileid, mtimes, ftypes, lengths, keys, data, words,
+            framed, positions, firsts, stored, named,
+        )  # fmt: skip
+        return parts if apart else [b"".join(parts)]
+    files = zip(
+        range(fileid, fileid + len(keys)), mtimes.tolist(), ftypes.tolist(), keys, data,
+        words or [b""] * len(keys), lengths.tolist(),
+        repeat(False) if framed is None else framed.tolist(), strict=False,
     )  # fmt: skip
-    fields[:, 5] = len(places) - 1
-    bodies: list[list[bytes]] = []
-    if len(files.data[0]):
-        bodies.append(_values(fileids, b"/D0", files.data))
-        fields[:, -width], fields[:, -1] = places[0], files.lengths
-        if files.framed is not None:
-            fields[:, -2] = np.where(files.framed, FRAME, 0)
-    if words[0] is not None:
-        bodies.append(_values(fileids, b"/A0", words))
-        fields[:, 6], fields[:, 5 + width] = places[-2], [-len(word) for word in words]
-    inodes = row_bytes(fields)
-    heads = row_bytes(_bytes(files.key_lengths, ">u2"))
-    size, rest = isz.to_bytes(4, "big"), bytes(isz - 8 - len(inodes[0]))
-    sums = map(xxhash.xxh3_64_digest, inodes)
-    five = zip(heads, files.keys, repeat(size), sums, inodes, repeat(rest))
+    for i, file in enumerate(files):
+        part, positions[i], _ = entries(base, least, pairoff, contid, *file)
+        firsts[i], base = base, base + len(part)
+        parts.append(part)
+    return [b"".join(parts)]
+
+
+def _alike(
+    base: int, least: int, pairoff: bool, contid: int, fileid: int, mtimes: Int64, ftypes: Int64,
+    lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
+    framed: Bools | None, positions: Int64, firsts: Int64, stored: Int64, named: Int64,
+) -> list[Buffer]:  # fmt: skip
+    """The same of files of one kind, as columns of numpy: all have content or none, and all have
+    attributes or none. All FILEIDs have as many digits.
+
+    stored, named  bytes of what is stored as content, and of attributes
+    """
+    n, own, none = len(keys), _lengths(keys), np.zeros(len(keys), np.int64)
+    fileids, beside = np.arange(fileid, fileid + n), 14 + len(f"{fileid:x}")
+    pairs = (stored[0] > 0) + 1 * (named[0] > 0)
+    isz = max(least, HEAD.size + int(pairs) * (24 if pairoff else 16))
+    values = [(b"/D0", data, stored), (b"/A0", words or (), named)]
+    values = [value for value in values if value[2][0]]
+    sizes = np.stack([*(beside + size for _, _, size in values), 11 + own + isz], axis=1)
+    places = (np.cumsum(sizes).reshape(sizes.shape) - sizes + base).T
+    firsts[:], positions[:] = places[0], places[-1]
+    bodies = [list(map(add, _heads(fileids, kind, size), of)) for kind, of, size in values]
+    fields = [none, fileids, lengths, ftypes, mtimes, none + pairs]
+    if named[0]:
+        fields += [places[-2], none, -named]
+    if stored[0]:
+        fields += [places[0], none if framed is None else np.where(framed, FRAME, 0), lengths]
+    if not pairoff:
+        del fields[7::3]
+    inodes = row_bytes(np.stack(fields, axis=1).astype(">i8"))
+    five = zip(
+        row_bytes(_bytes(own, ">u2")), keys, repeat(isz.to_bytes(4, "big")),
+        map(xxhash.xxh3_64_digest, inodes), inodes, repeat(bytes(isz - 8 - len(inodes[0]))),
+        strict=False,
+    )  # fmt: skip
     bodies.append(list(map(b"".join, five)))
-    parts: list[Buffer] = [b""] * (2 * len(bodies) * n + 1)
-    parts[0] = b"\0"  # a delflag
+    each = 2 * len(bodies)
+    parts: list[Buffer] = [b"\0"] * (each * n + 1)
     for i, (body, at) in enumerate(zip(bodies, places, strict=True)):
         ends = np.zeros((n, 5), np.uint8)  # checksum, and the delflag of what follows
-        ends[:, :4] = _bytes(layout.sums(at, body), ">u4")
-        parts[1 + 2 * i :: 2 * len(bodies)] = body
-        parts[2 + 2 * i :: 2 * len(bodies)] = row_bytes(ends)
+        seeds = at.astype(np.uint64) + np.uint64(contid)
+        ends[:, :4] = _bytes(xxh3_many(body, seeds), ">u4")
+        parts[1 + 2 * i :: each], parts[2 + 2 * i :: each] = body, row_bytes(ends)
     parts[-1] = parts[-1][:4]
-    return parts if apart else [b"".join(parts)]
+    return parts
 
 
-def _values(fileids: Int64, kind: bytes, values: Sequence[Any]) -> list[bytes]:
-    """Entries of files between delflag and checksum. All FILEIDs have as many digits."""
-    n, width = len(fileids), len(f"{int(fileids[0]):x}")
-    digits = np.frombuffer(fileids.astype(">i8").tobytes().hex().encode(), np.uint8)
-    heads = np.empty((n, width + 9), np.uint8)
-    heads[:, :2] = 0, width + 3
-    heads[:, 2:-7] = digits.reshape(n, 16)[:, 16 - width :]
-    heads[:, -7:-4] = list(kind)
-    heads[:, -4:] = _bytes(np.fromiter(map(len, values), np.int64, n), ">u4")
-    return list(map(add, row_bytes(heads), values))
+def _heads(fileids: Int64, kind: bytes, lengths: Int64) -> list[bytes]:
+    """Keys of entries of files, and lengths of values."""
+    digits = len(f"{int(fileids[0]):x}")
+    hexed = np.frombuffer(fileids.astype(">i8").tobytes().hex().encode(), np.uint8)
+    heads = np.empty((len(fileids), digits + 9), np.uint8)
+    heads[:, :2], heads[:, -7:-4] = (0, digits + 3), list(kind)
+    heads[:, 2:-7] = hexed.reshape(-1, 16)[:, 16 - digits :]
+    heads[:, -4:] = _bytes(lengths, ">u4")
+    return row_bytes(heads)
+
+
+def _lengths(items: Sequence[Any]) -> Int64:
+    return np.fromiter(map(len, items), np.int64, len(items))
 
 
 def _bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:

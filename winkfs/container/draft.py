@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import xxhash
 
 from winkformats import native
+from winkformats.disk.storage import Buffer
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
@@ -30,12 +32,13 @@ from winkfs.container.ondisk.inode import (
     Extent,
     ExtentArray,
     Inode,
+    InodeForm,
     attr_key,
     cut,
     data_key,
     joined,
 )
-from winkfs.entry import DEFAULT_MODES, FileType
+from winkfs.entry import FileType
 from winkfs.errors import Refusal
 
 if TYPE_CHECKING:
@@ -204,15 +207,11 @@ class DraftWriter:
         """Add content at the end."""
         self.need_room(draft, len(data))
         if not draft.tail and len(data) >= self.chunk:
-            whole = len(data) - len(data) % self.chunk
-            extents = joined(draft.extents, self._entries(draft, data[:whole], frames=True))
-            rest, body = bytearray(data[whole:]), draft.body + whole
-            draft.base, draft.tail, draft.body = extents, rest, body
+            self._spill(draft, data, len(data) - len(data) % self.chunk)
             return
         draft.tail += data
         if len(draft.tail) >= self.chunk:
-            keep = len(draft.tail) % self.chunk
-            self._spill(draft, len(draft.tail) - keep)
+            self._spill(draft, draft.tail, len(draft.tail) - len(draft.tail) % self.chunk)
 
     def write(self, draft: Draft, offset: int, data: bytes | memoryview) -> None:
         """Write anywhere; a gap behind the old end reads as zeros."""
@@ -235,10 +234,7 @@ class DraftWriter:
             self.append(draft, b"")
             return
         self.spill(draft)
-        before = cut(draft.extents, 0, offset)
-        after = cut(draft.extents, offset + len(data), draft.lsize)
-        extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
-        draft.base, draft.body = extents, max(draft.body, offset + len(data))
+        self._lay(draft, offset, len(data), self._entries(draft, data))
 
     def write_many(self, draft: Draft, pieces: Sequence[tuple[int, bytes]]) -> None:
         """The same as `write` for each of (offset, data), in this order.
@@ -289,8 +285,7 @@ class DraftWriter:
             return
         self.need_room(draft, 0)
         self.spill(draft)
-        after = self._suffix(draft, cut(draft.extents, offset + size, draft.lsize))
-        draft.base = joined(cut(draft.extents, 0, offset), [Extent(0, 0, size)], after)
+        self._lay(draft, offset, size, [Extent(0, 0, size)])
 
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
@@ -312,29 +307,23 @@ class DraftWriter:
         mtime  as stored
         word   the value of its attribute entry; empty: there is none
         """
-        kv, form, frame = self._kv, self._settings.form, None
+        kv, stored, framed = self._kv, data, False
         if self.compressor is not None and ftype in COMPRESSIBLE:
             frame = self.compressor.one(data)
-        if native.code is None:
-            extents, attrs = list[Extent](), None
-            if data:
-                pos = kv.append(data_key(fileid, 0), data if frame is None else frame)
-                extents.append(Extent(pos, 0 if frame is None else FRAME, len(data)))
-            if word:
-                attrs = kv.append(attr_key(fileid), word), len(word)
-            value = Inode(fileid, len(data), ftype, mtime, extents, attrs).encode(form, self._least)
-            return kv.append(key, value), len(value)
-        entries, pos, size = native.code.entries(
-            kv.end, self._least, form.pairoff, kv.layout.contid & MASK64, fileid, mtime, ftype,
-            key, data, word, frame,
+            stored, framed = (data, False) if frame is None else (frame, True)
+        encode = entries if native.code is None else native.code.entries
+        found, pos, size = encode(
+            kv.end, self._least, self._settings.pairoff, kv.layout.contid & MASK64, fileid, mtime,
+            ftype, key, stored, word, len(data), framed,
         )  # fmt: skip
         count = 1 + bool(data) + bool(word)
-        kv.append_parts([entries], count, count)
+        kv.append_parts([found], count, count)
         return pos, size
 
     def spill(self, draft: Draft) -> None:
         """Make entries of the whole tail."""
-        self._spill(draft, len(draft.tail))
+        if draft.tail:
+            self._spill(draft, draft.tail, len(draft.tail))
 
     def settle(self, draft: Draft) -> Inode:
         """Write what is left of the content and the attributes -> the inode to write."""
@@ -371,13 +360,13 @@ class DraftWriter:
         draft.base, draft.body = extents[:-count], draft.body - len(data)
         draft.tail[:0] = data
 
-    def _spill(self, draft: Draft, length: int) -> None:
-        if length:
-            with memoryview(draft.tail) as tail:
-                entries = self._entries(draft, tail[:length], frames=True)
-            extents = joined(draft.extents, entries)
-            rest, body = draft.tail[length:], draft.body + length
-            draft.base, draft.tail, draft.body = extents, rest, body
+    def _spill(self, draft: Draft, waiting: Buffer, length: int) -> None:
+        """Make entries of the first bytes of what is behind the body; the rest is the tail."""
+        with memoryview(waiting) as view:
+            entries = self._entries(draft, view[:length], frames=True)
+            rest = bytearray(view[length:])
+        extents, body = joined(draft.extents, entries), draft.body + length
+        draft.base, draft.tail, draft.body = extents, rest, body
 
     def _entries(
         self, draft: Draft, data: bytes | memoryview, *, frames: bool = False
@@ -403,11 +392,13 @@ class DraftWriter:
         draft.added.add(pos)
         return Extent(pos, 0, len(value))
 
-    def _suffix(self, draft: Draft, after: Sequence[Extent]) -> Sequence[Extent]:
-        """What follows an overwrite: without PAIROFF, an extent that lost its head is copied."""
-        if after and after[0].skip and not self._settings.pairoff:
-            return joined(self._entries(draft, self._read(after[:1])), after[1:])
-        return after
+    def _lay(self, draft: Draft, offset: int, size: int, entries: list[Extent]) -> None:
+        """Put extents in the place of `size` bytes, or at the end. There is no tail."""
+        before, after = cut(draft.extents, 0, offset), cut(draft.extents, offset + size, draft.body)
+        if after and after[0].skip and not self._settings.pairoff:  # it lost its head: it is copied
+            after = joined(self._entries(draft, self._read(after[:1])), after[1:])
+        extents = joined(before, entries, after)
+        draft.base, draft.body = extents, max(draft.body, offset + size)
 
     def _extend(self, draft: Draft, size: int) -> None:
         """Let the file grow with zeros."""
@@ -416,17 +407,26 @@ class DraftWriter:
                 self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
             return
         self.spill(draft)
-        extents = joined(draft.extents, [Extent(0, 0, size - draft.body)])
-        draft.base, draft.body = extents, size
+        self._lay(draft, draft.body, size - draft.body, [Extent(0, 0, size - draft.body)])
 
 
-def as_stored(ftype: int, attrs: Attrs, owner: tuple[int, int]) -> tuple[int, Attrs | None]:
-    """The type of a file with these attributes, and those of them that are stored: None where all
-    are the defaults.
+def entries(
+    pos: int, least: int, pairoff: bool, contid: int, fileid: int, mtime: int, ftype: int,
+    key: bytes, data: Buffer, word: bytes, length: int, framed: bool, /,
+) -> tuple[bytes, int, int]:  # fmt: skip
+    """The entries of a file, as `entries` of the compiled module makes them."""
+    found, extents, attrs = b"", list[Extent](), None
+    if data:
+        found = _entry(data_key(fileid, 0), data, contid + pos)
+        extents.append(Extent(pos, FRAME if framed else 0, length))
+    if word:
+        attrs = pos + len(found), len(word)
+        found += _entry(attr_key(fileid), word, contid + attrs[0])
+    inode = Inode(fileid, length, ftype, mtime, extents, attrs)
+    value, at = inode.encode(InodeForm(pairoff, CK_XXH3), least), pos + len(found)
+    return found + _entry(key, value, contid + at), at, len(value)
 
-    owner   (uid, gid) of the container
-    """
-    if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
-        ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    usual = attrs.mode == DEFAULT_MODES[ftype & 255] and (attrs.uid, attrs.gid) == owner
-    return ftype, None if usual and attrs.ctime_ns is None and not attrs.xattrs else attrs
+
+def _entry(key: bytes, value: Buffer, seed: int) -> bytes:
+    body = b"".join((len(key).to_bytes(2, "big"), key, len(value).to_bytes(4, "big"), value))
+    return b"\0%b%b" % (body, xxhash.xxh3_64_digest(body, seed & MASK64)[4:])

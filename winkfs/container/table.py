@@ -431,7 +431,7 @@ class Placed(NamedTuple):
     def table(self, attrs: Sequence[bytes] | None, unit: int, *, typed: bool) -> FileTable:
         """The files with these attributes: extended ones, or the time of a change.
 
-        attrs   None: they have none
+        attrs   empty: a file has none; None: none has any
         unit    nanoseconds of their mtimes
         typed   there are columns of the user
         """
@@ -446,15 +446,14 @@ class Placed(NamedTuple):
         )
         if attrs is None:
             return table
-        numbers = table.numbers
-        heads = b"".join(word[: ATTRS.size] for word in attrs)
+        numbers, named = table.numbers, np.array(list(map(bool, attrs)))
+        words = [word for word in attrs if word]
+        heads = b"".join(word[: ATTRS.size] for word in words)
         mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-        numbers[:, KIND] |= SPECIAL | mode << MODE_AT
-        numbers[:, OWNER] = owner_words(uid, gid)
-        changed = [word[ATTRS.size : -8] == JUST_CTIME for word in attrs]
-        if any(changed):
-            ctimes = np.frombuffer(b"".join(word[-8:] for word in attrs), ">i8")
-            numbers[changed, CTIME] = ctimes[changed]
+        numbers[named, KIND] |= SPECIAL | mode << MODE_AT
+        numbers[named, OWNER] = owner_words(uid, gid)
+        for i in np.flatnonzero([word[ATTRS.size : -8] == JUST_CTIME for word in attrs]).tolist():
+            numbers[i, CTIME] = int.from_bytes(attrs[i][-8:], "big", signed=True)
         if typed:
             table.values = np.empty(len(attrs), object)
             table.values[:] = [word[ATTRS.size :] for word in attrs]

@@ -23,7 +23,6 @@ from winkfs.container.draft import (
     SMALL,
     Draft,
     DraftWriter,
-    as_stored,
     is_usual,
 )
 from winkfs.container.frames import Compressor, trained
@@ -44,18 +43,16 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
-    Encoder,
     Schema,
     Texts,
     canonical,
     pack,
     parse_schema,
-    schema_text,
     to_attributes,
 )
 from winkfs.container.read import Content, Files
 from winkfs.container.recovery import unmarked
-from winkfs.entry import DEFAULT_MODES, FileType, default_mode
+from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO, Clamped, shown
@@ -87,10 +84,9 @@ class Changes:
     def __init__(self, store: Store, content: Content, files: Files) -> None:
         self._store, self._content, self._kv = store, content, store.kv
         self.files, self.drafts = files, files.drafts
+        self._head = Attrs(DEFAULT_MODES[FileType.FILE], *content.owner).encode()
         self.last = 0
         self.clamped = Clamped()
-        self._encoder: tuple[Schema, bytes, Encoder] | None = None
-        self._record: tuple[Schema, tuple[bytes, list[tuple[bytes, str]]]] | None = None
         self.held: dict[bytes | int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
@@ -208,28 +204,19 @@ class Changes:
                 else it stays an attribute, and the column is null
         """
         had, said = before or {}, xattrs.get(RECORD)
-        if said not in (None, had.get(RECORD), self._recorded(self._store.schema)[0]):
+        if said not in (None, had.get(RECORD), self._store.declared.record):
             self._adopt(said)
-        record, kinds = self._recorded(self._store.schema)
-        there = [(key, kind) for key, kind in kinds if key in xattrs]
-        if not there:
-            return xattrs
-        found = dict(xattrs)
-        for key, kind in there:
-            text = canonical(kind, xattrs[key])
+        declared, found = self._store.declared, dict(xattrs)
+        kinds = {USER + name.encode(): kind for name, kind in declared.schema.items()}
+        there = [key for key in kinds if key in xattrs]
+        for key in there:
+            text = canonical(kinds[key], xattrs[key])
             if text is None and strict and xattrs[key] != had.get(key):
                 shown = to_str(xattrs[key][:60])
-                what = f"the column {to_str(key[len(USER) :])} is {kind}, not {shown!r}"
+                what = f"the column {to_str(key[len(USER) :])} is {kinds[key]}, not {shown!r}"
                 raise Refusal(what, self._store.base, number=errno.EINVAL)
             found[key] = xattrs[key] if text is None else text
-        return found | {RECORD: record}
-
-    def _recorded(self, schema: Schema) -> tuple[bytes, list[tuple[bytes, str]]]:
-        """The record that files with these columns have, and the attributes that are columns."""
-        if self._record is None or self._record[0] is not schema:
-            keys = [(USER + name.encode(), kind) for name, kind in schema.items()]
-            self._record = schema, (schema_text(schema), keys)
-        return self._record[1]
+        return found | {RECORD: declared.record} if there else xattrs
 
     def _adopt(self, record: bytes) -> None:
         schema = self._store.schema
@@ -244,13 +231,10 @@ class Changes:
 
     def column_attributes(self, values: Mapping[str, Any]) -> bytes:
         """The attribute entry of a new file with these values. Raises ValueError, TypeError."""
-        schema = self._store.schema
-        if self._encoder is None or self._encoder[0] is not schema:
-            head = Attrs(DEFAULT_MODES[FileType.FILE], *self._content.owner).encode()
-            self._encoder = schema, head, Encoder(schema)
+        declared = self._store.declared
         if not isinstance(values, Mapping):
-            to_attributes(schema, values)
-        return self._encoder[1] + self._encoder[2].encode(values)
+            to_attributes(declared.schema, values)
+        return self._head + declared.encoder.encode(values)
 
     def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
         """The same of many files, from the texts of all columns."""
@@ -277,8 +261,8 @@ class Changes:
         if len(store.doomed) > DOOMED or len(store.index.overlay) > OVERLAY:
             self.sync()
         if attrs is not None:
-            ftype, attrs = as_stored(ftype, attrs, self._content.owner)
-            word = b"" if attrs is None else self._needed(attrs, key).encode()
+            ftype, attrs = self.stored(key, ftype, attrs)
+            word = b"" if attrs is None else attrs.encode()
         self._kv.reserve(self._waiting + len(data) + len(word) + len(key) + self._writer.empty)
         mtime = (time.time_ns() if ns is None else ns) // store.settings.mtime_unit
         pos, size = self._writer.whole(key, store.new_fileid(), data, mtime, ftype, word)
@@ -314,11 +298,7 @@ class Changes:
         fileid: int | None = None,
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes."""
-
-        def fill(draft: Draft, writer: DraftWriter) -> None:
-            self._take_stream(draft, source)
-
-        return self.put_made(key, fill, ns, ftype, attrs, fileid)
+        return self.put_made(key, partial(self._take_stream, source), ns, ftype, attrs, fileid)
 
     def put_made(
         self,
@@ -339,13 +319,12 @@ class Changes:
         except Exception:  # not of a signal, which may come after the inode
             self.files.doom_entries(draft.owned)
             raise
-        there = not bulk and self._supersede(key)
-        self._account(draft, *made, new=not there, bulk=bulk)
+        self._account(draft, *made, over=True, bulk=bulk)
         return draft.lsize
 
-    def _take_stream(self, draft: Draft, source: Any) -> None:
+    def _take_stream(self, source: Any, draft: Draft, writer: DraftWriter) -> None:
         """Append all of a stream to a new draft."""
-        writer, name = self._writer, name_of(draft.key)
+        name = name_of(draft.key)
         skip = getattr(source, "skip_hole", None) if self._store.settings.holes else None
         aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
         while True:
@@ -400,10 +379,6 @@ class Changes:
         return NotAllowed(
             f"{AO}: mtime {mtime} lies before that of the file before it", self._store.base
         )
-
-    def is_default(self, ftype: int, attrs: Attrs) -> bool:
-        """Whether a file of this type with these attributes needs nothing stored for them."""
-        return attrs == Attrs(default_mode(ftype), *self._content.owner)
 
     # --- parts of files ---
 
@@ -529,18 +504,27 @@ class Changes:
             latest = None if latest == draft.mtime else latest
         if latest != attrs.ctime_ns:
             attrs = Attrs(attrs.mode, attrs.uid, attrs.gid, attrs.xattrs, latest)
-        ftype, stored = as_stored(draft.ftype, attrs, self._content.owner)
-        if stored is None or draft.attrs != self._needed(stored, draft.key):
+        ftype, stored = self.stored(draft.key, draft.ftype, attrs)
+        if stored is None or draft.attrs != stored:
             draft.ftype, draft.attrs, draft.attrs_at = ftype, stored, None
 
-    def _needed(self, attrs: Attrs, key: bytes) -> Attrs:
-        """Attributes that are to be stored. Raises Refusal where the container keeps none."""
+    def stored(self, key: bytes, ftype: int, attrs: Attrs) -> tuple[int, Attrs | None]:
+        """The type of a file with these attributes, and those of them that are stored: None where
+        all are the defaults. Raises Refusal where the container keeps none."""
+        if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
+            ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
+        usual = (attrs.mode, attrs.uid, attrs.gid) == (
+            DEFAULT_MODES[ftype & 255],
+            *self._content.owner,
+        )
+        if usual and attrs.ctime_ns is None and not attrs.xattrs:
+            return ftype, None
         if not self._store.settings.attrs:
             raise Refusal(
                 "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
                 to_str(name_of(key)), number=errno.EOPNOTSUPP,
             )  # fmt: skip
-        return attrs
+        return ftype, attrs
 
     # --- names ---
 
@@ -600,9 +584,7 @@ class Changes:
             del self.drafts[key]
             return
         moved = replace(draft, key=new)
-        made = self._append_inode(moved)
-        there = self._supersede(new)
-        self._account(moved, *made, new=not there)
+        self._account(moved, *self._append_inode(moved), over=True)
         self._kv.append(key, b"", deleted=True)
         self._store.index.assign(key, 0)
         self._pop(key)
@@ -664,8 +646,7 @@ class Changes:
 
     def _draft_of(self, key: bytes, pos: int, inode: Inode) -> Draft:
         """The draft of a file as it stands, with its attributes."""
-        attrs = self._content.attrs(inode) if inode.attrs else None
-        return Draft.of(key, inode, pos, attrs)
+        return Draft.of(key, inode, pos, self._content.attrs(inode) if inode.attrs else None)
 
     def _limit_drafts(self) -> None:
         if self._pending > TAILS or len(self.drafts) > DRAFTS:
@@ -708,10 +689,9 @@ class Changes:
 
     def let_go(self, holder: bytes | int) -> bool:
         """-> whether something was held for it."""
-        held = self.held.pop(holder, None)
-        if held is not None:
-            self._waiting -= held
-        return held is not None
+        there = holder in self.held
+        self._waiting -= self.held.pop(holder, 0)
+        return there
 
     @property
     def spare(self) -> int:
@@ -727,9 +707,7 @@ class Changes:
     def cost_of_change(self, key: bytes) -> int:
         """Bytes that writing to a file takes at most beside what is written."""
         draft = self.drafts.get(key)
-        if draft is None:
-            _, inode = self.files.inode(key)
-            draft = Draft(key, 0, 0, 0, base=inode.extents)
+        draft = draft or Draft(key, 0, 0, 0, base=self.files.inode(key)[1].extents)
         return self._writer.cost(draft, 0)
 
     # --- inodes ---
@@ -754,15 +732,19 @@ class Changes:
         return inode, draft.old, len(value)
 
     def _account(
-        self, draft: Draft, inode: Inode, pos: int, size: int, *, new: bool, bulk: bool = False
+        self, draft: Draft, inode: Inode, pos: int, size: int, *, over: bool, bulk: bool = False
     ) -> None:
         """Take a written inode into index, time index and counters, in the place of the one that
-        the draft had. `new`, `bulk`: see `_enter`."""
+        the draft had.
+
+        over  also in the place of what else has the name; bulk: that is found later
+        """
+        there = not bulk and self._supersede(draft.key) if over else draft.old > 0
         old = 0 if pos == draft.old else draft.old
         self.files.doom(old, draft.old_size, draft.old_lsize, draft.owned_beside(inode))
         if self._store.times is not None and not draft.old:
             self._store.times.add(draft.mtime, min([pos, *inode.pointers]))
-        self._enter(draft.key, pos, size, draft.lsize, new=new, bulk=bulk)
+        self._enter(draft.key, pos, size, draft.lsize, new=not there, bulk=bulk)
 
     def _enter(
         self, key: bytes, pos: int, size: int, lsize: int, *, new: bool, bulk: bool = False
@@ -852,7 +834,7 @@ class Changes:
             )  # fmt: skip
             self._enter(key, pos, size, len(data), new=True)
         else:
-            self._account(draft, *self._append_inode(draft), new=not draft.old)
+            self._account(draft, *self._append_inode(draft), over=False)
 
     def sync(self) -> None:
         """Make everything durable."""

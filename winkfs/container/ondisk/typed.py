@@ -32,6 +32,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -210,18 +211,19 @@ class Declared:
     A file is shown with the columns of today, whatever there were when it was written: one that has
     a value, or was put with columns, has the record of `schema`, or none where it is empty.
 
-    known  False: nothing was declared ever, or it cannot be read: all is shown as it is stored
+    record  the attribute RECORD of files that have a value
+    known   False: nothing was declared ever, or it cannot be read: all is shown as it is stored
     """
 
     def __init__(self, schema: Schema, *, known: bool = True) -> None:
         self.schema, self._known = schema, known
-        self._record = schema_text(schema)
+        self.record = schema_text(schema)
         self._keys = frozenset(USER + name.encode() for name in schema)
 
     def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """Extended attributes as programs see them."""
         said = xattrs.get(RECORD)
-        if not xattrs or said == self._record or not self._known:
+        if not xattrs or said == self.record or not self._known:
             return xattrs
         if said is None:
             if self._keys.isdisjoint(xattrs):
@@ -232,7 +234,11 @@ class Declared:
             except ValueError:  # somebody else's attribute
                 return xattrs
         rest = {key: value for key, value in xattrs.items() if key != RECORD}
-        return rest | {RECORD: self._record} if self._record else rest
+        return rest | {RECORD: self.record} if self.record else rest
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return Encoder(self.schema)
 
 
 UNDECLARED: Final = Declared({}, known=False)
