@@ -207,78 +207,78 @@ def test_no_bytes_lead_behind_the_end_of_a_file():
             code.inodes(data, limit, isz, True, 5, [], pos[:0], pos[:0].copy(), pos[:0].copy())
 
 
-def entries_of(data, attrs, isz=128, first=9):
-    """Arguments of `encode`, but for `apart`."""
-    n, each = len(data), 2 + (attrs is not None)
+def entries_of(data, words, least=128, first=9):
+    """Arguments of `encode`, but for `apart`, positions and firsts."""
+    n = len(data)
     keys = [b"k" * (1 + i % 300) + b"/I0" for i in range(n)]
-    fileids = np.arange(first, first + n)
-    head = len(f"{first:x}") + 10
-    sizes = np.empty((n, each), np.int64)
-    sizes[:, 0] = [head + len(content) + 4 for content in data]
-    if attrs is not None:
-        sizes[:, 1] = [head + len(word) + 4 for word in attrs]
-    sizes[:, -1] = [len(key) + isz + 11 for key in keys]
-    ends, types = np.cumsum(sizes), np.full(n, 102)
-    return 777, isz, True, 5, ends, fileids, fileids * 3, types, keys, data, attrs
+    numbers, lengths = np.arange(n), np.array([len(content) for content in data], np.int64)
+    framed = numbers % 5 == 0
+    return (
+        777,
+        least,
+        True,
+        5,
+        first,
+        numbers * 3,
+        numbers % 256,
+        lengths,
+        keys,
+        data,
+        words,
+        framed,
+    )
+
+
+def encode(*call, apart=False):
+    """-> the parts, positions of the inodes and of the first entries."""
+    places = np.empty((2, len(call[8])), np.int64)
+    return code.encode(*call, apart, *places), *places.tolist()
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_entries_in_parts_are_those_of_one_piece(named):
+def test_entries_in_parts_are_those_of_one_piece_and_of_one_file_after_the_other(named):
     random.seed(3)
-    sizes = [241, 242, 255, 256, 303, 304, 305, 1023, 1024, 1025, 4096, 70_000, 1 << 20]
-    sizes += [random.randrange(241, 5000) for _ in range(200)]
-    for first in (16, 1 << 20, 1 << 48):
+    sizes = [0, 1, 239, 240, 241, 242, 255, 256, 303, 1023, 1024, 1025, 4096, 70_000, 1 << 20]
+    sizes += [random.randrange(0, 5000) for _ in range(200)]
+    for first in (1, 16, 1 << 20, 1 << 48):
         data = [random.randbytes(size) for size in random.sample(sizes, len(sizes))]
         data[::7] = [memoryview(content) for content in data[::7]]
-        attrs = [random.randbytes(random.randrange(90)) for _ in data] if named else None
-        call = entries_of(data, attrs, first=first)
-        (whole,) = code.encode(*call, False)
-        parts = code.encode(*call, True)
-        assert b"".join(parts) == whole
-        assert all(part is content for part, content in zip(parts[1::2], data, strict=True))
-    assert code.encode(*entries_of([], [] if named else None), True) == [b""]
+        words = [random.randbytes(random.randrange(3) * 40) for _ in data] if named else None
+        call = entries_of(data, words, first=first)
+        ((whole,), positions, firsts), at = encode(*call), 777
+        parts = encode(*call, apart=True)
+        assert (b"".join(parts[0]), *parts[1:]) == (whole, positions, firsts)
+        large = [content for content in data if len(content) > 240]
+        assert all(part is content for part, content in zip(parts[0][1::2], large, strict=True))
+        columns = (column.tolist() for column in call[5:8])
+        for i, (mtime, ftype, length) in enumerate(zip(*columns, strict=True)):
+            word, key = words[i] if named else b"", call[8][i]
+            given = (first + i, mtime, ftype, key, data[i], word, length, bool(call[-1][i]))
+            found, pos, _ = code.entries(at, 128, True, 5, *given)
+            assert (firsts[i], positions[i]) == (at, pos)
+            assert whole[at - 777 :][: len(found)] == found
+            at += len(found)
+        assert at == 777 + len(whole)
+    assert encode(*entries_of([], [] if named else None), apart=True) == ([b""], [], [])
 
 
-def test_entries_are_written_nowhere_but_where_they_end():
-    one = np.ones(1, np.int64)
-    for size, apart in ((2, False), (300, False), (300, True)):
-        data = [bytes(size)]
-        last = 158 + size
-
-        def encoded(ends, isz=128):
-            of = [np.array(ends), one, one, one, [b"k/I0"], data, None, apart]  # noqa: B023
-            return sum(map(len, code.encode(0, isz, True, 5, *of)))
-
-        good = [15 + size, last]
-        assert encoded(good) == last
-        for ends in ([14 + size, last], [15 + size, last + 1], [15 + size, 16], [-1, last],
-                     [1 << 62, last], [15 + size, 1 << 62], [0, last], [size, last]):  # fmt: skip
-            with pytest.raises(ValueError, match="end where"):
-                encoded(ends)
-        for isz in (0, 79, 1 << 40, -1):
-            with pytest.raises(ValueError, match="end where"):
-                encoded(good, isz)
-    with pytest.raises(ValueError, match="end where"):  # too short for a sum of two parts
-        code.encode(*entries_of([bytes(500), bytes(240)], None), True)
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_parts_take_no_ends_that_do_not_fit(named):
-    """A part has the end of one file and the head of the next: neither may take from the other."""
-    random.seed(5)
-    data = [random.randbytes(random.randrange(241, 900)) for _ in range(12)]
-    call = list(entries_of(data, [b"a" * 40] * 12 if named else None))
-    good = call[4].copy()
-    for _ in range(3000):
-        call[4] = good.copy()
-        for _ in range(random.randrange(1, 4)):
-            call[4][random.randrange(len(good))] += random.choice(
-                (-1, 1, 4, -4, -600, 600, 1 << 40)
-            )
-        if (call[4] != good).any():
-            for apart in (False, True):
-                with pytest.raises(ValueError, match="end where"):
-                    code.encode(*call, apart)
+def test_entries_that_are_too_long_and_columns_of_different_lengths_are_refused():
+    good = list(entries_of([b"x" * 300] * 3, [b"w"] * 3))
+    assert len(encode(*good)[0][0]) > 900
+    for at, value in ((1, 127), (1, 1 << 21), (8, [b"k" * 65_536] * 3)):
+        call = [*good[:at], value, *good[at + 1 :]]
+        for apart in (False, True):
+            with pytest.raises(ValueError, match="too long"):
+                encode(*call, apart=apart)
+    for at in (5, 6, 7, 8, 9, 10, 11):
+        for value in (good[at][:2], [*good[at], *good[at]]):
+            value = value if at in (8, 9, 10) else np.array(value)
+            places = np.empty((2, 3), np.int64)
+            with pytest.raises(ValueError, match="different lengths"):
+                code.encode(*good[:at], value, *good[at + 1 :], False, *places)
+    for places in (np.empty((2, 2), np.int64), np.empty((2, 4), np.int64)):
+        with pytest.raises(ValueError, match="different lengths"):
+            code.encode(*good, False, *places)
 
 
 # --- which path ---
