@@ -184,7 +184,6 @@ static PyMethodDef functions[] = {
     {"reader", reader, METH_VARARGS, "a reader of single plain files"},
     {"read_files", read_files, METH_VARARGS, "files and directories of a tree"},
     {"names_in", names_in, METH_VARARGS, "the names in a directory"},
-    {"size_of", size_of, METH_VARARGS, "bytes of the contents of files"},
     {"pairs", pairs, METH_VARARGS, "keys and contents of files"},
     {"encode", encode, METH_VARARGS, "the entries of many files"},
     {"entries", entries, METH_VARARGS, "the entries of one file"},

@@ -115,7 +115,6 @@ FUNCTION(contents);
 FUNCTION(reader);
 FUNCTION(read_files); /* _files.c */
 FUNCTION(names_in);
-FUNCTION(size_of); /* _put.c */
-FUNCTION(pairs);
+FUNCTION(pairs); /* _put.c */
 FUNCTION(encode);
 FUNCTION(entries);

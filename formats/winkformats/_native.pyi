@@ -11,7 +11,6 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Buffer
 from winkformats.native import Found, Read, ReadAt
 
-_Row = TypeVar("_Row")
 _Name = TypeVar("_Name")
 _Draft = TypeVar("_Draft")
 
@@ -106,7 +105,6 @@ def read_files(
 def names_in(directory: int, /) -> list[bytes] | None: ...
 
 # _put.c
-def size_of(files: list[_Row], start: int, /) -> int: ...
 def pairs(
     files: list[tuple[_Name, bytes]], key_lengths: Int64, lengths: Int64, /
 ) -> tuple[list[bytes], list[bytes]] | None: ...

@@ -13,30 +13,6 @@ static PyObject *pair_at(PyObject *files, Py_ssize_t i)
         ? pair : NULL;
 }
 
-/* size_of(files, start) -> bytes of the contents of files[start:], -1: not all are pairs with bytes.
- * The files lie anywhere in memory, and are mostly looked at for the first time. */
-FUNCTION(size_of)
-{
-    PyObject *files, *pair;
-    Py_ssize_t start, total = 0;
-    if (!PyArg_ParseTuple(args, "O!n", &PyList_Type, &files, &start))
-        return NULL;
-    Py_ssize_t n = PyList_GET_SIZE(files);
-    for (Py_ssize_t i = start < 0 ? 0 : start; i < n; i++) {
-        if (i + 2 * AHEAD < n)
-            __builtin_prefetch(PyList_GET_ITEM(files, i + 2 * AHEAD));
-        if (i + AHEAD < n && (pair = PyList_GET_ITEM(files, i + AHEAD))
-            && PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2) {
-            __builtin_prefetch(PyTuple_GET_ITEM(pair, 0));
-            __builtin_prefetch(PyTuple_GET_ITEM(pair, 1));
-        }
-        if (!(pair = pair_at(files, i)))
-            return PyLong_FromLong(-1);
-        total += PyBytes_GET_SIZE(PyTuple_GET_ITEM(pair, 1));
-    }
-    return PyLong_FromSsize_t(total);
-}
-
 /* pairs(files, key_lengths, lengths) -> (keys of their inodes, contents), and the bytes of each in
  * int64[n]; None: not all are pairs of str or bytes, without NUL, and bytes. */
 FUNCTION(pairs)

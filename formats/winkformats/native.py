@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         reader = staticmethod(_native.reader)
         read_files = staticmethod(_native.read_files)
         names_in = staticmethod(_native.names_in)
-        size_of = staticmethod(_native.size_of)
         pairs = staticmethod(_native.pairs)
         encode = staticmethod(_native.encode)
         entries = staticmethod(_native.entries)

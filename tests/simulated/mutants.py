@@ -161,8 +161,9 @@ MUTANTS = (
     ),
     Mutant(
         "no tombstone at a delete", CHANGES,
-        '        self._kv.append(key, b"", deleted=True)\n        self.files.doom(*held)\n',
-        "        self.files.doom(*held)\n",
+        '            self._kv.append(key, b"", deleted=True)\n'
+        "            self._store.index.assign(key, 0, old=",
+        "            self._store.index.assign(key, 0, old=",
         f"{CUTS}[plain]",
     ),
     Mutant(

@@ -170,9 +170,6 @@ class BulkPut:
             batch.extend(islice(source, min(STEP, rows - start)))
             if len(batch) == start:
                 return
-            if native.code is not None and (known := native.code.size_of(batch, start)) >= 0:
-                size += known
-                continue
             try:
                 size += sum(map(len, map(CONTENT, batch[start:])))
             except (TypeError, IndexError):  # no bytes: the columns will say so
@@ -239,7 +236,9 @@ class BulkPut:
                 check_directory(row.ftype, row.name, len(row.data))
         attrs: Sequence[Any] = (None,) * len(batch)
         if any(column.count(None) != len(batch) for column in owners):
-            attrs = list(map(self._attributes, batch))
+            made = self._changes.attrs_for
+            given: Iterable[tuple[Any, Any]] = ((row.xattrs, row[3:]) for row in batch)
+            attrs = [bytes(x) if type(x) is Encoded else made(*owner) for x, owner in given]
         return self._columns(names, _contents(data), times, ftypes, attrs)
 
     def _clamped(self, names: Sequence[Name], ns: Sequence[int | None]) -> Sequence[int | None]:
@@ -248,12 +247,6 @@ class BulkPut:
             return ns
         nearest = self._changes.clamped.nearest
         return [nearest(one, name) for one, name in zip(ns, names, strict=True)]
-
-    def _attributes(self, row: Row) -> Attrs | bytes | None:
-        given: Any = row.xattrs
-        if type(given) is Encoded:
-            return bytes(given)
-        return self._changes.attrs_for(row.ftype, row.mode, row.uid, row.gid, given)
 
     def _columns(
         self,
@@ -338,8 +331,7 @@ class BulkPut:
         attrs, ftype = columns.attrs[i], int(columns.ftypes[i])
         if type(attrs) is bytes:
             attrs = Attrs.decode(attrs, file=self._store.base, offset=0)
-        ns = columns.ns[i]
-        self._put(columns.keys[i], bytes(columns.data[i]), ns, ftype, attrs)
+        self._put(columns.keys[i], bytes(columns.data[i]), columns.ns[i], ftype, attrs)
 
     def _word(self, key: bytes, ftype: int, attrs: Any) -> tuple[int, bytes]:
         """The type of a file and its attribute entry; empty: it needs none."""
@@ -487,9 +479,8 @@ class Gatherer:
         self._size = 0
 
     def add_row(self, row: Row) -> None:
-        name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
-        attrs = self._container.changes.attrs_for(ftype, mode, uid, gid, xattrs)
-        self.add([to_bytes(name)], [data], [mtime_ns], [ftype], [attrs])
+        attrs = self._container.changes.attrs_for(*row[3:])
+        self.add([to_bytes(row.name)], [row.data], [row.mtime_ns], [row.ftype], [attrs])
 
     def add(
         self,

@@ -7,8 +7,9 @@ one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that wa
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -55,6 +56,9 @@ COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, about
 
 
+NONE: Final = Inode(0, 0, 0, 0)
+
+
 @dataclass(slots=True)
 class Draft:
     """What a file is going to be.
@@ -65,7 +69,7 @@ class Draft:
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
-    under     that inode, with all its extents; None: there is none
+    under     that inode, with all its extents; NONE: there is none
     added     data and attribute entries written since
     """
 
@@ -81,9 +85,7 @@ class Draft:
     attrs: Attrs | None = None
     attrs_at: tuple[int, int] | None = None
     old: int = 0
-    old_size: int = 0
-    old_lsize: int = 0
-    under: Inode | None = None
+    under: Inode = NONE
     added: set[int] = field(default_factory=set)
 
     @classmethod
@@ -94,7 +96,7 @@ class Draft:
             over = base, ExtentArray.of([Extent(BELOW, 0, inode.lsize)])
         return cls(
             key, inode.fileid, inode.ftype, inode.mtime, inode.lsize, base, over, [], bytearray(),
-            attrs, inode.attrs, pos, inode.size, inode.lsize, inode,
+            attrs, inode.attrs, pos, inode,
         )  # fmt: skip
 
     @property
@@ -105,18 +107,18 @@ class Draft:
     @property
     def owned(self) -> Set[int]:
         """Data and attribute entries of the inode that it replaces, and those written since."""
-        return self.added | self.under.owned if self.under is not None else self.added
+        return self.added | self.under.owned if self.old else self.added
 
     @property
     def owns(self) -> bool:
         """Whether there is one."""
-        return bool(self.added or (self.under is not None and self.under.pointers))
+        return bool(self.added or self.under.pointers)
 
     def owned_beside(self, inode: Inode) -> Set[int]:
         """Those of them that another inode does not name. Cost: of 4,000 extents 0.1 ms, a third of
         what it takes with sets."""
         under = self.under
-        if under is None or not isinstance(under.extents, ExtentArray):
+        if not isinstance(under.extents, ExtentArray):
             return self.owned - inode.owned
         rows = as_array(inode.extents).pointers
         more = [*self.added, *(under.attrs or ())[:1]]
@@ -182,11 +184,10 @@ class DraftWriter:
         self._least = -(-settings.isz // 8) * 8  # bytes of an inode
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key
 
-    def need_room(self, draft: Draft | None, length: int) -> None:
+    def need_room(self, draft: Draft, length: int) -> None:
         """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""
-        known = draft.pairs + 3 if draft else 0  # an overwrite cuts one in two
-        waiting = len(draft.tail) if draft else 0
-        if known + -(-(waiting + length) // self.chunk) > self._extents:
+        known = draft.pairs + 3  # an overwrite cuts one in two
+        if known + -(-(len(draft.tail) + length) // self.chunk) > self._extents:
             raise Refusal(
                 f"the file would need more than {self._extents} extents, all that an inode can "
                 "hold under this VALREPR", self._kv.storage.name, number=errno.EFBIG,
@@ -376,21 +377,18 @@ class DraftWriter:
         frames  they may be compressed
         """
         pieces = [bytes(data[at : at + self.chunk]) for at in range(0, len(data), self.chunk)]
-        if not frames or self.compressor is None or draft.ftype not in COMPRESSIBLE:
-            return [self._entry(draft, value) for value in pieces]
-        extents = []
-        for piece, frame in zip(pieces, self.compressor.many(pieces), strict=True):
-            entry = self._entry(draft, piece if frame is None else frame)
-            extents.append(entry if frame is None else Extent(entry.pointer, FRAME, len(piece)))
-        return extents
+        made: Iterable[bytes | None] = repeat(None)
+        if frames and self.compressor is not None and draft.ftype in COMPRESSIBLE:
+            made = self.compressor.many(pieces)
+        return [self._entry(draft, *both) for both in zip(pieces, made, strict=False)]
 
-    def _entry(self, draft: Draft, value: bytes) -> Extent:
+    def _entry(self, draft: Draft, content: bytes, frame: bytes | None) -> Extent:
         key = data_key(draft.fileid, self._kv.end if draft.owns else 0)
-        room = self._kv.layout.value
+        room, value = self._kv.layout.value, content if frame is None else frame
         pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts
         pos = self._kv.append(key, value + bytes(pad) if pad else value)
         draft.added.add(pos)
-        return Extent(pos, 0, len(value))
+        return Extent(pos, 0 if frame is None else FRAME, len(content))
 
     def _lay(self, draft: Draft, offset: int, size: int, entries: list[Extent]) -> None:
         """Put extents in the place of `size` bytes, or at the end. There is no tail."""

@@ -34,13 +34,6 @@ PER_BYTE: Final = 32  # bytes of sample for each of the dictionary
 PAYS: Final = 0.97  # of the size without a dictionary
 
 
-class _OfThread(threading.local):
-    """Decompressors by the ID of their dictionary."""
-
-    def __init__(self) -> None:
-        self.made: dict[int, Any] = {}
-
-
 class Frames:
     """Reads the frames of a data file; threads may share it.
 
@@ -51,7 +44,7 @@ class Frames:
         self._kv, self._at, self._file = kv, at, kv.storage.name
         self._known: tuple[int, Compression] | None = None
         self._searched: tuple[int, dict[int, bytes]] = (0, {})
-        self._mine = _OfThread()
+        self._mine = threading.local()  # decompressors by the ID of their dictionary
 
     @property
     def at(self) -> int:
@@ -109,7 +102,7 @@ class Frames:
 
     def _decompressor(self, library: Any, number: int, pos: int) -> Any:
         """That of this thread, for frames with this ID: they keep state."""
-        known = self._mine.made
+        known: dict[Any, Any] = self._mine.__dict__
         if number not in known:
             words = self._dictionary(number, pos) if number else b""
             chosen = library.ZstdCompressionDict(words) if words else None

@@ -111,14 +111,11 @@ class Changes:
 
     def set_compression(self, level: int) -> None:
         """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
-        store = self._store
-        if not store.settings.compressed:
-            if not level:
-                return
-            what = "cannot have compressed content: `winkfs compact --compress` makes it so"
-            raise NotAllowed(what, store.base)
-        said = store.frames.compression
+        store, said = self._store, self._store.frames.compression
         if said.level != level:
+            if not store.settings.compressed:
+                what = "cannot have compressed content: `winkfs compact --compress` makes it so"
+                raise NotAllowed(what, store.base)
             self.compress(replace(said, level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
@@ -160,7 +157,7 @@ class Changes:
         owner = self._content.owner
         if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
             return None
-        attrs = check_attrs(
+        return self._checked(
             Attrs(
                 DEFAULT_MODES[ftype] if mode is None else mode,
                 owner[0] if uid is None else uid,
@@ -168,15 +165,14 @@ class Changes:
                 dict(xattrs),
             )
         )
-        self._check_fit(attrs)
-        return attrs
 
-    def _check_fit(self, attrs: Attrs) -> None:
-        """Raise Refusal where attributes are longer than an entry can be."""
+    def _checked(self, attrs: Attrs) -> Attrs:
+        """Raise Refusal where attributes are longer than an entry can be; ValueError, TypeError."""
         limit = self._kv.layout.value.limit - NOTED  # and a time of change
-        if attrs.xattrs and attrs.size > limit:
+        if check_attrs(attrs).xattrs and attrs.size > limit:
             what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
             raise Refusal(what, self._store.base, number=errno.E2BIG)
+        return attrs
 
     # --- columns of the user ---
 
@@ -487,7 +483,7 @@ class Changes:
         if attrs.xattrs:
             before = self.files.attrs(key).xattrs
             attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, before, strict=strict))
-        self._check_fit(attrs)
+        self._checked(attrs)
         draft = self._draft(key)
         self._promise(draft, NOTED + attrs.size)
         self._set(draft, attrs, ctime_ns)
@@ -535,18 +531,14 @@ class Changes:
         self._need_one_version("deleting a file")
         if self._store.settings.ao:
             self.settle()
-        draft = self.drafts.get(key)
-        if draft is not None and not draft.old:  # never written
-            self._pop(key)
-            self.files.doom_entries(draft.owned)
-            return
-        self._kv.reserve(self._waiting + 64 + len(key))
         held = self._held_by(key)
         if held is None:
             raise NoSuchFile("no such file in the container", to_str(name_of(key)))
-        self._kv.append(key, b"", deleted=True)
+        if held[0]:  # else it was never written
+            self._kv.reserve(self._waiting + 64 + len(key))
+            self._kv.append(key, b"", deleted=True)
+            self._store.index.assign(key, 0, old=held[0])
         self.files.doom(*held)
-        self._store.index.assign(key, 0, old=held[0])
         self._pop(key)
 
     def entomb(self, keys: Sequence[bytes]) -> int:
@@ -717,7 +709,7 @@ class Changes:
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
         stored, links = inode, tuple[Link, ...]()
-        if len(inode.extents) > LEAST and draft.under and store.need_chains():
+        if len(inode.extents) > LEAST and draft.old and store.need_chains():
             stored, links = above(inode, draft.under, draft.old, draft.changed)
         value = stored.encode(store.settings.form, store.settings.isz)
         if not (store.settings.ao and draft.old):
@@ -741,7 +733,7 @@ class Changes:
         """
         there = not bulk and self._supersede(draft.key) if over else draft.old > 0
         old = 0 if pos == draft.old else draft.old
-        self.files.doom(old, draft.old_size, draft.old_lsize, draft.owned_beside(inode))
+        self.files.doom(old, draft.under.size, draft.under.lsize, draft.owned_beside(inode))
         if self._store.times is not None and not draft.old:
             self._store.times.add(draft.mtime, min([pos, *inode.pointers]))
         self._enter(draft.key, pos, size, draft.lsize, new=not there, bulk=bulk)
@@ -771,7 +763,7 @@ class Changes:
         """What a name has on the disk: what `Files.doom` takes. None: there is no such file."""
         draft = self.drafts.get(key)
         if draft is not None:
-            return draft.old, draft.old_size, draft.old_lsize, draft.owned
+            return draft.old, draft.under.size, draft.under.lsize, draft.owned
         self.files.settle_bulk()
         found = self._content.inode(key)
         if found is None:
@@ -801,14 +793,10 @@ class Changes:
             try:
                 self._settle_one(key, draft)
             except Exception as error:
-                if not self._is_of_one_file(error):
-                    raise
+                of_the_disk = isinstance(error, OSError) and error.errno != errno.EFBIG
+                if of_the_disk or isinstance(error, MemoryError) or self._kv.broken:
+                    raise  # else it is only of the draft that met it
                 self._give_up(key, draft, error)
-
-    def _is_of_one_file(self, error: Exception) -> bool:
-        """Whether an error concerns the draft that met it, and neither the disk nor the memory."""
-        of_the_disk = isinstance(error, OSError) and error.errno != errno.EFBIG
-        return not (of_the_disk or isinstance(error, MemoryError) or self._kv.broken)
 
     def _give_up(self, key: bytes, draft: Draft, error: Exception) -> None:
         """Drop a draft that cannot be written: its file stays as it was last settled."""
@@ -845,12 +833,11 @@ class Changes:
         """`sync` in steps, see `GrowingFile.syncing`."""
         yield from self._syncing_data()
         store = self._store
-        if not store.should_merge:
-            return
-        if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
-            self.settle()
-            store.sync_data()
-        store.merge()
+        if store.should_merge:
+            if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
+                self.settle()
+                store.sync_data()
+            store.merge()
 
     def _syncing_data(self) -> Iterator[None]:
         """The same without derived files."""
@@ -896,10 +883,9 @@ class Changes:
             if found is None or found[1].fileid != draft.fileid:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue
-            draft.old, inode = found
+            draft.old, draft.under = found
             # Of the inode before it what is not wanted is marked, or going to be.
             draft.added = set(unmarked(kv, sorted(draft.added.difference(store.doomed))))
-            draft.old_size, draft.old_lsize, draft.under = inode.size, inode.lsize, inode
             draft.over = None
         for holder in [*self.held]:
             if isinstance(holder, bytes) and holder not in self.drafts:

@@ -716,7 +716,7 @@ class ContainerSource:
             "variant": "classic " + variant if self._container.classic else variant,
             "writable": self.writable,
             "files": store.index.count + sum(1 for draft in drafts if not draft.old),
-            "bytes": store.dtotsz + sum(draft.lsize - draft.old_lsize for draft in drafts),
+            "bytes": store.dtotsz + sum(draft.lsize - draft.under.lsize for draft in drafts),
             "container_bytes": store.kv.end,
             "unsynced_bytes": waiting,
             "unsynced_since": self._dirty_since or None,
