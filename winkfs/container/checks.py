@@ -48,20 +48,73 @@ FAULTS: Final = (
 )
 
 
-class Claims:
-    """Reads the pairs of inodes and checks the inodes meanwhile.
+class Extents:
+    """Takes the batches of a whole data file, and checks their inodes; then reports which extents
+    are wrong.
 
-    problem  called with what is wrong with an inode, in a line
+    problem  called with each wrong inode or extent, in a line
     frames   whether to decompress the content of files that are not deleted
+    marked   positions of entries of live files that are marked deleted
+    doubtful positions of inodes that build on others, or of which an extent is wrong
+    cost     memory: 8 bytes a data entry, and 8 an inode with data in another batch
     """
 
     def __init__(
-        self, store: Store, problem: Callable[[str], None], *, frames: bool = False
+        self, store: Store, problem: Callable[[str], None], *, frames: bool = True
     ) -> None:
-        self._store, self._problem, self._frames = store, problem, frames
+        self._store, self._report, self._frames = store, problem, frames
         self._name, self._form = store.kv.storage.name, store.settings.form
+        self._again = False  # inodes are read again: what is wrong with them was reported before
+        self._places = table.Columns(np.int64)  # positions of data entries
+        self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
+        self.marked: list[int] = []
+        self.doubtful: list[int] = []
 
-    def of(self, rows: InodeRows) -> Int64:
+    def _problem(self, line: str) -> None:
+        if not self._again:
+            self._report(line)
+
+    def take(self, batch: Batch, rows: InodeRows) -> None:
+        """Check what can be checked within a batch."""
+        claims, chosen = self._claims(rows), rows.others
+        self._places.add(batch.pos[chosen])
+        self.doubtful += rows.pos[rows.fields[:, 1] != 0].tolist()
+        missing, short, dead, alien = _faults(batch, chosen, claims)
+        deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
+        doubt = (missing | short | alien | (dead & ~deleted)) & (claims[:, 1] != 0)
+        if doubt.any():
+            self._left.append(np.unique(claims[doubt, 0]))
+
+    def check(self, live: Int64) -> None:
+        """Every extent of a live file must point to an entry of its own that is long enough.
+
+        live    int64[n], ascending: inodes of the live files
+        """
+        (places,), self._again = self._places.take(), True
+        for left in self._left:
+            inodes = left[among(left, live)]
+            for at in range(0, len(inodes), PIECE):
+                claims = self._claims(_rows_of(self._batch(inodes[at : at + PIECE])))
+                claims = claims[claims[:, 1] != 0]
+                pointers = np.unique(claims[:, 1])
+                batch = self._batch(pointers[among(pointers, places)])
+                self._report_faults(claims, _faults(batch, np.arange(len(batch)), claims))
+
+    def _report_faults(self, claims: Int64, faults: Bools) -> None:
+        missing, short, dead, alien = faults
+        self.marked += claims[dead & ~(missing | short | alien), 1].tolist()
+        self.doubtful += claims[faults.any(0), 0].tolist()
+        for what, wrong in zip(FAULTS, faults, strict=True):
+            for inode, pointer, *_ in claims[wrong].tolist():
+                self._report(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
+
+    def _batch(self, positions: Int64) -> Batch:
+        kv = self._store.kv
+        return Batch(kv.storage, kv.layout, 0, memoryview(kv.view(kv.end - 1)), positions)
+
+    # --- the claims of inodes ---
+
+    def _claims(self, rows: InodeRows) -> Int64:
         """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID."""
         row, pairs = rows.pairs(self._form)
         odd = self._odd(rows, row, pairs)
@@ -79,7 +132,7 @@ class Claims:
         need = np.where(size < 0, -size, skip + size)
         if self._store.settings.compressed:
             framed = (skip >= FRAME) & (size >= 0)
-            if self._frames:
+            if self._frames and not self._again:
                 self._check_frames(rows, row[framed], pointer[framed], need[framed] - FRAME)
             need[framed] = 1
         return np.stack([rows.pos[row], pointer, need, rows.fileid[row]], 1)
@@ -152,67 +205,6 @@ class Claims:
                                    expected=need, found=found)  # fmt: skip
         except CorruptError as error:
             self._problem(f"{self._name}: inode at byte {pos}: {error}")
-
-
-class Extents:
-    """Takes the batches of a whole data file, then reports which extents are wrong.
-
-    problem  called with each wrong extent, in a line
-    frames   see `Claims`
-    marked   positions of entries of live files that are marked deleted
-    doubtful positions of inodes that build on others, or of which an extent is wrong
-    cost     memory: 8 bytes a data entry, and 8 an inode with data in another batch
-    """
-
-    def __init__(
-        self, store: Store, problem: Callable[[str], None], *, frames: bool = True
-    ) -> None:
-        self._store, self._problem = store, problem
-        self._claims = Claims(store, problem, frames=frames)
-        self._again = Claims(store, lambda _: None)  # what is wrong with inodes is known by then
-        self._places = table.Columns(np.int64)  # positions of data entries
-        self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
-        self.marked: list[int] = []
-        self.doubtful: list[int] = []
-
-    def take(self, batch: Batch, rows: InodeRows) -> None:
-        """Check what can be checked within a batch."""
-        claims, chosen = self._claims.of(rows), rows.others
-        self._places.add(batch.pos[chosen])
-        self.doubtful += rows.pos[rows.fields[:, 1] != 0].tolist()
-        missing, short, dead, alien = _faults(batch, chosen, claims)
-        deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
-        doubt = (missing | short | alien | (dead & ~deleted)) & (claims[:, 1] != 0)
-        if doubt.any():
-            self._left.append(np.unique(claims[doubt, 0]))
-
-    def check(self, live: Int64) -> None:
-        """Every extent of a live file must point to an entry of its own that is long enough.
-
-        live    int64[n], ascending: inodes of the live files
-        """
-        (places,) = self._places.take()
-        for left in self._left:
-            inodes = left[among(left, live)]
-            for at in range(0, len(inodes), PIECE):
-                claims = self._again.of(_rows_of(self._batch(inodes[at : at + PIECE])))
-                claims = claims[claims[:, 1] != 0]
-                pointers = np.unique(claims[:, 1])
-                batch = self._batch(pointers[among(pointers, places)])
-                self._report(claims, _faults(batch, np.arange(len(batch)), claims))
-
-    def _report(self, claims: Int64, faults: Bools) -> None:
-        missing, short, dead, alien = faults
-        self.marked += claims[dead & ~(missing | short | alien), 1].tolist()
-        self.doubtful += claims[faults.any(0), 0].tolist()
-        for what, wrong in zip(FAULTS, faults, strict=True):
-            for inode, pointer, *_ in claims[wrong].tolist():
-                file = self._store.kv.storage.name
-                self._problem(f"{file}: inode at byte {inode}: {what} (at {pointer})")
-
-    def _batch(self, positions: Int64) -> Batch:
-        kv = self._store.kv
-        return Batch(kv.storage, kv.layout, 0, memoryview(kv.view(kv.end - 1)), positions)
 
 
 def _rows_of(batch: Batch) -> InodeRows:

@@ -172,10 +172,9 @@ class Resolver:
         may_stay = np.isin(s[unfinished], s[live]) if self._settings.havedups else False
         found.due = int(np.count_nonzero(unfinished)) - int(np.count_nonzero(may_stay))
         found.dead, found.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
-        if len(found.flagged):
-            self._count(found.flagged.tolist(), 1)
-        if found.unfinished:
-            self._count(found.unfinished, -1)
+        for positions, sign in ((found.flagged.tolist(), 1), (found.unfinished, -1)):
+            for at in positions:
+                found.add_inode(self._kv.get(at), self._settings, self._kv, sign)
         found.rows = Rows(s, bits[0] if bits else None, pos)
         if live.all():
             return found
@@ -185,10 +184,6 @@ class Resolver:
             found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
         found.rows = found.rows.take(live)
         return found
-
-    def _count(self, positions: list[int], sign: int) -> None:
-        for at in positions:
-            self.found.add_inode(self._kv.get(at), self._settings, self._kv, sign)
 
 
 def rebuild(
@@ -437,30 +432,17 @@ def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tupl
         return
     kv.show(end - 1)  # all of it written
     # A delflag may be that of a later sync; but where a tombstone may be lost they count.
-    damage: list[CorruptError] = []
-    changes = _replayed(store, covered, end, damage.append, marked=True)
-    if damage:
-        changes = _replayed(store, covered, end, store.note, marked=False)
-    for key, pos in changes.items():
+    damage = list[CorruptError]()
+    for marked, problem in ((True, damage.append), (False, store.note)):
+        index = Index(store.settings, None, store.key_at, store.is_bad)
+        replay = Replay(kv, store.settings, index, marked=marked)
+        replay.run(covered, end, end, problem)
+        if not damage:
+            break
+    # Where a file has lost its name without a tombstone, the index of the container is rebuilt
+    # (`Replay.known`), and what stands beside it dropped.
+    for key, pos in index.overlay.items():
         yield name_of(key), pos
-
-
-def _replayed(
-    store: DataFile,
-    start: int,
-    end: int,
-    problem: Callable[[CorruptError], None],
-    *,
-    marked: bool,
-) -> dict[bytes, int]:
-    """What a tail alone says: key -> position of the inode, 0 for a name that is gone.
-
-    A tail where a file has lost its name without a tombstone is none to go by: the index of the
-    container is then rebuilt (`Replay.known`), and what stands beside it dropped.
-    """
-    index = Index(store.settings, None, store.key_at, store.is_bad)
-    Replay(store.kv, store.settings, index, marked=marked).run(start, end, end, problem)
-    return index.overlay
 
 
 def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
