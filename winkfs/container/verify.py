@@ -80,7 +80,7 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
     progress  called with the number of bytes read since the last call
     ->        a report; damage is in it, not raised
     raises    FileNotFoundError where there is no container
-    cost      one pass over the data file, twice a reindex; memory: 34 bytes a file
+    cost      one pass over the data file, twice a reindex; memory: 38 bytes a file
     """
     try:
         store = Store(base_of(base), writable=False, load=False)
