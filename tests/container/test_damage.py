@@ -178,6 +178,7 @@ def test_superblock_that_is_put_back_rolls_nothing_back(
             assert c.read("b") == b"acknowledged"
             assert c.notes
         with winkfs.open(base, "a") as c:
+            assert path_of(base, ".cat").exists()
             c.put("c", b"2")
     assert files_of(base) == {"a": b"1", "b": b"acknowledged", "c": b"2"}
     assert winkfs.verify(base).problems == []

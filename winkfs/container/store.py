@@ -109,11 +109,11 @@ class Store(DataFile):
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
+        self._take_lost_sync()
         if self.writable:
             for suffix in (".data", ".idx", ".time", ".cat"):  # of a writer that was killed
                 self.directory.unlink(self.name + suffix + TEMPORARY)
             self.catalog.sweep()
-        self._take_lost_sync()
         base = self.idx.load()
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
