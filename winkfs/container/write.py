@@ -265,7 +265,8 @@ class Changes:
         there = not bulk and (
             key in self.drafts or bool(store.index.bulk) or store.index.lookup(key) > 0
         )
-        there = there and self._supersede(key)
+        if there:
+            self._supersede(key)
         self._enter(key, pos, size, len(data), new=not there, bulk=bulk)
 
     def _fill(self, data: bytes, draft: Draft, writer: DraftWriter) -> None:
@@ -731,12 +732,14 @@ class Changes:
 
         over  also in the place of what else has the name; bulk: that is found later
         """
-        there = not bulk and self._supersede(draft.key) if over else draft.old > 0
+        if over and not bulk:
+            self._supersede(draft.key)
         old = 0 if pos == draft.old else draft.old
         self.files.doom(old, draft.under.size, draft.under.lsize, draft.owned_beside(inode))
         if self._store.times is not None and not draft.old:
             self._store.times.add(draft.mtime, min([pos, *inode.pointers]))
-        self._enter(draft.key, pos, size, draft.lsize, new=not there, bulk=bulk)
+        # The index may also have an inode that is marked deleted.
+        self._enter(draft.key, pos, size, draft.lsize, new=not (over or draft.old), bulk=bulk)
 
     def _enter(
         self, key: bytes, pos: int, size: int, lsize: int, *, new: bool, bulk: bool = False
