@@ -493,3 +493,20 @@ def test_a_derived_file_that_cannot_be_read_is_said_by_its_name(suffix: str, bas
     with disk_calls(refusing("read", suffix, errno.EACCES)):
         notes = winkfs.verify(base).notes
     assert f"{path_of(base, suffix)}: Permission denied: it is not used" in notes
+
+
+def test_put_over_an_inode_that_is_marked_deleted_leaves_one_cell(base: Path) -> None:
+    """Only its delflag says that the file is gone, and the index still has it."""
+    with winkfs.create(base, classic=True) as container:
+        container.put_many([("a", b"1"), ("b", b"2")])
+    with winkfs.open(base) as reader:
+        pos = reader.store.index.lookup(b"a/I0")
+    data = Path(f"{base}.data")
+    raw = bytearray(data.read_bytes())
+    raw[pos] = 1
+    data.write_bytes(raw)
+    with winkfs.open(base, "a") as container:
+        container.put("a", b"new")
+    assert [line for line in problems(base) if "cells" in line] == []
+    with winkfs.open(base) as container:
+        assert container.read("a") == b"new"
