@@ -300,18 +300,18 @@ class DraftWriter:
             draft.tail, draft.base, draft.body = bytearray(), extents, size
 
     def whole(
-        self, key: bytes, fileid: int, data: bytes, mtime: int, ftype: int, word: bytes
-    ) -> tuple[int, int]:
+        self, key: bytes, fileid: int, data: bytes, mtime: int, ftype: int, word: bytes,
+        frame: bytes | None,
+    ) -> tuple[int, int]:  # fmt: skip
         """Append a file at once -> position of its inode, and bytes of that. See `is_usual`.
 
         data   SMALL at most
         mtime  as stored
         word   the value of its attribute entry; empty: there is none
+        frame  the data compressed; None: it is stored as it is
         """
-        kv, stored, framed = self._kv, data, False
-        if self.compressor is not None and ftype in COMPRESSIBLE:
-            frame = self.compressor.one(data)
-            stored, framed = (data, False) if frame is None else (frame, True)
+        kv, framed = self._kv, frame is not None
+        stored = data if frame is None else frame
         encode = entries if native.code is None else native.code.entries
         found, pos, size = encode(
             kv.end, self._least, self._settings.pairoff, kv.layout.contid & MASK64, fileid, mtime,

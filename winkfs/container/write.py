@@ -18,6 +18,7 @@ import numpy as np
 
 from winkformats.errors import CorruptError
 from winkfs.container.draft import (
+    COMPRESSIBLE,
     NOTED,
     PIECE,
     SMALL,
@@ -261,7 +262,10 @@ class Changes:
             word = b"" if attrs is None else attrs.encode()
         self._kv.reserve(self._waiting + len(data) + len(word) + len(key) + self._writer.empty)
         mtime = (time.time_ns() if ns is None else ns) // store.settings.mtime_unit
-        pos, size = self._writer.whole(key, store.new_fileid(), data, mtime, ftype, word)
+        frame = None
+        if self.compressor is not None and ftype in COMPRESSIBLE:
+            frame = self.compressor.one(data)
+        pos, size = self._writer.whole(key, store.new_fileid(), data, mtime, ftype, word, frame)
         there = not bulk and (
             key in self.drafts or bool(store.index.bulk) or store.index.lookup(key) > 0
         )
@@ -565,7 +569,7 @@ class Changes:
         what = "renaming a file"
         draft = self._draft(key, what=what)
         if not draft.old and self.files.find(new):
-            self._settle_one(key, draft)
+            self._settle_one(key, draft, self._frames({key: draft}).get(key))
             draft = self._draft(key, what=what)
         self._promise(draft, 64 + NOTED + len(key) + len(new))
         if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > SOON):
@@ -792,14 +796,22 @@ class Changes:
     def settle_drafts(self) -> None:
         """Write the inodes of all drafts."""
         self._pending = 0
+        frames = self._frames(self.drafts)
         for key, draft in list(self.drafts.items()):
             try:
-                self._settle_one(key, draft)
+                self._settle_one(key, draft, frames.get(key))
             except Exception as error:
                 of_the_disk = isinstance(error, OSError) and error.errno != errno.EFBIG
                 if of_the_disk or isinstance(error, MemoryError) or self._kv.broken:
                     raise  # else it is only of the draft that met it
                 self._give_up(key, draft, error)
+
+    def _frames(self, drafts: Mapping[bytes, Draft]) -> dict[bytes, bytes | None]:
+        """What the small ones are compressed to, all processors at work."""
+        if self.compressor is None or not self._usual:
+            return {}
+        small = {k: d.tail for k, d in drafts.items() if d.plain and d.ftype in COMPRESSIBLE}
+        return dict(zip(small, self.compressor.many(list(small.values())), strict=True))
 
     def _give_up(self, key: bytes, draft: Draft, error: Exception) -> None:
         """Drop a draft that cannot be written: its file stays as it was last settled."""
@@ -816,12 +828,12 @@ class Changes:
             more = f" (and {len(lost) - 1} more: see `problems`)" if len(lost) > 1 else ""
             raise Refusal(f"{lost[0]}{more}; all else is synced", self._store.base)
 
-    def _settle_one(self, key: bytes, draft: Draft) -> None:
+    def _settle_one(self, key: bytes, draft: Draft, frame: bytes | None) -> None:
         if self._usual and draft.plain:
             word = b"" if draft.attrs is None else draft.attrs.encode()
             data = bytes(draft.tail)
             pos, size = self._writer.whole(
-                key, draft.fileid, data, draft.mtime, draft.ftype, word
+                key, draft.fileid, data, draft.mtime, draft.ftype, word, frame
             )  # fmt: skip
             self._enter(key, pos, size, len(data), new=True)
         else:
