@@ -240,8 +240,9 @@ static File file_at(const Batch *b, int64_t i)
     return (File){
         .key = b->keys.texts[i], .data = b->data.texts[i],
         .word = b->words.items ? b->words.texts[i] : (Text){NULL, 0}, .length = b->lengths[i],
-        .least = b->least, .pair = b->pair, .fileid = b->fileid + i, .mtime = b->mtimes[i],
-        .ftype = b->ftypes[i], .framed = b->framed && b->framed[i],
+        .least = b->least, .pair = b->pair, .mtime = b->mtimes[i], .ftype = b->ftypes[i],
+        .fileid = (int64_t)((uint64_t)b->fileid + (uint64_t)i),
+        .framed = b->framed && b->framed[i],
     };
 }
 

@@ -248,35 +248,34 @@ def test_a_file_that_is_put_with_hostile_numbers() -> None:
 
 def test_files_that_are_put_with_hostile_columns() -> None:
     rng = random.Random(7)
+    made = 0
     for _ in range(TURNS):
-        n, each = rng.randrange(4), rng.choice([2, 3])
-        keys = [b"k%d/I0" % i for i in range(n)]
-        data = [rng.randbytes(rng.choice([0, 5, 300])) for _ in range(n)]
-        attrs = [bytes(24)] * n if each == 3 else None
-        isz = rng.choice([128, 128, 128, *EDGES])
-        right = []
-        at = 0
-        for i in range(n):
-            for size in [15 + len(data[i]), *([39] if each == 3 else []), 11 + len(keys[i]) + 128]:
-                at += size
-                right.append(at)
-        ends = np.array(right, np.int64) if rng.random() < 0.5 else numbers(rng, each * n, 500)
-        fileids = rng.choice([np.arange(1, n + 1), numbers(rng, n)]).astype(np.int64)
+        n = rng.randrange(4)
+
+        def column(sizes: list[int], n: int = n) -> list[bytes]:
+            return [rng.randbytes(rng.choice(sizes)) for _ in range(n + rng.choice([0] * 9 + [1]))]
+
+        def room(n: int = n) -> npt.NDArray[np.int64]:
+            return np.zeros(n + rng.choice([0] * 9 + [1, -n]), np.int64)
+
+        keys, data, words = column([0, 5, 300]), column([0, 5, 300, 9000]), column([0, 24])
+        least = rng.choice([128, 128, 128, *EDGES])
+        framed = rng.choice([None, np.ones(n, bool), np.ones(n + 1, bool)])
+        base, fileid = rng.choice([8192, *EDGES]), rng.choice([1, *EDGES])
         with refused():
             code.encode(
-                rng.choice([8192, *EDGES]),
-                isz,
+                base, least, rng.choice([0, 1]), 99, fileid, numbers(rng, n), numbers(rng, n),
+                numbers(rng, n), keys, data, rng.choice([None, words]), framed,
+                rng.choice([0, 1]), room(), room(),
+            )  # fmt: skip
+            made += 1
+        with refused():
+            code.entries(
+                base, least, rng.choice([0, 1]), 99, fileid, rng.choice(EDGES), rng.choice(EDGES),
+                b"".join(keys), b"".join(data), b"".join(words), rng.choice(EDGES),
                 rng.choice([0, 1]),
-                99,
-                ends,
-                fileids,
-                numbers(rng, n),
-                numbers(rng, n),
-                keys,
-                data,
-                attrs,
-                rng.choice([0, 1]),
-            )
+            )  # fmt: skip
+            made += 1
         pairs = [
             rng.choice(
                 [("a", b"1"), (b"a", b"2"), ("a\0", b""), ("\udc80", b""), (1, 2), None, ("a",)]
@@ -285,8 +284,7 @@ def test_files_that_are_put_with_hostile_columns() -> None:
         ]
         with refused():
             code.pairs(pairs, np.zeros(n, np.int64), np.zeros(rng.choice([n, n + 1]), np.int64))
-        with refused():
-            code.size_of(pairs, rng.choice(EDGES))
+    assert made > TURNS // 2
 
 
 def test_files_of_a_tree_with_hostile_arguments(tmp_path: Path) -> None:
