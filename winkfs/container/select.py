@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from operator import eq
 from typing import Final
 
@@ -48,17 +47,8 @@ def select(
     """
     if isinstance(container, Store):
         return _select(container, selection, problem)
-    with _opened(container) as store:
+    with Store(base_of(container), writable=False) as store:
         return _select(store, selection, problem)
-
-
-@contextmanager
-def _opened(base: str) -> Iterator[Store]:
-    store = Store(base_of(base), writable=False)
-    try:
-        yield store
-    finally:
-        store.abandon()
 
 
 def _select(store: Store, selection: Selection, problem: Problem | None) -> FileTable:
@@ -160,7 +150,7 @@ def columns_between(base: str, low: int, high: int, problem: Problem | None = No
     raises   NoSuchFile; FormatError; OSError
     cost     an index is opened; see `columns_at`
     """
-    with _opened(base) as store:
+    with Store(base_of(base), writable=False) as store:
         return columns_at(store, between(store, low, high), problem)
 
 

@@ -375,8 +375,7 @@ def info(base: str) -> Record:
     cost    none that grows with the files, but for the dead entries, see EXACT; of a container with
             compressed content these are always counted
     """
-    store = Store(base, writable=False, load=False)
-    try:
+    with Store(base, writable=False, load=False) as store:
         settings, kv = store.settings, store.kv
         space = _space_record(kv)
         return {
@@ -394,8 +393,6 @@ def info(base: str) -> Record:
             "problems": list(store.notes),
             "superblock": kv.superblock.record(),
         }
-    finally:
-        store.abandon()
 
 
 def _index_record(store: Store) -> Record:
@@ -423,11 +420,8 @@ def _index_record(store: Store) -> Record:
 
 def _count(base: str) -> int:
     """Number of files, also of those in the tail of the index. Cost: replays it."""
-    store = Store(base, writable=False)
-    try:
+    with Store(base, writable=False) as store:
         return store.index.count
-    finally:
-        store.abandon()
 
 
 def _catalog_record(store: Store) -> Record:

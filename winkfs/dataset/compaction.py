@@ -420,11 +420,8 @@ def dead_bytes(shard: Shard, least: float = math.inf) -> int:
 
 def _exactly(shard: Shard, end: int) -> int:
     """Bytes of the dead entries before `end`. Raises FormatError; OSError."""
-    store = shard.open(load=False)
-    try:
+    with shard.open(load=False) as store:
         return kvscan.dead_bytes(store.kv.storage, store.kv.layout, store.kv.start, end)
-    finally:
-        store.abandon()
 
 
 def compaction(

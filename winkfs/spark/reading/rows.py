@@ -393,14 +393,11 @@ class Source:
 
         cost  opens the index; where the container has grown, all of that part of it is read
         """
-        store = open_planned(self.piece, load=True)
-        try:
+        with open_planned(self.piece, load=True) as store:
             if store.kv.end == size:
                 return store.index.positions()
             found = rebuild(store.kv, store.settings, problem=self.problem, stop=size, marked=True)
             return np.sort(found.rows.pos)
-        finally:
-            store.abandon()
 
     def _columns(
         self, found: Iterator[FileTable], chosen: Callable[[FileTable], FileTable]

@@ -57,7 +57,7 @@ def part_now(
 
     shard   of a data set: its files are read one by one; None: it is no shard
     """
-    with _opened(base) as store:
+    with Store(base, writable=False, load=False) as store:
         if shard is None:
             shard = plain_shard(store)
             if not worth_opening(options, [(shard, generation)]):
@@ -102,7 +102,7 @@ def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -
 def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
     makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
-    with _opened(shard.base) as store:
+    with Store(shard.base, writable=False, load=False) as store:
         shard.check(store)
         catalog = open_catalog(store, exactly=True)
         if catalog is None:
@@ -137,19 +137,9 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
     return replace(part, weight=weight, hidden=hidden, cuts=cuts)
 
 
-@contextlib.contextmanager
-def _opened(base: str) -> Iterator[Store]:
-    """Open without the index. Raises NoSuchFile."""
-    store = Store(base, writable=False, load=False)
-    try:
-        yield store
-    finally:
-        store.abandon()
-
-
 def _selected(options: Options, shard: Shard) -> FileTable:
     """The selected files of a shard that can be seen."""
-    with _opened(shard.base) as store:
+    with Store(shard.base, writable=False, load=False) as store:
         store.load()
         shard.check(store)
         return _visible(options, shard, store)
