@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -176,14 +176,14 @@ class Blocks:
         counts, width = self.counts, self._width
         if (width.view(np.uint64) > WORD).any() or (counts.view(np.uint64) - 1 >= BLOCK).any():
             raise self._damage("blocks that cannot be")
-        sizes = -(-counts * width // ALIGN) * ALIGN
+        sizes = counts * width + ALIGN - 1 & -ALIGN
         ends = at + START + np.cumsum(sizes, axis=0)
         self._at, self._tails_at = ends - sizes, ends[-1]
         if (self._tails_at + self._tails != at + lengths).any():
             raise self._damage("blocks of another size")
-        self.starts: list[int] = [0, *np.cumsum(counts).tolist()]
-        uneven = np.flatnonzero(counts != counts[0])
-        self._even = int(uneven[0]) if len(uneven) else len(counts)  # blocks with as many rows
+        known: list[int] = counts.tolist()
+        self.starts = list(accumulate(known, initial=0))
+        self._even = len(list(takewhile(known[0].__eq__, known)))  # blocks with as many rows
         if self._even == 1:  # which takes twice as long as a matrix
             self._even = 0
 
@@ -195,17 +195,21 @@ class Blocks:
         POINTER and CTIME are stored as they are."""
         at, width, base = self._at[number], self._width[number], self._base[number]
         found = np.empty(self.starts[-1], np.int64) if into is None else into
-        n, even = self.starts[1], self._even
+        n, even, widths = self.starts[1], self._even, width.tolist()
         alike = found[: even * n].reshape(even, n)
-        for each in set(width[:even].tolist()):
+        for each in set(widths[:even]):
             blocks = np.flatnonzero(width[:even] == each)
-            alike[blocks] = base[blocks, None]
+            part = alike if len(blocks) == even else alike[blocks]
+            part[:] = base[blocks, None]
             if each:
-                rows = rows_at(self._raw, at[blocks], n * each + WORD)
-                alike[blocks] += _numbers(rows, each, n)
-        for i in range(even, len(self.counts)):
-            start, stop = self.starts[i : i + 2]
-            found[start:stop] = _numbers(self._raw[at[i] :], int(width[i]), stop - start) + base[i]
+                part += _numbers(rows_at(self._raw, at[blocks], n * each + WORD), each, n)
+            if part is not alike:
+                alike[blocks] = part
+        for i in range(even, len(widths)):
+            part = found[self.starts[i] : self.starts[i + 1]]
+            part[:] = base.item(i)
+            if widths[i]:
+                part += _numbers(self._raw[at.item(i) :], widths[i], len(part))
         return found
 
     @cached_property
@@ -239,7 +243,7 @@ class Blocks:
         raises  DerivedDamage for lengths that cannot be
         """
         shared, rest = self.column(SHARED), self.column(REST)
-        starts, lengths, ends = self.starts[:-1], shared + rest, np.cumsum(rest)
+        starts, lengths, ends = np.array(self.starts[:-1]), shared + rest, np.cumsum(rest)
         longest = np.maximum.reduceat(lengths, starts)
         if (
             min(int(column.min()) for column in (shared, rest, lengths)) < 0
@@ -317,26 +321,27 @@ def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
     rows = rows_at(raw, at, width)
     words = rows.view("<u8")
     for number in range(-(-wide // WORD)):
-        _fill_in(words[:, number], shared - WORD * number)
+        words[:, number] = _filled_in(words[:, number], shared - WORD * number)
     return rows
 
 
-def _fill_in(words: UInt64, shared: Int64) -> None:
-    """Fill in the bytes that 8 bytes of each name share with those of the name before.
+def _filled_in(words: UInt64, shared: Int64) -> UInt64:
+    """8 bytes of each name, with those that it shares with the name before.
 
-    A word is that of the name before under a mask, and bytes of its own. So it is that of the name
-    before that one, under both masks, and bytes of both: with each step as far back again.
+    Names that share as many as any do have these from the last one that does not. So this is done
+    for the others first, which mostly are few.
     """
-    own = np.flatnonzero(shared < WORD)  # the others have the word of the name before
-    some = len(own) < len(words)
-    mask = np.maximum(shared[own] if some else shared, 0).astype(np.uint64)
-    mask = (np.uint64(1) << 8 * mask) - np.uint64(1)
-    found, step = (words[own] if some else words) & ~mask, 1
-    while mask.max():
-        found[step:] |= found[:-step] & mask[step:]
-        mask[step:] &= mask[:-step]
-        step *= 2
-    words[:] = np.repeat(found, np.diff(own, append=len(words))) if some else found
+    most = min(int(shared.max()), WORD)
+    if most <= 0:
+        return words
+    own = np.flatnonzero(shared < most)
+    ends = np.concatenate([own[1:], [len(words)]])
+    found = np.repeat(_filled_in(words[own], shared[own]), ends - own)
+    if most < WORD:
+        mask = np.uint64((1 << 8 * most) - 1)
+        found &= mask
+        found |= words & ~mask
+    return found
 
 
 def _signed(value: int) -> int:

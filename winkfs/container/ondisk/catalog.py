@@ -88,7 +88,7 @@ NEW: Final = {
 }  # fmt: skip
 TOGETHER: Final = 8  # blocks that are written together
 KEPT: Final = 64  # blocks kept: `find` comes back to those that showed a directory
-AT_ONCE: Final = 64  # blocks that are decoded together
+AT_ONCE: Final = 16  # blocks that are decoded together
 GAP: Final = 4 << 10  # bytes between two blocks that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
 STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
@@ -376,26 +376,28 @@ class Run:
 
     def read(self, numbers: Int64) -> Blocks:
         """Some blocks, that are not kept. Raises DerivedDamage."""
-        storage, name, places = self._storage, self._storage.name, self.parts[numbers, :3]
-        pos, lengths = places[:, :2].T
-        if (pos < 0).any() or (lengths > storage.size() - pos).any():
-            raise DerivedDamage("the catalog is cut short", file=name, offset=int(pos.min()))
-        at, gaps = np.cumsum(lengths) - lengths, pos[1:] - pos[:-1] - lengths[:-1]
-        if ((gaps >= 0) & (gaps <= GAP)).all():  # one read instead of many
-            at = pos - pos[0]
-            pieces = [(int(pos[0]), 0, int(at[-1] + lengths[-1]))]
+        storage, name = self._storage, self._storage.name
+        places: list[list[int]] = self.parts[numbers, :4].tolist()
+        low, high = min(places)[0], max(place + size for place, size, *_ in places)
+        if high > storage.size():
+            raise DerivedDamage("the catalog is cut short", file=name, offset=low)
+        sizes = [size for _, size, *_ in places]
+        if high - low <= sum(sizes) + GAP * len(places):  # one read instead of many
+            at = [place - low for place, *_ in places]
+            pieces = [(low, 0, high - low)]
         else:
-            pieces = list(zip(pos.tolist(), at.tolist(), lengths.tolist(), strict=True))
-        raw = np.empty(int(at[-1] + lengths[-1]) + SLACK, np.uint8)
+            at = list(itertools.accumulate(sizes[:-1], initial=0))
+            pieces = [(place, start, size) for (place, size, *_), start in zip(places, at, strict=True)]
+        raw = np.empty(pieces[-1][1] + pieces[-1][2] + SLACK, np.uint8)
         for place, start, size in pieces:
             storage.read_into(raw.data[start : start + size], place)
-        for (place, size, hashed), start in zip(places.tolist(), at.tolist(), strict=True):
+        for (place, size, hashed, _), start in zip(places, at, strict=True):
             if _hash(raw.data[start : start + size]) != hashed:
                 raise DerivedDamage("a block of the catalog is wrong", file=name, offset=place)
-        found = Blocks(raw, at, lengths, name, int(pos[0]))
-        if (found.counts != self._field("rows")[numbers]).any():
+        found = Blocks(raw, np.array(at), np.array(sizes), name, low)
+        if found.counts.tolist() != [rows for *_, rows in places]:
             what = "blocks with other rows than the index says"
-            raise DerivedDamage(what, file=name, offset=int(pos[0]))
+            raise DerivedDamage(what, file=name, offset=low)
         return found
 
     def _column(self, numbers: Int64, name: str, kind: str) -> Column:
