@@ -21,6 +21,8 @@ TextColumn = npt.NDArray[Any]
 """Texts without NUL as an array: dtype S of a multiple of 8 bytes or, where one is longer than
 WIDEST, objects."""
 Strings = npt.NDArray[np.bytes_]
+Joined = tuple[Int64, UInt8]
+"""Texts one behind the other: int64[n + 1], where the first begins and where each ends; bytes."""
 
 BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
 NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
@@ -76,21 +78,28 @@ def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
     return data, np.arange(0, len(data), width)
 
 
-def rows_joined(rows: UInt8, lengths: Int64) -> UInt8:
+def ends_of(lengths: Int64) -> Int64:
+    """Of texts of these lengths one behind the other, where the first begins and each ends."""
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=ends[1:])
+    return ends
+
+
+def rows_joined(rows: UInt8, lengths: Int64) -> Joined:
     """The first lengths[i] bytes of each row, at least one, one behind the other: one memcpy a row.
 
     rows  uint8[n, width], contiguous
     """
-    width, ends = rows.shape[1], np.cumsum(lengths)
+    width, ends = rows.shape[1], ends_of(lengths)
     total = int(ends[-1])
     room = np.empty(total + width, np.uint8)
     # Each row is written whole, and the next one over what is behind its end.
     places = np.ndarray((total + 1,), f"V{width}", room, 0, (1,))
-    places[ends - lengths] = rows.view(f"V{width}").ravel()
-    return room[:total]
+    places[ends[:-1]] = rows.view(f"V{width}").ravel()
+    return ends, room[:total]
 
 
-def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
+def gather(data: UInt8, starts: Int64, lengths: Int64) -> Joined:
     """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
     text that is longer than WIDEST 16 bytes a byte."""
     longest = int(lengths.max(initial=0))
@@ -99,10 +108,10 @@ def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
         if missing > 0:
             data = np.append(data, np.zeros(missing, np.uint8))
         return rows_joined(rows_at(data, starts, longest), lengths)
-    ends = np.cumsum(lengths)
-    where = np.arange(int(lengths.sum()))
-    where += np.repeat(starts - ends + lengths, lengths)
-    return data[where]
+    ends = ends_of(lengths)
+    where = np.arange(int(ends[-1]))
+    where += np.repeat(starts - ends[:-1], lengths)
+    return ends, data[where]
 
 
 def blank(rows: UInt8, lengths: Int64) -> None:

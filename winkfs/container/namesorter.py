@@ -151,7 +151,8 @@ class NameSorter:
         if not count:
             return
         names = rows.column
-        self._waiting.append(rows)
+        # Row by row, so that each is taken from one place of the memory.
+        self._waiting.append(rows.with_numbers(np.ascontiguousarray(rows.numbers)))
         self.count += count
         self._size += WIDTH * count + names.nbytes
         for texts in (names if names.dtype == object else None, rows.values):

@@ -81,12 +81,13 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
     query = query_of(selection)
     with catalog:
         try:
-            parts = [listed(store, rows, query, selection, problem)
-                     for rows in rows_now(store, catalog, query)]  # fmt: skip
+            found = FileTable.concat([
+                listed(store, rows, query, selection, problem)
+                for rows in rows_now(store, catalog, query)
+            ])  # fmt: skip
         except DerivedDamage as error:
             store.remark(error)
             return None
-    found = FileTable.concat(parts)
     return found.by_position()
 
 

@@ -49,7 +49,6 @@ from winkfs.container.table import (
     SPECIAL,
     Blobs,
     FileTable,
-    joined_of,
     owner_word,
     owner_words,
 )
@@ -500,7 +499,7 @@ class Inodes:
                 pointer = extent.pointer
         times, beyond = self._times(np.array([inode.mtime]))
         kind = inode.ftype + (inode.attrs is not None) * SPECIAL + int(beyond[0]) * ASK
-        names = joined_of(np.array([len(name)]), np.frombuffer(name, np.uint8))
+        names = np.array([0, len(name)]), np.frombuffer(name, np.uint8)
         table = FileTable.of(names, np.array([pos]), inode.fileid, size, times, pointer, kind)
         return Decoded(table, np.array([inode.attrs or (0, 0)]), None)
 

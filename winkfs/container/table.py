@@ -17,10 +17,12 @@ import numpy.typing as npt
 from winkformats.arrays import (
     Bools,
     Int64,
+    Joined,
     TextColumn,
     UInt8,
     among,
     column_at,
+    ends_of,
     gather,
     rows_joined,
     text_column,
@@ -62,8 +64,6 @@ Blobs = npt.NDArray[np.object_]
 Times = tuple[int | None, int | None]
 """[since, until), nanoseconds since the epoch; None: no bound."""
 ALWAYS: Final[Times] = (None, None)
-Joined = tuple[Int64, UInt8]
-"""Texts one behind the other: int64[n + 1], where the first begins and where each ends; bytes."""
 
 
 class FileTable:
@@ -120,10 +120,8 @@ class FileTable:
             ])  # fmt: skip
         names: TextColumn | Joined
         if all(part._joined is not None for part in parts):
-            names = joined_of(
-                np.concatenate([part.name_lengths for part in parts]),
-                np.concatenate([part.names_joined for part in parts]),
-            )
+            lengths = np.concatenate([part.name_lengths for part in parts])
+            names = ends_of(lengths), np.concatenate([part.names_joined for part in parts])
         else:
             names = np.concatenate([part.column for part in parts])
         columns = np.concatenate([part.numbers.T for part in parts], axis=1)
@@ -159,10 +157,10 @@ class FileTable:
             if column.dtype != object and len(column):
                 matrix = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), -1)
                 lengths = np.strings.str_len(column)
-                self._joined = joined_of(lengths, rows_joined(matrix, lengths))
+                self._joined = rows_joined(matrix, lengths)
             else:
                 lengths = np.fromiter(map(len, self.names), np.int64, len(self))
-                self._joined = joined_of(lengths, np.frombuffer(b"".join(self.names), np.uint8))
+                self._joined = ends_of(lengths), np.frombuffer(b"".join(self.names), np.uint8)
         return self._joined
 
     @property
@@ -342,8 +340,7 @@ class FileTable:
         names = self._any()
         some: TextColumn | Joined
         if isinstance(names, tuple):
-            starts, lengths = names[0][:-1][index], self.name_lengths[index]
-            some = joined_of(lengths, gather(names[1], starts, lengths))
+            some = gather(names[1], names[0][:-1][index], self.name_lengths[index])
         else:
             some = names.take(index)
         numbers = self.numbers
@@ -367,13 +364,6 @@ class FileTable:
         """The same in the order of their inodes."""
         pos = self.pos
         return self if (pos[1:] > pos[:-1]).all() else self.take(np.argsort(pos))
-
-
-def joined_of(lengths: Int64, raw: UInt8) -> Joined:
-    """Texts of these lengths, int64[n], one behind the other."""
-    ends = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=ends[1:])
-    return ends, raw
 
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:

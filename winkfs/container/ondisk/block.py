@@ -28,10 +28,12 @@ from winkformats.arrays import (
     WIDEST,
     WORD,
     Int64,
+    Joined,
     TextColumn,
     UInt8,
     UInt64,
     blank,
+    ends_of,
     gather,
     row_width,
     rows_at,
@@ -49,7 +51,6 @@ from winkfs.container.table import (
     POS,
     SIZE,
     FileTable,
-    joined_of,
 )
 
 TOPS: Final = np.array([0, *((1 << 8 * width) - 1 for width in range(1, 8))], np.uint64)
@@ -120,9 +121,9 @@ def _share(texts: TextColumn, starts: Int64, shared: Int64, rest: Int64) -> list
     shared[starts] = 0
     np.subtract(lengths, shared, out=rest)
     rows = np.arange(0, matrix.size, matrix.shape[1])
-    joined = gather(matrix.ravel(), rows + shared, rest).tobytes()
-    ends = np.cumsum(np.add.reduceat(rest, starts)).tolist()
-    return [joined[a:b] for a, b in pairwise([0, *ends])]
+    ends, joined = gather(matrix.ravel(), rows + shared, rest)
+    bounds = ends[np.append(starts, len(texts))].tolist()
+    return [joined[a:b].tobytes() for a, b in pairwise(bounds)]
 
 
 def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
@@ -224,8 +225,11 @@ class Blocks:
         np.subtract(columns[POS] - columns[SIZE], stored, out=stored, where=unlike)
         if len(self.counts) == 1:
             return FileTable(self.texts, columns.T)
-        names = np.concatenate(list(self._names(0, len(self.counts))))
-        return FileTable(joined_of(self._fronts[2], names), columns.T)
+        names, *more = self._names(0, len(self.counts))
+        if more:
+            raw = np.concatenate([names[1], *(part for _, part in more)])
+            names = ends_of(self._fronts[2]), raw
+        return FileTable(names, columns.T)
 
     @cached_property
     def texts(self) -> TextColumn:
@@ -253,11 +257,11 @@ class Blocks:
             or ((longest > AREA // self.counts) & (self.counts > 1)).any()
         ):
             raise self._damage("names that cannot be")
-        begin = ends - rest
-        at = begin - shared + np.repeat(self._tails_at - begin[starts], self.counts)
+        at = ends - lengths  # of names that share nothing, in all that is stored of them
+        at += np.repeat(self._tails_at - at[starts], self.counts)
         return at, shared, lengths
 
-    def _names(self, first: int, stop: int) -> Iterator[UInt8]:
+    def _names(self, first: int, stop: int) -> Iterator[Joined]:
         """The names in the blocks [first, stop), in parts that fit into a cache."""
         rows = slice(self.starts[first], self.starts[stop])
         at, shared, lengths = (column[rows] for column in self._fronts)

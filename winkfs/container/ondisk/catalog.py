@@ -387,7 +387,7 @@ class Run:
             pieces = [(low, 0, high - low)]
         else:
             at = list(itertools.accumulate(sizes[:-1], initial=0))
-            pieces = [(place, start, size) for (place, size, *_), start in zip(places, at, strict=True)]
+            pieces = [(row[0], start, row[1]) for row, start in zip(places, at, strict=True)]
         raw = np.empty(pieces[-1][1] + pieces[-1][2] + SLACK, np.uint8)
         for place, start, size in pieces:
             storage.read_into(raw.data[start : start + size], place)

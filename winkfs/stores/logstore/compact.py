@@ -199,7 +199,7 @@ class _Group:
             if not len(which):
                 return 0
             moving = some.take(which)
-            packed = gather(raw, starts[which], sizes[which]).tobytes()
+            packed = gather(raw, starts[which], sizes[which])[1].tobytes()
             log.append(Batch(moving.recids, moving.lengths, packed), reserve=reserve)
             gone = int((moving.lengths == 0).sum()) * HEAD.size
             log.kept[log.number] = log.kept.get(log.number, 0) + gone
