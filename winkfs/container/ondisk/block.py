@@ -200,12 +200,8 @@ class Blocks:
         alike = found[: even * n].reshape(even, n)
         for each in set(widths[:even]):
             blocks = np.flatnonzero(width[:even] == each)
-            part = alike if len(blocks) == even else alike[blocks]
-            part[:] = base[blocks, None]
-            if each:
-                part += _numbers(rows_at(self._raw, at[blocks], n * each + WORD), each, n)
-            if part is not alike:
-                alike[blocks] = part
+            rows = rows_at(self._raw, at[blocks], n * each + WORD)
+            alike[blocks] = base[blocks, None] + (_numbers(rows, each, n) if each else 0)
         for i in range(even, len(widths)):
             part = found[self.starts[i] : self.starts[i + 1]]
             part[:] = base.item(i)

@@ -88,8 +88,8 @@ NEW: Final = {
 }  # fmt: skip
 TOGETHER: Final = 8  # blocks that are written together
 KEPT: Final = 64  # blocks kept: `find` comes back to those that showed a directory
-AT_ONCE: Final = 16  # blocks that are decoded together
-GAP: Final = 4 << 10  # bytes between two blocks that are read with them
+AT_ONCE: Final = 16  # blocks that are decoded together: more would leave the cache of a core
+GAP: Final = 4 << 10  # bytes between two blocks, in the mean, that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
 STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 T = TypeVar("T")
