@@ -192,8 +192,8 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
-        if native.code is not None and (pairs := self._pairs(native.code, batch)) is not None:
-            return pairs
+        if native.code is not None and (plain := self._pairs(native.code, batch)) is not None:
+            return plain
         try:
             lengths = set(map(len, batch))
         except TypeError:
@@ -204,7 +204,8 @@ class BulkPut:
             )
         attrs: list[bytes | None] = [None] * len(batch)
         ns: Sequence[int | None] = attrs  # type: ignore[assignment]
-        names, data = zip(*(item[:2] for item in batch), strict=True)
+        pairs = batch if lengths == {2} else [item[:2] for item in batch]
+        names, data = zip(*pairs, strict=True)
         if lengths != {2}:
             ns = [to_ns(item[2]) if len(item) > 2 else None for item in batch]
             ns = self._clamped(names, ns)
