@@ -71,7 +71,7 @@ static Extent extent(const File *f, Bytes pair)
 }
 
 /* -> whether the entry at `pos`, of which `size` bytes are copied, is the live and good inode with
- * this key, NULL: with any, and says where all of the file is. */
+ * this key, NULL: with any, and locates all of the file. */
 static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes key,
                      int64_t key_len, Inode *found)
 {
@@ -573,9 +573,9 @@ static PyObject *reader_has(PyObject *capsule, PyObject *name)
     return answer == FOUND ? Py_NewRef(Py_True) : without(answer);
 }
 
-/* What an inode says: FILEID, LSIZE, FTYPE, FMTIME, the bytes of the attributes, None: there are none,
+/* What an inode has: FILEID, LSIZE, FTYPE, FMTIME, the bytes of the attributes, None: there are none,
  * where these are, where the inode is; None: the ordinary way decides. */
-static PyObject *said(const Look *l)
+static PyObject *facts_of(const Look *l)
 {
     Value v;
     const Inode *i = &l->inode;
@@ -591,16 +591,16 @@ static PyObject *said(const Look *l)
                          (long long)i->mtime, word, (long long)i->word, (long long)l->pos);
 }
 
-/* find(name) -> see `said`; False: see `reader_read`. */
+/* find(name) -> see `facts_of`; False: see `reader_read`. */
 static PyObject *reader_find(PyObject *capsule, PyObject *name)
 {
     Look l;
     Reader *r = PyCapsule_GetPointer(capsule, "reader");
     Answer answer = r ? look(r, name, 0, false, &l) : FAILED;
-    return answer == FOUND ? said(&l) : without(answer);
+    return answer == FOUND ? facts_of(&l) : without(answer);
 }
 
-/* find_at(pos) -> the name of the file whose inode stands there, and `said`; or None. */
+/* find_at(pos) -> the name of the file whose inode stands there, and `facts_of` it; or None. */
 static PyObject *reader_find_at(PyObject *capsule, PyObject *given)
 {
     Look l;
@@ -609,7 +609,7 @@ static PyObject *reader_find_at(PyObject *capsule, PyObject *given)
     Answer answer = r && !PyErr_Occurred() ? look(r, NULL, pos, false, &l) : FAILED;
     if (answer != FOUND)
         return without(answer);
-    PyObject *found = said(&l);
+    PyObject *found = facts_of(&l);
     if (!found || found == Py_None)
         return found;
     return Py_BuildValue("y#N", (const char *)l.inode.name, (Py_ssize_t)l.inode.name_len, found);
@@ -620,7 +620,7 @@ static PyMethodDef asked[] = {
     {"has", reader_has, METH_O, "whether there is a file"},
     {"find", reader_find, METH_O, "what an inode says of a file"},
     {"read_at", (PyCFunction)(void (*)(void))reader_read_at, METH_FASTCALL, "the same by position"},
-    {"find_at", reader_find_at, METH_O, "name and what an inode says of a file, by position"},
+    {"find_at", reader_find_at, METH_O, "name and facts of a file, by the position of its inode"},
 };
 
 /* reader(data, limits, isz, pairoff, CONTID, table, first, HTSIZE, HTFREE, HTDEL, sums or None,

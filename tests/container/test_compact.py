@@ -121,13 +121,13 @@ def test_what_is_no_file_is_kept(tmp_path: Path) -> None:
         base = tmp_path / order
         with winkfs.create(base) as c:
             c.put("a", b"1")
-            c.store.kv.append(b"of somebody else/X7", b"note")
+            c.store.kv.append(b"of another program/X7", b"note")
             c.delete("a")
             c.put("b", b"2")
         compact(base, order=order)
         with winkfs.open(base) as c:
             keys = [entry.key for entry in c.store.kv.iterate()]
-        assert keys.count(b"of somebody else/X7") == 1 and len(keys) == 3
+        assert keys.count(b"of another program/X7") == 1 and len(keys) == 3
 
 
 def test_container_with_one_superblock_gets_two(tmp_path: Path) -> None:

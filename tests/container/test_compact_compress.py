@@ -175,14 +175,14 @@ def test_without_the_option_frames_are_copied_as_they_are(base: Path) -> None:
     make(base, FILES)
     with winkfs.open(base) as c:
         before = {c.store.entry_at(pos).value for n in FILES for pos in frames_of(c, n)}
-        said = c.store.frames.compression
+        chosen = c.store.frames.compression
     with winkfs.open(base, "a") as c:
         c.delete("d/001.html")
     compact(base)
     with winkfs.open(base) as c:
         after = {c.store.entry_at(pos).value for n in c.names() for pos in frames_of(c, n)}
         assert after < before and len(after) == len(before) - 1
-        assert c.store.frames.compression == said
+        assert c.store.frames.compression == chosen
 
 
 def test_an_empty_container(base: Path) -> None:
@@ -211,11 +211,11 @@ def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
         c.put_many((f"{i}", document(i)) for i in range(900))
     compact(base, compress="zstd:19")
     with winkfs.open(base) as c:
-        said = c.store.frames.compression
-        assert said.level == 19 and said.tried and said.dictid
+        chosen = c.store.frames.compression
+        assert chosen.level == 19 and chosen.tried and chosen.dictid
         ids = {zstandard.get_frame_parameters(c.store.entry_at(pos).value).dict_id
                for name in c.names() for pos in frames_of(c, name)}  # fmt: skip
-    assert ids == {said.dictid}
+    assert ids == {chosen.dictid}
     assert b"secret" not in path_of(base, ".data").read_bytes()
 
 
@@ -225,8 +225,8 @@ def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
         c.put_many((f"{i}", noise.randbytes(ENOUGH // 50)) for i in range(100))
     compact(base, compress="zstd")
     with winkfs.open(base) as c:
-        said = c.store.frames.compression
-    assert (said.level, said.tried, said.dictid) == (9, True, 0)
+        chosen = c.store.frames.compression
+    assert (chosen.level, chosen.tried, chosen.dictid) == (9, True, 0)
 
 
 # --- refusals ---

@@ -213,19 +213,19 @@ def test_a_dictionary_is_trained_where_it_pays_and_kept(base: Path) -> None:
     make(base, files)
     make(Path(f"{base}0"), {name: os.urandom(3000) for name in files})
     with winkfs.open(base) as c, winkfs.open(f"{base}0") as other:
-        said = c.store.frames.compression
-        assert said.tried and said.dictid and said.level == 9
+        chosen = c.store.frames.compression
+        assert chosen.tried and chosen.dictid and chosen.level == 9
         ids = {zstandard.get_frame_parameters(c.store.entry_at(pos).value).dict_id
                for name in files for pos in frames_of(c, name)}  # fmt: skip
-        assert ids == {said.dictid}
+        assert ids == {chosen.dictid}
         assert other.store.frames.compression == Compression(9, tried=True)
     with winkfs.open(base, "a") as c:
         c.put_many((f"more/{name}", data) for name, data in files.items())
-        assert c.store.frames.compression == said  # one is trained once
+        assert c.store.frames.compression == chosen  # one is trained once
         c.delete("000")
     compact(base)
     with winkfs.open(base) as c:
-        assert c.store.frames.compression == said
+        assert c.store.frames.compression == chosen
     for name in list(files):
         files[f"more/{name}"] = files[name]
     del files["000"]

@@ -536,8 +536,8 @@ class Container(Handle, Reader):
         mtime_ns  of the file after that; None: now
         raises    FileNotFoundError; PermissionError (ao)
         """
-        start, content, ns = _offset(offset), as_content(data), mtime_ns
-        ns = self.changes.clamped.nearest(ns, name)
+        start, content = _offset(offset), as_content(data)
+        ns = self.changes.clamped.nearest(mtime_ns, name)
         check_length(start + len(content), name)
         self.changes.write(self.key(name), start, content, ns)
 

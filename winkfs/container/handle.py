@@ -188,7 +188,7 @@ class Handle:
     def entomb(self, names: Iterable[Name]) -> int:
         """Append tombstones of names that this container does not have -> position of the first.
 
-        They say nothing here: a shard deletes files of other shards so, see `winkfs.dataset`.
+        They have no effect here: a shard deletes files of other shards so, see `winkfs.dataset`.
         raises  ValueError where there are none, or there is a file of such a name
         """
         keys = [self.key(name) for name in names]
@@ -256,8 +256,8 @@ class Handle:
             return settled(self.store, rows, query, problem)
 
     def contents(self, rows: FileTable) -> Iterator[bytes | CorruptError | None]:
-        """The contents of the files of some rows, in their order; None for one that the catalog
-        does not say the place of, or that is larger than AT_ONCE: it is to be read by its name.
+        """The contents of the files of some rows, in their order; None for one whose place
+        the catalog does not have, or that is larger than AT_ONCE: it is to be read by its name.
 
         An error is not raised, but given in the place of a content.
         cost  one read a file, of just its entry
@@ -450,7 +450,7 @@ class Handle:
 
     @writes
     def keep_mark(self, packed: dict[str, int]) -> None:
-        """Sync, and write an index that says when a tree was packed: see `archive.update`."""
+        """Sync, and write an index that records when a tree was packed: see `archive.update`."""
         self.sync()
         self.store.idx.packed = packed
         self.store.merge()
@@ -507,7 +507,7 @@ class Handle:
             raise Busy(what, self.base)
 
     def run(self, action: Callable[[], T]) -> T:
-        """Run a step that may change files, for a caller who has the lock."""
+        """Run a step that may change files, for a caller that has the lock."""
         try:
             return action()
         except BaseException as error:

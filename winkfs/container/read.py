@@ -467,7 +467,7 @@ def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], pos: int) ->
 
 
 def _is_steady(store: Store) -> bool:
-    """Whether nobody else changes what it shows."""
+    """Whether no other process changes what it shows."""
     return store.writable or store.frozen
 
 
@@ -503,21 +503,21 @@ class Plain:
         return bool(found) if found is not None else None
 
     def find(self, name: object) -> Found | Literal[False] | None:
-        """-> what an inode says of a file."""
+        """-> the facts of a file, as its inode has them."""
         try:
             found = self._named(name)
-            return self._told(*found) if found else found
+            return self._facts(*found) if found else found
         except OSError:  # closed meanwhile
             return None
 
     def find_at(self, pos: int) -> tuple[bytes, Found] | None:
-        """-> the name of a file, and what its inode says."""
+        """-> the name of a file, and its facts."""
         try:
             found = self._inode(pos) if self._is_sure() else None
-            said = self._told(*found) if found else None
+            facts = self._facts(*found) if found else None
         except OSError:  # closed meanwhile
             return None
-        return (found[0][: -len(INODE)], said) if found and said else None
+        return (found[0][: -len(INODE)], facts) if found and facts else None
 
     def read(self, name: object, most: int = INT64) -> bytes | Literal[False] | None:
         """-> the content of a file."""
@@ -535,7 +535,7 @@ class Plain:
         except (OSError, CorruptError):
             return None
 
-    def _told(self, key: bytes, pos: int, fields: Fields, extents: list[Triple]) -> Found | None:
+    def _facts(self, key: bytes, pos: int, fields: Fields, extents: list[Triple]) -> Found | None:
         fileid, lsize, ftype, mtime, attrs = fields
         if attrs is None:
             return fileid, lsize, ftype, mtime, None, 0, pos

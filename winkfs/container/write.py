@@ -76,7 +76,7 @@ class Changes:
     """The changing side of a container: what becomes of files, and when it is durable.
 
     files   what is seen of files; drafts: its own, those that are being changed
-    held    bytes kept ready for somebody: see `hold`
+    held    bytes of the disk kept ready, by holder: see `hold`
     compressor  makes frames of new content; None: it stays as it is
     last    ao: position of the inode written last, 0: none since open
     unwritten   what was lost of drafts that could not be written, see `report_unwritten`
@@ -104,20 +104,20 @@ class Changes:
         store, self._writer.compressor = self._store, None
         try:
             compresses = store.writable and store.settings.compressed
-            if compresses and (said := store.frames.compression).level:
-                self._writer.compressor = Compressor(said, store.base, store.frames.at)
+            if compresses and (chosen := store.frames.compression).level:
+                self._writer.compressor = Compressor(chosen, store.base, store.frames.at)
         except CorruptError as error:
             store.note(f"{error}: new content is not compressed")
         self.compressor = self._writer.compressor
 
     def set_compression(self, level: int) -> None:
         """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
-        store, said = self._store, self._store.frames.compression
-        if said.level != level:
+        store, chosen = self._store, self._store.frames.compression
+        if chosen.level != level:
             if not store.settings.compressed:
                 what = "cannot have compressed content: `winkfs compact --compress` makes it so"
                 raise NotAllowed(what, store.base)
-            self.compress(replace(said, level=level))
+            self.compress(replace(chosen, level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Try whether a dictionary for content like some samples pays, and use it if it does.
@@ -129,7 +129,7 @@ class Changes:
 
     @property
     def may_learn(self) -> bool:
-        """Whether nobody has tried a dictionary yet."""
+        """Whether no dictionary has been tried yet."""
         return self.compressor is not None and not self._store.frames.compression.tried
 
     def compress(self, compression: Compression) -> None:
@@ -200,9 +200,9 @@ class Changes:
         strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
                 else it stays an attribute, and the column is null
         """
-        had, said = before or {}, xattrs.get(RECORD)
-        if said not in (None, had.get(RECORD), self._store.declared.record):
-            self._adopt(said)
+        had, given = before or {}, xattrs.get(RECORD)
+        if given not in (None, had.get(RECORD), self._store.declared.record):
+            self._adopt(given)
         declared, found = self._store.declared, dict(xattrs)
         kinds = {USER + name.encode(): kind for name, kind in declared.schema.items()}
         there = [key for key in kinds if key in xattrs]
@@ -221,7 +221,7 @@ class Changes:
             more = parse_schema(record)
             known = {name.lower() for name in schema}
             new = {name: kind for name, kind in more.items() if name.lower() not in known}
-        except ValueError:  # somebody else's attribute
+        except ValueError:  # an attribute of another program
             return
         if new and self._store.settings.attrs:
             self.declare({**schema, **new})
