@@ -149,16 +149,13 @@ class _Copying:
                 self.done.copied += size if counted else 0
                 self._progress(size)
 
-    def _check(
-        self, target: Storage, block: Superblock, start: int, end: int
-    ) -> tuple[int, list[int]]:
+    def _check(self, copy: KVSeq, start: int, end: int) -> tuple[int, list[int]]:
         """Look at the checksums of what was copied -> position of the last entry, 0 without any;
         those that declare columns."""
-        layout = KVSeq(target, block, writable=False).layout
         last, columns = 0, list[int]()
-        start = layout.aligned(start)
+        start = copy.layout.aligned(start)
         try:
-            for batch in scan_intact(target, layout, start, end, problem=self._note):
+            for batch in scan_intact(copy.storage, copy.layout, start, end, problem=self._note):
                 last = int(batch.pos[-1])
                 columns += batch.pos[entries_of(batch, KEY)].tolist()
         except CorruptError as error:  # no checksums by which to find where it goes on
@@ -273,7 +270,7 @@ class _ContainerBackup(_Copying):
                 target.preallocate(end + ROOM)
                 try:
                     self._bytes(storage, target, start, end)
-                    last, old = self._check(target, block, start, end)
+                    last, old = self._check(KVSeq(target, block, writable=False), start, end)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         target.truncate(start)
@@ -317,7 +314,7 @@ class _ContainerBackup(_Copying):
                 target.preallocate(end)
                 self._bytes(storage, target, start, end)
                 target.write(0, new.images())
-                last, _ = self._check(target, new, start, end)
+                last, _ = self._check(KVSeq(target, new, writable=False), start, end)
                 target.sync()
             reindex(self._dest + PARTIAL)
             with directory.open(part + DATA) as made:
@@ -483,8 +480,8 @@ class _DatasetBackup(_Copying):
             self._bytes(file, copy, 0, file.size(), counted=name.endswith(DATA))
             if name.endswith(DATA):
                 try:
-                    kv = KVSeq(copy, read_superblock(copy), writable=False)
-                    self._check(copy, kv.superblock, kv.start, kv.end)
+                    kv = KVSeq.open(copy)
+                    self._check(kv, kv.start, kv.end)
                 except FormatError as error:
                     self._note(error)
 
