@@ -428,10 +428,10 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     folder, numbers = log.store, log.store.numbers()
     newest = True
     for number in reversed(numbers):
-        versions = _versions(log, folder, number)
+        versions = _versions(folder, number)
         whole = [data for data, good in versions.values() if good]
         if not whole and newest and number > numbers[0]:
-            _mend_newest(log, folder, number, versions, done, apply=apply)
+            _mend_newest(log, number, versions, done, apply=apply)
             continue
         newest = False
         if not whole:
@@ -448,7 +448,7 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     return done
 
 
-def _versions(log: Log, folder: Folder, number: int) -> Versions:
+def _versions(folder: Folder, number: int) -> Versions:
     found = {}
     for file, data in folder.read(number):
         good = False
@@ -466,9 +466,7 @@ def _set_aside(folder: Folder, number: int, versions: Versions) -> None:
             folder.files.rename(name, f"{name}.{secrets.token_hex(4)}{DAMAGED}")
 
 
-def _mend_newest(
-    log: Log, folder: Folder, number: int, versions: Versions, done: Repaired, *, apply: bool
-) -> None:
+def _mend_newest(log: Log, number: int, versions: Versions, done: Repaired, *, apply: bool) -> None:
     before: State | None = None
     with contextlib.suppress(FormatError, StalePlan):
         before = log.state(number - 1)
@@ -486,10 +484,10 @@ def _mend_newest(
                            f"newest{there} (`winkfs dataset add` takes them, vacuum removes "
                            "them)")  # fmt: skip
     if apply:
-        _set_aside(folder, number, versions)
+        _set_aside(log.store, number, versions)
         if made is not None and before is not None:
-            folder.renew(number, encoded(made, made.apply(before)))
-        folder.files.sync()
+            log.store.renew(number, encoded(made, made.apply(before)))
+        log.store.files.sync()
 
 
 def _proven(root: str, before: State, data: bytes) -> Manifest | None:
