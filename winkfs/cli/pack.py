@@ -27,11 +27,11 @@ from winkfs.cli._common import (
 from winkfs.names import to_str
 from winkfs.units import CLAMPED, size_text
 
-COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
-
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
     from winkfs.archive.pack import PackReport
+
+COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 
 
 @click.command()

@@ -238,9 +238,8 @@ class ContainerNames:
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
         known = self.container.troubles
-        with contextlib.suppress(OSError):
-            with self.container.lock:
-                self.container.catch_up()
+        with contextlib.suppress(OSError), self.container.lock:
+            self.container.catch_up()
             self.troubles = known
         if self.writable and not self.container.writable and not self.failed:
             self.failed = "the disk below has failed: nothing can be written any more"

@@ -250,10 +250,7 @@ class Contents:
     def close(self) -> None:
         """Leave the page cache as it was: drop what the kernel has read ahead, too."""
         self.drop()
-        self._buffer, self._window = (
-            memoryview(b""),
-            None,
-        )  # not when it is collected
+        self._buffer, self._window = memoryview(b""), None  # now, not when it is collected
         if self._drop is not None:
             self._drop(self._low, self._high)
 
