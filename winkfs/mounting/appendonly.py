@@ -225,7 +225,7 @@ class AppendOnlySource(ContainerSource):
             self._put_spool(name, spool, None)
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
-        container, changes = self.names.container, self.names.changes
+        container, changes = self._container, self.names.changes
         spool.file.seek(0)
         base = self.names.store.index.base
         # One from before the last index, that the index does not know, would cost a rebuild.

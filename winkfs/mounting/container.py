@@ -115,14 +115,14 @@ class ContainerSource:
     def lacks(self, parent: int, name: bytes) -> bool:
         """See `winkmount.source.Making`."""
         names = self.names
-        sound = names.container.troubles == names.troubles and self.view.times is None
+        sound = self._container.troubles == names.troubles and self.view.times is None
         return sound and names.tree.lacks(self.places[parent], name)
 
     def _free(self, parent: int, name: bytes) -> bytes:
         """-> the path, where there is nothing yet. The kernel has looked just before."""
         path, names = self.places.child(parent, name), self.names
         known = self._missing == (path, names.tree, names.tree.version)
-        known = known and names.container.troubles == names.troubles
+        known = known and self._container.troubles == names.troubles
         known = known or self.lacks(parent, name)
         if not known and self.view.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
@@ -265,7 +265,7 @@ class ContainerSource:
         else:
             ftype, owner = kept(ftype, mode), None
         key = path + INODE if AT not in path else key_at(path)
-        draft = self.names.container.change(self.names.changes.begin, key, None, ftype, owner)
+        draft = self._container.change(self.names.changes.begin, key, None, ftype, owner)
         if data:
             self._container.write(name_at(path), 0, data)
         return draft
@@ -296,10 +296,10 @@ class ContainerSource:
         if attr is None or attr.id in self._spools or attr.id not in self.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self.names.files.reader(key_at(path)), self.names.container.troubles
+        read, troubles = self.names.files.reader(key_at(path)), self._container.troubles
 
         def below(offset: int, size: int) -> bytes:
-            if self.names.container.troubles != troubles:  # its entries may be lost
+            if self._container.troubles != troubles:  # its entries may be lost
                 raise _refuse(errno.EIO, path)
             self.names.lookup.touches(size // PAGE + 1)
             return read(offset, size)
@@ -539,7 +539,7 @@ class ContainerSource:
         if (
             id not in self._spools
             and self._keeps_times
-            and names.container.troubles == names.troubles
+            and self._container.troubles == names.troubles
         ):
             path = self.places[id]
             draft = names.drafts.get(key_at(path))
@@ -569,7 +569,7 @@ class ContainerSource:
             mtime_ns = self._nearest(given, name_of(draft.key))
         elif self.names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
             return False
-        container, amend = self.names.container, self.names.changes.amend
+        container, amend = self._container, self.names.changes.amend
         container.change(amend, draft, mode, uid, gid, mtime_ns, now_ns)
         return True
 
@@ -585,14 +585,14 @@ class ContainerSource:
         if offset == 0 or self._copies:
             self._refuse_own_copy(fresh.fileid, offset, data)
         self._need_room(len(data))
-        return self.names.container.change(self.names.changes.grow, fresh, data, now_ns)
+        return self._container.change(self.names.changes.grow, fresh, data, now_ns)
 
     def amend_fresh(self, fresh: Draft, change: Amendment, now_ns: int) -> Attr | None:
         return self._amend(fresh, change, now_ns) if self._is_fresh(fresh) else None
 
     def _is_fresh(self, draft: Draft) -> bool:
         names = self.names
-        sound = names.container.troubles == names.troubles and not names.failed
+        sound = self._container.troubles == names.troubles and not names.failed
         return sound and names.drafts.get(draft.key) is draft
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
@@ -636,7 +636,7 @@ class ContainerSource:
             self._refuse_own_copy(id, offset, data)
             check_length(offset + len(data), key)
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
-        self.names.container.change(self.names.changes.write_many, key, pieces, mtime_ns)
+        self._container.change(self.names.changes.write_many, key, pieces, mtime_ns)
 
     def _refuse_own_copy(self, id: int, offset: int, data: bytes) -> None:
         if id in self._copies or (offset == 0 and data.startswith(MAGIC)):
@@ -741,7 +741,7 @@ class ContainerSource:
         since, self._dirty_since = self._dirty_since, 0.0
         try:
             self._store_times()
-            yield from self.names.container.syncing()
+            yield from self._container.syncing()
         except BaseException as error:
             self._dirty_since = since or self._dirty_since
             if isinstance(error, OSError):
@@ -767,7 +767,7 @@ class ContainerSource:
         if self._clamped.number > NAMED:
             log.warning("%s", self._clamped.line())
         try:
-            if self.writable and not self.names.container.closed:
+            if self.writable and not self._container.closed:
                 run_steps(self._syncing())
                 if self.names.order.covered != self.names.store.kv.end:
                     self.names.save()
