@@ -38,11 +38,10 @@ WRITTEN: Final = (
     "shard int, file string, contid bigint, entries bigint, size bigint, content bigint, "
     "name binary, error string"
 )
-KINDS: Final = (
-    {"shard": pa.int32(), "file": pa.string()}
-    | dict.fromkeys(("contid", "entries", "size", "content"), pa.int64())
-    | {"name": pa.binary(), "error": pa.string()}
-)
+TYPES: Final = {
+    "int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary(),
+}  # fmt: skip
+KINDS: Final = {name: TYPES[kind] for name, kind in map(str.split, WRITTEN.split(", "))}
 
 
 def run(
