@@ -185,7 +185,7 @@ class _Listing:
         """One file; a link with its target."""
         self.count += 1
         values: dict[str, Any] = {}
-        if self.columns:  # of which the catalog does not say all, or of a data set
+        if self.columns:  # the catalog does not have them all, or it is a data set
             found = self._container.getcolumns(stat.name)
             values = {name: found[name] for name in self.columns}
         behind = self._behind(values).encode("utf-8", "surrogateescape")

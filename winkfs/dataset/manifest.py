@@ -84,7 +84,7 @@ class Folder:
         return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
-        """Durable and whole, or an error -> False where somebody else has put it.
+        """Durable and whole, or an error -> False where another writer has put it.
 
         raises  Refusal where the file system has no link(2); OSError: it may be there all the same,
                 `renew` makes it durable

@@ -308,7 +308,7 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
-            for _ in shares:  # none hears the Ctrl-C of a terminal: it would show its imports
+            for _ in shares:  # none gets the Ctrl-C of a terminal: it would show its imports
                 running.append(
                     subprocess.Popen(
                         [sys.executable, "-P", "-m", "winkfs.dataset.packing"],
