@@ -27,4 +27,4 @@ def hash_with(
     patch.setattr("winkformats.hashing.hash_key", hash_key)
     patch.setattr("winkformats.hashing.hash_keys", hash_keys)
     # The short way hashes names by itself: all are asked for the ordinary way.
-    patch.setattr("winkfs.container.read.XXH3", -1)
+    patch.setattr("winkfs.container.short.XXH3", -1)

@@ -18,7 +18,7 @@ from openfiles import descriptors
 import winkfs
 from winkformats import native
 from winkfs import Container, CorruptError
-from winkfs.container.read import LOOK
+from winkfs.container.short import LOOK
 
 base, c = container_checks.base, container_checks.c  # fixtures
 

@@ -16,7 +16,7 @@ from threaded import in_threads
 
 import winkfs
 from winkfs import Container
-from winkfs.container.read import LOOK
+from winkfs.container.short import LOOK
 from winkfs.errors import Locked
 
 pytestmark = pytest.mark.slow

@@ -26,16 +26,8 @@ from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.typed import Schema
-from winkfs.container.read import (
-    FIRST,
-    LOOK,
-    ORDINARY,
-    BulkGet,
-    Content,
-    Files,
-    Short,
-    renewed,
-)
+from winkfs.container.read import BulkGet, Content, Files
+from winkfs.container.short import FIRST, LOOK, ORDINARY, Short, renewed
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, POS, SIZE, FileTable, Times
 from winkfs.container.where import parse

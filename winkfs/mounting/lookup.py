@@ -19,7 +19,8 @@ from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage
 from winkformats.kv.scan import values_at
 from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, Inode
-from winkfs.container.read import FIRST, LARGE, Short, renewed
+from winkfs.container.read import LARGE
+from winkfs.container.short import FIRST, Short, renewed
 from winkfs.container.table import BY_INODE
 from winkfs.names import INODE, name_of
 
