@@ -83,7 +83,7 @@ class Lookup:
     """Finds and reads what is in a store; drafts are not.
 
     A file of the usual layout goes the short way (`read.Short`), any other the ordinary one
-    (`read.Content`). Everything is read by pread, and `CacheBudget` says what stays of it in the
+    (`read.Content`). Everything is read by pread, and `CacheBudget` decides what stays of it in the
     page cache. What finds a file raises CorruptError.
 
     touches  reports pages of the data file that are read
