@@ -82,7 +82,7 @@ class Found(NamedTuple):
 class Lookup:
     """Finds and reads what is in a store; drafts are not.
 
-    A file of the usual layout goes the short way (`read.Short`), any other the ordinary one
+    A file of the usual layout goes the short way (`short.Short`), any other the ordinary one
     (`read.Content`). Everything is read by pread, and `CacheBudget` decides what stays of it in the
     page cache. What finds a file raises CorruptError.
 
