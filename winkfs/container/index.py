@@ -249,12 +249,6 @@ class Index:
         elif self._gone_at:
             self._gone_at.pop(key, None)
 
-    def assign_new(self, keys: list[bytes], pos: Int64) -> None:
-        """The same for keys that nothing has, except tombstones in the overlay."""
-        self.overlay.update(zip(keys, pos.tolist(), strict=True))
-        for key in keys if self._gone_at else ():
-            self._gone_at.pop(key, None)
-
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
         """Files put in bulk; whether their names are double is looked at by `settle`."""
         rows = hash_rows(self.settings.htalgo, keys, pos)
