@@ -259,8 +259,8 @@ def count_used(base: Base) -> int:
 
 
 def same_files(base: Base, pos: Int64) -> bool:
-    """Return whether the cells point to these ascending positions, once each."""
-    return np.array_equal(np.sort(np.concatenate(list(base.pointers()))), pos)
+    """Return whether the cells point to these positions, once each."""
+    return np.array_equal(np.sort(np.concatenate(list(base.pointers()))), np.sort(pos))
 
 
 def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool:

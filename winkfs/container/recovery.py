@@ -78,7 +78,7 @@ class Counts:
 class Rebuilt(Counts):
     """What the data file says.
 
-    rows        the live files
+    rows        the live files; those of a `Resolver` in file order
     times       time marks; None: the container is not append-only
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
