@@ -309,9 +309,20 @@ class FileTable:
         def get(name: str) -> Column:
             if name in texts:
                 return Column.of(asked[name], texts[name])
-            return builtin(name, self.names if name == "path" else [], self.numbers)
+            return self.builtin(name)
 
         return where.truth(get).true
+
+    def builtin(self, name: str) -> Column:
+        """Return what a condition asks of all files, see `where.BUILTIN`; null is what none has."""
+        if name not in BUILTIN:
+            return Column.nulls("string", len(self))
+        valid = np.ones(len(self), bool)
+        if name == "path":
+            return Column("string", valid, np.arange(len(self)), self.names)
+        if name == "mtime":
+            return Column("timestamp", valid, self.mtime // MICRO, [])
+        return Column("int64", valid, self.size if name == "size" else self.kind & 255, [])
 
     def with_numbers(self, numbers: Int64) -> FileTable:
         """The same names and values with other numbers."""
@@ -364,20 +375,6 @@ class FileTable:
         """The same in the order of their inodes."""
         pos = self.pos
         return self if (pos[1:] > pos[:-1]).all() else self.take(np.argsort(pos))
-
-
-def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
-    """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""
-    if name not in BUILTIN:
-        return Column.nulls("string", len(numbers))
-    valid = np.ones(len(numbers), bool)
-    if name == "path":
-        return Column("string", valid, np.arange(len(names)), names)
-    if name == "mtime":
-        return Column("timestamp", valid, numbers[:, MTIME] // MICRO, [])
-    return Column(
-        "int64", valid, numbers[:, SIZE] if name == "size" else numbers[:, KIND] & 255, []
-    )
 
 
 def owner_word(uid: int, gid: int) -> int:

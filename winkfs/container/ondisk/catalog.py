@@ -66,7 +66,6 @@ from winkfs.container.table import (
     POS,
     FileTable,
     Times,
-    builtin,
     joined,
     live,
 )
@@ -422,9 +421,7 @@ class Run:
 
 def _asked(rows: FileTable, typed: Mapping[str, Column], name: str) -> Column:
     """What a condition asks of some rows, the values of whose columns are given."""
-    if name in typed:
-        return typed[name]
-    return builtin(name, rows.names if name == "path" else [], rows.numbers)
+    return typed[name] if name in typed else rows.builtin(name)
 
 
 class Catalog:
