@@ -255,13 +255,13 @@ class _Repair:
             return
         if len(gone.pos):
             found.steps.append(f"leave out what the index has and is gone: {len(gone.pos)}")
-        for pos in [*gone.older.tolist(), *gone.back.tolist()]:
-            name = to_str(name_of(self._store.key_at(pos)))
-            what = f"have {name} there again: what removed it is gone"
-            if pos in gone.older:
-                what = f"go back to the version of {name} that is there"
-            found.older.append(name)
-            found.steps.append(what)
+        for positions, step in (
+            (gone.older, "go back to the version of {} that is there"),
+            (gone.back, "have {} there again: what removed it is gone"),
+        ):
+            for key in map(self._store.key_at, positions.tolist()):
+                found.older.append(to_str(name_of(key)))
+                found.steps.append(step.format(found.older[-1]))
 
     def _find_lost(self, found: Repair, live: Int64) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""

@@ -36,7 +36,7 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.container.read import Content
-from winkfs.container.survey import Decoded, Inodes, Problem
+from winkfs.container.survey import DENSE, FILES, SPAN, Decoded, Inodes, Problem
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
@@ -45,9 +45,6 @@ from winkfs.units import NANO, to_ns
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-SPAN: Final = 8 << 20  # bytes read at once
-FILES: Final = 2048  # files of a batch, at most
-DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 SPARSE: Final = 8  # times the usual distance of files, beyond which they are read one by one
 INODE_READ: Final = 512  # bytes read for an inode alone
 PIECE: Final = 1 << 20  # bytes of a large file that are read at once, except a larger entry
