@@ -281,7 +281,7 @@ class CatalogTrail(Trail):
 
 
 def at_any(positions: Int64) -> Callable[[FileTable], Bools]:
-    """Which rows stand at one of these ascending positions, or say that a name is gone."""
+    """Mark rows at one of these ascending positions, and those that record that a name is gone."""
     return lambda rows: among(rows.pos, positions) | rows.gone
 
 

@@ -274,10 +274,10 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     alone = catalog.covered == store.kv.end and len(runs) == 1
     if not (alone or all(map(_ascends, runs))):  # one alone has to be equal to what ascends
         return False
-    said, true = rows_now(store, catalog, query), filter(some, true)
+    known, true = rows_now(store, catalog, query), filter(some, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
-        one = one if len(one) else next(said, NOTHING)
+        one = one if len(one) else next(known, NOTHING)
         other = other if len(other) else next(true, NOTHING)
         count = min(len(one), len(other))
         if not count:

@@ -225,7 +225,7 @@ def rebuild(
     resolver = Resolver(kv, settings, names, marked=marked)
     damage: list[CorruptError] = []
 
-    def told(error: CorruptError) -> None:
+    def report(error: CorruptError) -> None:
         damage.append(error)
         if not isinstance(error, DamagedRange):
             resolver.lost = max(resolver.lost, error.offset)
@@ -235,17 +235,17 @@ def rebuild(
 
     try:
         for batch, rows in inode_rows(
-            kv.storage, kv.layout, settings, kv.start, end, problem=told, progress=progress
+            kv.storage, kv.layout, settings, kv.start, end, problem=report, progress=progress
         ):
             resolver.take(batch, rows)
     except CorruptError as error:
         if kv.writable:
             raise
-        told(error)
+        report(error)
     found = resolver.finish()
     found.whole, found.damaged = not damage and not len(found.flagged), len(damage)
     if not damage and whole and not _is_counted(found, known):
-        return _with_flipped(kv, settings, found, told)
+        return _with_flipped(kv, settings, found, report)
     return found
 
 

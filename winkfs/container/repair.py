@@ -128,7 +128,7 @@ class _Repair:
         self._store = store = self._opened(opened)
         self._settings, self._layout = store.settings, store.kv.layout
         self._size, self._end = store.kv.storage.size(), store.kv.end
-        # By a superblock that is made up what is derived says nothing, nor do the frames.
+        # Under a superblock that is made up derived files and frames prove nothing.
         self._check = Check(store, frames=not (self._guessed or self._changed))
         self._report = self._check.run()
         self._ranges = list(self._damaged())
@@ -154,8 +154,8 @@ class _Repair:
         return opened.enter_context(served(path, self._block, end, mapped=True))
 
     def _name_entries(self, end: int | None) -> None:
-        """Have the superblock name the last intact entry that says what content is compressed with;
-        one that is made up also that of the columns of the user. `end`: of the entries."""
+        """Have the superblock name the last intact record of what content is compressed with; one
+        that is made up also that of the columns of the user. `end`: of the entries."""
         block, chains, last = self._block, False, {COLUMNS: 0, COMPRESS: 0}
         layout = Layout.of(block, self._base)
         with open_file(self._base + ".data") as storage, contextlib.suppress(CorruptError):
@@ -242,7 +242,7 @@ class _Repair:
         return max((d.stop for d in self._ranges if not d.last), default=0)
 
     def _live(self) -> Rows:
-        """The live files; those of before the last range are not where a mark says so."""
+        """The live files; before the last range only those that are not marked deleted."""
         found = self._check.found
         marked = found.flagged[found.flagged < self._behind]
         return found.rows.take(~among(found.rows.pos, marked))
@@ -334,13 +334,13 @@ class _Repair:
             for pos, key in self._lost.items():
                 inode, name = store.inode_at(pos, lambda _: None)[1], name_of(key)
                 kept.put(b"files/" + name, left_of(store, inode)[0])
-                frames = []  # whoever has the dictionary that may be lost still can read them
+                frames = []  # a copy of the dictionary that may be lost can still read them
                 for pointer in _frames_of(inode) if self._changed else ():
                     with contextlib.suppress(CorruptError):
                         frames.append(store.entry_at(pointer).value)
                 if frames:
                     kept.put(b"frames/" + name, b"".join(frames))
-            for name, pos in self._replaced.items():  # nobody can tell: deleted or replaced
+            for name, pos in self._replaced.items():  # deleted or replaced: it is not known
                 with contextlib.suppress(CorruptError):
                     inode = store.inode_at(pos)[1]
                     kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))

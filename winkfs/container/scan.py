@@ -286,16 +286,16 @@ class _Scan:
         if late or not name.startswith(self.prefix):
             return None
         attrs = self.content.attrs(inode)
-        said = (
+        fields = (
             to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
             attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
             partial(self._read, inode, pos),
         )  # fmt: skip
         extents = inode.extents
         if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
-            return Entry(*said)
+            return Entry(*fields)
         shown = self.shown.shown(attrs.xattrs)
-        return SpecialEntry(*said, shown, partial(self._pieces, inode, pos))
+        return SpecialEntry(*fields, shown, partial(self._pieces, inode, pos))
 
     # --- contents; all raise CorruptError ---
 

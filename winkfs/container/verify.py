@@ -1,6 +1,6 @@
-"""What is said of a whole container, without changing anything.
+"""Reports on a whole container, which is not changed.
 
-verify  reads everything once and says what is wrong
+verify  reads everything once and reports what is wrong
 info    what it is, what is in it and where its bytes are
 """
 
@@ -91,10 +91,10 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
 
 class Check:
-    """One pass over a data file, then what is derived from it. A repair goes by it, too.
+    """One pass over a data file, then what is derived from it. A repair uses it, too.
 
     broken   what was met where entries should be, in file order
-    found    what the entries say, once they were read
+    found    the result of reading the entries
     extents  which of them are wrong
     """
 
@@ -291,7 +291,7 @@ class Check:
         """The index, with what the tail says, must hold exactly the live files."""
         add, rows, replaced = self._report.add, found.rows, self._replaced(base)
         if replaced is None:
-            return  # it is made anew by who opens it
+            return  # the next open makes it anew
         if base.covered < self._store.kv.end:
             rows = rows.take(rows.pos < base.covered)
         hashed = base.shape.cellsz > 1
@@ -451,9 +451,9 @@ def _space_record(kv: KVSeq) -> Record:
     dead, exact = 0, kv.entries == kv.aentries
     if not exact:
         dead = used - min(content + inodes + PER_ENTRY * kv.aentries, used)
-        # Of compressed files nothing else says what content takes.
+        # Of compressed files nothing else records what content takes.
         if used <= EXACT or block.get("INCOMPAT", 0) & COMPRESSED:
-            with suppress(FormatError):  # verify says what is wrong
+            with suppress(FormatError):  # verify reports what is wrong
                 dead, exact = dead_bytes(kv.storage, kv.layout, kv.start, kv.end), True
     return {
         "entries": kv.entries,

@@ -289,7 +289,7 @@ class Run:
         return int(self._field("rows")[blocks].sum())
 
     def at(self, positions: Int64, blocks: Int64) -> Iterator[FileTable]:
-        """The rows of these blocks that have one of these ascending positions, and say all.
+        """The rows of these blocks that have one of these ascending positions, and are complete.
 
         raises  DerivedDamage
         """
@@ -370,7 +370,7 @@ class Run:
                     at = here
         finally:
             if drop is not None:
-                with suppress(OSError):  # somebody may have closed it, before all was read
+                with suppress(OSError):  # it may have been closed before all was read
                     drop(at, self._storage.size())
 
     def read(self, numbers: Int64) -> Blocks:
@@ -435,7 +435,7 @@ class Catalog:
     count            rows of the first run
 
     A newer file renamed over its own does not matter to it, nor do runs that are added. An index is
-    that of a row of the first run; `changes` has what the runs behind it say.
+    that of a row of the first run; `changes` has the rows of the runs behind it.
     """
 
     def __init__(self, storage: Storage, place: Place | None = None) -> None:
@@ -515,7 +515,7 @@ class Catalog:
     # --- by name, of all runs ---
 
     def changes(self) -> dict[bytes, int]:
-        """What the runs behind the first say: name -> FTYPE, 0: it is gone, -1: ask the inode."""
+        """Read the runs behind the first: name -> FTYPE, 0: it is gone, -1: ask the inode."""
         found: dict[bytes, int] = {}
         for rows in itertools.chain.from_iterable(run.rows() for run in self.runs[1:]):
             ftypes = np.where(rows.asked, -1, rows.kind & 255)
@@ -530,7 +530,7 @@ class Catalog:
         return live(joined([run.rows(columns=wanted_columns) for run in self.runs]))
 
     def at(self, positions: Int64, sparse: int) -> Iterator[FileTable]:
-        """Rows of the inodes at these ascending positions that say all, also of replaced ones.
+        """Rows of the inodes at these ascending positions that are complete, also of replaced ones.
 
         sparse  none where more rows than this would be decoded for each position
         cost    decodes the blocks that may have them

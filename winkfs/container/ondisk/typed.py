@@ -222,15 +222,15 @@ class Declared:
 
     def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """Extended attributes as programs see them."""
-        said = xattrs.get(RECORD)
-        if not xattrs or said == self.record or not self._known:
+        record = xattrs.get(RECORD)
+        if not xattrs or record == self.record or not self._known:
             return xattrs
-        if said is None:
+        if record is None:
             if self._keys.isdisjoint(xattrs):
                 return xattrs
         else:
             try:
-                parse_schema(said)
+                parse_schema(record)
             except ValueError:  # somebody else's attribute
                 return xattrs
         rest = {key: value for key, value in xattrs.items() if key != RECORD}
