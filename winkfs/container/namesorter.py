@@ -14,24 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from winkformats.arrays import (
-    Bools,
-    Int64,
-    TextColumn,
-    text_column,
-    text_order,
-)
+from winkformats.arrays import Bools, Int64, TextColumn, text_column, text_order
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import Batch
 from winkfs.container.datafile import DataFile
 from winkfs.container.survey import Inodes
-from winkfs.container.table import (
-    COLUMNS,
-    Blobs,
-    FileTable,
-    joined,
-)
+from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
 HELD: Final = 1  # chunks that stay in memory: a scratch file costs as much as the sort

@@ -24,15 +24,7 @@ from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.catalogquery import Query, positions_of
 from winkfs.container.entry import SpecialEntry, attributed
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.inode import (
-    ATTRS,
-    CTIME,
-    PERMISSIONS,
-    Extent,
-    Inode,
-    assemble,
-    cut,
-)
+from winkfs.container.ondisk.inode import ATTRS, CTIME, PERMISSIONS, Extent, Inode, assemble, cut
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.container.read import Content

@@ -11,13 +11,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkfs.container.catalog import open_catalog
-from winkfs.container.catalogquery import (
-    Query,
-    nearby,
-    positions_met,
-    rows_now,
-    settled,
-)
+from winkfs.container.catalogquery import Query, nearby, positions_met, rows_now, settled
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store

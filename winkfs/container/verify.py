@@ -25,13 +25,7 @@ from winkformats.kv.scan import dead_bytes, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import at_any, new_sorter, open_catalog
-from winkfs.container.checks import (
-    Extents,
-    count_used,
-    lost_rows,
-    same_files,
-    same_rows,
-)
+from winkfs.container.checks import Extents, count_used, lost_rows, same_files, same_rows
 from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
 from winkfs.container.namesorter import NameSorter, RowCollector

@@ -53,22 +53,8 @@ from winkfs.container.ondisk.block import (
     encode_blocks,
 )
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
-from winkfs.container.ondisk.typed import (
-    Column,
-    Schema,
-    pack,
-    parse_schema,
-    schema_text,
-    split,
-)
-from winkfs.container.table import (
-    ALWAYS,
-    POS,
-    FileTable,
-    Times,
-    joined,
-    live,
-)
+from winkfs.container.ondisk.typed import Column, Schema, pack, parse_schema, schema_text, split
+from winkfs.container.table import ALWAYS, POS, FileTable, Times, joined, live
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
