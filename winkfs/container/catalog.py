@@ -29,11 +29,9 @@ from winkfs.container.index import Trail
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
-from winkfs.container.survey import read_rows
+from winkfs.container.survey import Problem, read_rows
 from winkfs.container.table import GONE, FileTable, Placed, joined, live
 from winkfs.names import INODE, OLD
-
-Problem = Callable[[CorruptError], None]
 
 
 class Policy:

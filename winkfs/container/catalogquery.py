@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,18 +15,14 @@ from winkfs.container.catalog import POLICY, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.ondisk.catalog import Catalog, Run
 from winkfs.container.ondisk.inode import ATTRS, attributes
-from winkfs.container.ondisk.typed import Column
+from winkfs.container.ondisk.typed import Column, Schema
 from winkfs.container.recovery import tail
+from winkfs.container.survey import Problem
 from winkfs.container.table import ALWAYS, FileTable, Times, joined, live, some
 from winkfs.container.where import Condition
 from winkfs.entry import FileType
 from winkfs.names import after
 from winkfs.units import LAST
-
-if TYPE_CHECKING:
-    from winkfs.container.ondisk.typed import Schema
-
-Problem = Callable[[CorruptError], None]
 
 
 class Query(NamedTuple):

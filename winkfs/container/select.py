@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import eq
 from typing import Final
 
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError, DerivedDamage, raise_it
+from winkformats.errors import DerivedDamage, raise_it
 from winkfs.container.catalog import open_catalog
 from winkfs.container.catalogquery import Query, nearby, positions_met, rows_now, settled
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
-from winkfs.container.survey import files_at
+from winkfs.container.survey import Problem, files_at
 from winkfs.container.table import FileTable
 from winkfs.container.where import Both, Compare
 from winkfs.names import INODE, base_of, name_of
 from winkfs.units import LAST
 
-Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time
 SPARSE: Final = 64  # rows of the catalog that are decoded rather than read one inode
 
