@@ -210,7 +210,7 @@ class BulkPut:
             ns = [to_ns(item[2]) if len(item) > 2 else None for item in batch]
             ns = self._clamped(names, ns)
         if 4 in lengths:
-            made = self._changes.column_attributes
+            made = self._changes.metadata.column_attributes
             attrs = [made(item[3]) if len(item) == 4 and item[3] else None for item in batch]
         return self._columns(names, _contents(data), ns, None, attrs)
 
@@ -237,7 +237,7 @@ class BulkPut:
                 check_directory(row.ftype, row.name, len(row.data))
         attrs: Sequence[Any] = (None,) * len(batch)
         if any(column.count(None) != len(batch) for column in owners):
-            made = self._changes.attrs_for
+            made = self._changes.metadata.attrs_for
             given: Iterable[tuple[Any, Any]] = ((row.xattrs, row[3:]) for row in batch)
             attrs = [bytes(x) if type(x) is Encoded else made(*owner) for x, owner in given]
         return self._columns(names, _contents(data), times, ftypes, attrs)
@@ -337,7 +337,7 @@ class BulkPut:
     def _word(self, key: bytes, ftype: int, attrs: Any) -> tuple[int, bytes]:
         """The type of a file and its attribute entry; empty: it needs none."""
         if attrs is not None and type(attrs) is not bytes:
-            ftype, attrs = self._changes.stored(key, ftype, attrs)
+            ftype, attrs = self._changes.metadata.stored(key, ftype, attrs)
             attrs = None if attrs is None else attrs.encode()
         return ftype, attrs or b""
 
@@ -480,7 +480,7 @@ class Gatherer:
         self._size = 0
 
     def add_row(self, row: Row) -> None:
-        attrs = self._container.changes.attrs_for(*row[3:])
+        attrs = self._container.changes.metadata.attrs_for(*row[3:])
         self.add([to_bytes(row.name)], [row.data], [row.mtime_ns], [row.ftype], [attrs])
 
     def add(

@@ -309,7 +309,7 @@ class Container(Handle, Reader):
         for name in columns:
             if name in known:
                 raise ValueError(f"the container has a column {name!r}: {known[name]}")
-        self.changes.declare(check_schema(known | dict(columns)))
+        self.changes.metadata.declare(check_schema(known | dict(columns)))
 
     @writes
     def drop_columns(self, names: Iterable[str]) -> None:
@@ -320,7 +320,7 @@ class Container(Handle, Reader):
         """
         schema, gone = dict(self.store.schema), list(names)
         check_columns(gone, schema)
-        self.changes.declare({n: kind for n, kind in schema.items() if n not in gone})
+        self.changes.metadata.declare({n: kind for n, kind in schema.items() if n not in gone})
 
     @reads
     def getcolumns(self, name: Name) -> dict[str, Any]:
@@ -450,8 +450,10 @@ class Container(Handle, Reader):
             mtime_ns = self.changes.clamped.nearest(mtime_ns, name)
         if exclusive and self.files.find(key):
             raise FileExists("exists already", to_str(name))
-        xattrs = to_attributes(self.store.schema, columns) if columns else None
-        owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        owner = None
+        if columns or not (mode is None and uid is None and gid is None):
+            xattrs = to_attributes(self.store.schema, columns) if columns else None
+            owner = self.changes.metadata.attrs_for(ftype, mode, uid, gid, xattrs)
         self.changes.put(key, content, mtime_ns, ftype, owner)
 
     @consumes
@@ -476,7 +478,7 @@ class Container(Handle, Reader):
         cost    as `put_many`
         """
         bulk = BulkPut(self.store, self.changes)
-        parts = arrow_parts(batch, self.store.schema, self.changes.attribute_entries)
+        parts = arrow_parts(batch, self.store.schema, self.changes.metadata.attribute_entries)
         return sum(bulk.put_columns(*part) for part in parts)
 
     @consumes
@@ -508,7 +510,7 @@ class Container(Handle, Reader):
         check_directory(ftype, name, 0)
         if not hasattr(source, "read"):
             raise TypeError(f"a source has a method read, which {shown(source)} has not")
-        owner = self.changes.attrs_for(ftype, mode, uid, gid, xattrs)
+        owner = self.changes.metadata.attrs_for(ftype, mode, uid, gid, xattrs)
         return self.changes.put_stream(key, source, ns, ftype, owner)
 
     def mkdir(self, name: Name) -> None:

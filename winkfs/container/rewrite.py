@@ -417,7 +417,7 @@ class FileCopier:
             target.need_writable()
             changes, fill = target.changes, partial(self._fill, pos, inode)
             if attrs is not None and attrs.xattrs:
-                attrs = replace(attrs, xattrs=changes.typed(attrs.xattrs))
+                attrs = replace(attrs, xattrs=changes.metadata.typed(attrs.xattrs))
             known = changes.clamped.nearest(ns, name_of(key))
             target.change(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
 

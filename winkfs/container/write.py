@@ -28,6 +28,7 @@ from winkfs.container.draft import (
 )
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
+from winkfs.container.metadata import Metadata
 from winkfs.container.ondisk.chain import LEAST, above, link_of
 from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
@@ -36,27 +37,16 @@ from winkfs.container.ondisk.inode import (
     ExtentArray,
     Inode,
     Link,
-    check_attrs,
     check_directory,
     check_length,
     joined,
 )
-from winkfs.container.ondisk.typed import (
-    RECORD,
-    USER,
-    Schema,
-    Texts,
-    canonical,
-    pack,
-    parse_schema,
-    to_attributes,
-)
 from winkfs.container.read import Content, Files
 from winkfs.container.recovery import unmarked
-from winkfs.entry import DEFAULT_MODES, FileType
+from winkfs.entry import DEFAULT_MODES
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import name_of, to_str
-from winkfs.units import NANO, Clamped, shown
+from winkfs.units import NANO, Clamped
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -76,6 +66,7 @@ class Changes:
     """The changing side of a container: what becomes of files, and when it is durable.
 
     files   what is seen of files; drafts: its own, those that are being changed
+    metadata  attributes and columns, as they are stored
     held    bytes of the disk kept ready, by holder: see `hold`
     compressor  makes frames of new content; None: it stays as it is
     last    ao: position of the inode written last, 0: none since open
@@ -85,7 +76,7 @@ class Changes:
     def __init__(self, store: Store, content: Content, files: Files) -> None:
         self._store, self._content, self._kv = store, content, store.kv
         self.files, self.drafts = files, files.drafts
-        self._head = Attrs(DEFAULT_MODES[FileType.FILE], *content.owner).encode()
+        self.metadata = Metadata(store, content.owner)
         self.last = 0
         self.clamped = Clamped()
         self.held: dict[bytes | int, int] = {}
@@ -140,104 +131,6 @@ class Changes:
 
     # --- whole files ---
 
-    def attrs_for(
-        self,
-        ftype: int,
-        mode: int | None,
-        uid: int | None,
-        gid: int | None,
-        xattrs: Mapping[bytes, bytes] | None = None,
-    ) -> Attrs | None:
-        """Attributes asked for at creation; None: the defaults."""
-        if mode is None and uid is None and gid is None and not xattrs:
-            return None
-        if xattrs and not isinstance(xattrs, Mapping):
-            what = f"extended attributes are a dict of names and values, not {shown(xattrs)}"
-            raise TypeError(what)
-        xattrs = self.typed(xattrs) if xattrs else {}
-        owner = self._content.owner
-        if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
-            return None
-        return self._checked(
-            Attrs(
-                DEFAULT_MODES[ftype] if mode is None else mode,
-                owner[0] if uid is None else uid,
-                owner[1] if gid is None else gid,
-                dict(xattrs),
-            )
-        )
-
-    def _checked(self, attrs: Attrs) -> Attrs:
-        """Raise Refusal where attributes are longer than an entry can be; ValueError, TypeError."""
-        limit = self._kv.layout.value.limit - NOTED  # and a time of change
-        if check_attrs(attrs).xattrs and attrs.size > limit:
-            what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
-            raise Refusal(what, self._store.base, number=errno.E2BIG)
-        return attrs
-
-    # --- columns of the user ---
-
-    def declare(self, schema: Schema) -> None:
-        """Have these columns, and no others. Raises NotAllowed where there are no attributes."""
-        settings = self._store.settings
-        if not settings.attrs or settings.classic:
-            what = "the container has no ATTRS: it keeps no columns"
-            raise NotAllowed(what, self._store.base)
-        self._store.declare(schema)
-        self._store.catalog.drop()  # it lacks what files may have in attributes of these names
-
-    def typed(
-        self,
-        xattrs: Mapping[bytes, bytes],
-        before: Mapping[bytes, bytes] | None = None,
-        *,
-        strict: bool = False,
-    ) -> Mapping[bytes, bytes]:
-        """Extended attributes as they are stored: texts of columns as we write them, and the types
-        beside them. Columns that come with their types are declared, if there are none so called.
-
-        before  what the file has; None: it is a new one
-        strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
-                else it stays an attribute, and the column is null
-        """
-        had, given = before or {}, xattrs.get(RECORD)
-        if given not in (None, had.get(RECORD), self._store.declared.record):
-            self._adopt(given)
-        declared, found = self._store.declared, dict(xattrs)
-        kinds = {USER + name.encode(): kind for name, kind in declared.schema.items()}
-        there = [key for key in kinds if key in xattrs]
-        for key in there:
-            text = canonical(kinds[key], xattrs[key])
-            if text is None and strict and xattrs[key] != had.get(key):
-                shown = to_str(xattrs[key][:60])
-                what = f"the column {to_str(key[len(USER) :])} is {kinds[key]}, not {shown!r}"
-                raise Refusal(what, self._store.base, number=errno.EINVAL)
-            found[key] = xattrs[key] if text is None else text
-        return found | {RECORD: declared.record} if there else xattrs
-
-    def _adopt(self, record: bytes) -> None:
-        schema = self._store.schema
-        try:
-            more = parse_schema(record)
-            known = {name.lower() for name in schema}
-            new = {name: kind for name, kind in more.items() if name.lower() not in known}
-        except ValueError:  # an attribute of another program
-            return
-        if new and self._store.settings.attrs:
-            self.declare({**schema, **new})
-
-    def column_attributes(self, values: Mapping[str, Any]) -> bytes:
-        """The attribute entry of a new file with these values. Raises ValueError, TypeError."""
-        declared = self._store.declared
-        if not isinstance(values, Mapping):
-            to_attributes(declared.schema, values)
-        return self._head + declared.encoder.encode(values)
-
-    def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
-        """The same of many files, from the texts of all columns."""
-        head, schema = self.column_attributes({}), self._store.schema
-        return [head + word for word in pack(texts, schema)]
-
     def put(
         self,
         key: bytes,
@@ -258,7 +151,7 @@ class Changes:
         if len(store.doomed) > DOOMED or len(store.index.overlay) > OVERLAY:
             self.sync()
         if attrs is not None:
-            ftype, attrs = self.stored(key, ftype, attrs)
+            ftype, attrs = self.metadata.stored(key, ftype, attrs)
             word = b"" if attrs is None else attrs.encode()
         self._kv.reserve(self._waiting + len(data) + len(word) + len(key) + self._writer.empty)
         mtime = (time.time_ns() if ns is None else ns) // store.settings.mtime_unit
@@ -487,8 +380,8 @@ class Changes:
         self._forbid_ao("changing mode, owner or attributes", key)
         if attrs.xattrs:
             before = self.files.attrs(key).xattrs
-            attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, before, strict=strict))
-        self._checked(attrs)
+            attrs = replace(attrs, xattrs=self.metadata.typed(attrs.xattrs, before, strict=strict))
+        self.metadata.checked(attrs)
         draft = self._draft(key)
         self._promise(draft, NOTED + attrs.size)
         self._set(draft, attrs, ctime_ns)
@@ -505,27 +398,9 @@ class Changes:
             latest = None if latest == draft.mtime else latest
         if latest != attrs.ctime_ns:
             attrs = Attrs(attrs.mode, attrs.uid, attrs.gid, attrs.xattrs, latest)
-        ftype, stored = self.stored(draft.key, draft.ftype, attrs)
+        ftype, stored = self.metadata.stored(draft.key, draft.ftype, attrs)
         if stored is None or draft.attrs != stored:
             draft.ftype, draft.attrs, draft.attrs_at = ftype, stored, None
-
-    def stored(self, key: bytes, ftype: int, attrs: Attrs) -> tuple[int, Attrs | None]:
-        """The type of a file with these attributes, and those of them that are stored: None where
-        all are the defaults. Raises Refusal where the container keeps none."""
-        if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
-            ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-        usual = (attrs.mode, attrs.uid, attrs.gid) == (
-            DEFAULT_MODES[ftype & 255],
-            *self._content.owner,
-        )
-        if usual and attrs.ctime_ns is None and not attrs.xattrs:
-            return ftype, None
-        if not self._store.settings.attrs:
-            raise Refusal(
-                "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
-                to_str(name_of(key)), number=errno.EOPNOTSUPP,
-            )  # fmt: skip
-        return ftype, attrs
 
     # --- names ---
 

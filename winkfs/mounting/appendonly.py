@@ -232,7 +232,7 @@ class AppendOnlySource(ContainerSource):
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
         ftype, owner, ns = FileType.FILE, None, changes.clamped.nearest(mtime_ns, name)
         if self._keeps_attrs:
-            owner = changes.attrs_for(ftype, spool.mode, spool.uid, spool.gid)
+            owner = changes.metadata.attrs_for(ftype, spool.mode, spool.uid, spool.gid)
         else:
             ftype = kept(ftype, spool.mode)
         key = container.key(name)

@@ -261,7 +261,7 @@ class ContainerSource:
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            owner = self.names.changes.attrs_for(ftype, mode & PERMISSIONS, uid, gid)
+            owner = self.names.changes.metadata.attrs_for(ftype, mode & PERMISSIONS, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
         key = path + INODE if AT not in path else key_at(path)

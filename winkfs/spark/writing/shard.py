@@ -143,16 +143,16 @@ class NewShard:
             raise ValueError(fault) from None
 
     def _attrs(self, files: Files) -> list[Attrs | bytes | None] | None:
-        words = self._changes.attribute_entries(files.texts) if files.texts else None
+        words = self._changes.metadata.attribute_entries(files.texts) if files.texts else None
         if files.modes is None and (words is None or files.ftypes is None):
             return words  # type: ignore[return-value]
         kinds = files.ftypes or repeat(FileType.FILE)
         modes = files.modes or repeat(None)
         if words is None:
-            asked = cache(self._changes.attrs_for)
+            asked = cache(self._changes.metadata.attrs_for)
             pairs = zip(kinds, modes, files.names, strict=False)
             return [asked(kind, mode, None, None) for kind, mode, _ in pairs]
-        base, made = self._store.base, self._changes.attrs_for
+        base, made = self._store.base, self._changes.metadata.attrs_for
         return [
             made(kind, mode, None, None, Attrs.decode(word, file=base, offset=0).xattrs)
             for kind, mode, word in zip(kinds, modes, words, strict=False)

@@ -1,0 +1,154 @@
+"""Metadata: attributes of files and columns of the user, as a container stores them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from winkfs.container.draft import NOTED
+from winkfs.container.ondisk.inode import Attrs, check_attrs
+from winkfs.container.ondisk.typed import (
+    RECORD,
+    USER,
+    Schema,
+    Texts,
+    canonical,
+    pack,
+    parse_schema,
+    to_attributes,
+)
+from winkfs.entry import DEFAULT_MODES, FileType
+from winkfs.errors import NotAllowed, Refusal
+from winkfs.names import name_of, to_str
+from winkfs.units import shown
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
+
+
+class Metadata:
+    """What of mode, owner, extended attributes and columns an open container stores.
+
+    owner  user and group of its data file, which are not stored
+    """
+
+    def __init__(self, store: Store, owner: tuple[int, int]) -> None:
+        self._store, self._owner = store, owner
+        self._head = Attrs(DEFAULT_MODES[FileType.FILE], *owner).encode()
+
+    def attrs_for(
+        self,
+        ftype: int,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        xattrs: Mapping[bytes, bytes] | None = None,
+    ) -> Attrs | None:
+        """Attributes asked for at creation; None: the defaults."""
+        if mode is None and uid is None and gid is None and not xattrs:
+            return None
+        if xattrs and not isinstance(xattrs, Mapping):
+            what = f"extended attributes are a dict of names and values, not {shown(xattrs)}"
+            raise TypeError(what)
+        xattrs = self.typed(xattrs) if xattrs else {}
+        owner = self._owner
+        if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
+            return None
+        return self.checked(
+            Attrs(
+                DEFAULT_MODES[ftype] if mode is None else mode,
+                owner[0] if uid is None else uid,
+                owner[1] if gid is None else gid,
+                dict(xattrs),
+            )
+        )
+
+    def checked(self, attrs: Attrs) -> Attrs:
+        """Raise Refusal where attributes are longer than an entry can be; ValueError, TypeError."""
+        limit = self._store.kv.layout.value.limit - NOTED  # and a time of change
+        if check_attrs(attrs).xattrs and attrs.size > limit:
+            what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
+            raise Refusal(what, self._store.base, number=errno.E2BIG)
+        return attrs
+
+    def stored(self, key: bytes, ftype: int, attrs: Attrs) -> tuple[int, Attrs | None]:
+        """The type of a file with these attributes, and those of them that are stored: None where
+        all are the defaults. Raises Refusal where the container keeps none."""
+        if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
+            ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
+        usual = (attrs.mode, attrs.uid, attrs.gid) == (
+            DEFAULT_MODES[ftype & 255],
+            *self._owner,
+        )
+        if usual and attrs.ctime_ns is None and not attrs.xattrs:
+            return ftype, None
+        if not self._store.settings.attrs:
+            raise Refusal(
+                "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
+                to_str(name_of(key)), number=errno.EOPNOTSUPP,
+            )  # fmt: skip
+        return ftype, attrs
+
+    # --- columns of the user ---
+
+    def declare(self, schema: Schema) -> None:
+        """Have these columns, and no others. Raises NotAllowed where there are no attributes."""
+        settings = self._store.settings
+        if not settings.attrs or settings.classic:
+            what = "the container has no ATTRS: it keeps no columns"
+            raise NotAllowed(what, self._store.base)
+        self._store.declare(schema)
+        self._store.catalog.drop()  # it lacks what files may have in attributes of these names
+
+    def typed(
+        self,
+        xattrs: Mapping[bytes, bytes],
+        before: Mapping[bytes, bytes] | None = None,
+        *,
+        strict: bool = False,
+    ) -> Mapping[bytes, bytes]:
+        """Extended attributes as they are stored: texts of columns as we write them, and the types
+        beside them. Columns that come with their types are declared, if there are none so called.
+
+        before  what the file has; None: it is a new one
+        strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
+                else it stays an attribute, and the column is null
+        """
+        had, given = before or {}, xattrs.get(RECORD)
+        if given not in (None, had.get(RECORD), self._store.declared.record):
+            self._adopt(given)
+        declared, found = self._store.declared, dict(xattrs)
+        kinds = {USER + name.encode(): kind for name, kind in declared.schema.items()}
+        there = [key for key in kinds if key in xattrs]
+        for key in there:
+            text = canonical(kinds[key], xattrs[key])
+            if text is None and strict and xattrs[key] != had.get(key):
+                shown = to_str(xattrs[key][:60])
+                what = f"the column {to_str(key[len(USER) :])} is {kinds[key]}, not {shown!r}"
+                raise Refusal(what, self._store.base, number=errno.EINVAL)
+            found[key] = xattrs[key] if text is None else text
+        return found | {RECORD: declared.record} if there else xattrs
+
+    def _adopt(self, record: bytes) -> None:
+        schema = self._store.schema
+        try:
+            more = parse_schema(record)
+            known = {name.lower() for name in schema}
+            new = {name: kind for name, kind in more.items() if name.lower() not in known}
+        except ValueError:  # an attribute of another program
+            return
+        if new and self._store.settings.attrs:
+            self.declare({**schema, **new})
+
+    def column_attributes(self, values: Mapping[str, Any]) -> bytes:
+        """The attribute entry of a new file with these values. Raises ValueError, TypeError."""
+        declared = self._store.declared
+        if not isinstance(values, Mapping):
+            to_attributes(declared.schema, values)
+        return self._head + declared.encoder.encode(values)
+
+    def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
+        """The same of many files, from the texts of all columns."""
+        head, schema = self.column_attributes({}), self._store.schema
+        return [head + word for word in pack(texts, schema)]
