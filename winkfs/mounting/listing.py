@@ -53,7 +53,6 @@ UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
 DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755  # of one without attributes
-MODES: Final = np.array(MODE_OF, np.int64)
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
 
