@@ -221,9 +221,7 @@ class Check:
                     "not marked deleted: winkfs reindex marks them")  # fmt: skip
             return
         aentries = found.aentries
-        if block.get("AENTRIES", aentries) != aentries and not (
-            current and not store.settings.havedups
-        ):
+        if block.get("AENTRIES", aentries) != aentries and (store.settings.havedups or not current):
             unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.heirs))
             unmarked += len(found.superseded_columns(store.kv))
             if block["AENTRIES"] == aentries - unmarked:
