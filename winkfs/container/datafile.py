@@ -313,7 +313,7 @@ class DataFile:
         self._kept = {}
 
     def need_chains(self) -> bool:
-        """Whether inodes may build on others, for the superblock on the disk says so; if not yet,
+        """Whether inodes may build on others, for the superblock on the disk allows it; if not yet,
         they may from the next sync on."""
         layout = self.kv.layout
         if self.settings.pairoff and layout.checksum and layout.delflag and not self.settings.ao:
