@@ -136,6 +136,11 @@ def column(rows: UInt8, dtype: str, at: int) -> npt.NDArray[Any]:
     return np.ndarray((len(rows),), dtype, rows, at, (rows.shape[1],))
 
 
+def number_bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:
+    """The numbers as they are stored, uint8[n, width]: see `column`."""
+    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(len(numbers), -1)
+
+
 def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
     """raw[at[i] : at[i] + lengths[i]] as bytes objects; none of them may end in NUL.
 

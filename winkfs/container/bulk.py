@@ -16,11 +16,10 @@ from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from winkformats import native
-from winkformats.arrays import Bools, Int64, UInt8, keep_heap, row_bytes
+from winkformats.arrays import Bools, Int64, keep_heap, number_bytes, row_bytes
 from winkformats.disk.room import has_ample_memory
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
@@ -434,7 +433,7 @@ def _alike(
         del fields[7::3]
     inodes = row_bytes(np.stack(fields, axis=1).astype(">i8"))
     five = zip(
-        row_bytes(_bytes(own, ">u2")), keys, repeat(isz.to_bytes(4, "big")),
+        row_bytes(number_bytes(own, ">u2")), keys, repeat(isz.to_bytes(4, "big")),
         map(xxhash.xxh3_64_digest, inodes), inodes, repeat(bytes(isz - 8 - len(inodes[0]))),
         strict=False,
     )  # fmt: skip
@@ -444,7 +443,7 @@ def _alike(
     for i, (body, at) in enumerate(zip(bodies, places, strict=True)):
         ends = np.zeros((n, 5), np.uint8)  # checksum, and the delflag of what follows
         seeds = at.astype(np.uint64) + np.uint64(contid)
-        ends[:, :4] = _bytes(xxh3_many(body, seeds), ">u4")
+        ends[:, :4] = number_bytes(xxh3_many(body, seeds), ">u4")
         parts[1 + 2 * i :: each], parts[2 + 2 * i :: each] = body, row_bytes(ends)
     parts[-1] = parts[-1][:4]
     return parts
@@ -457,17 +456,12 @@ def _heads(fileids: Int64, kind: bytes, lengths: Int64) -> list[bytes]:
     heads = np.empty((len(fileids), digits + 9), np.uint8)
     heads[:, :2], heads[:, -7:-4] = (0, digits + 3), list(kind)
     heads[:, 2:-7] = hexed.reshape(-1, 16)[:, 16 - digits :]
-    heads[:, -4:] = _bytes(lengths, ">u4")
+    heads[:, -4:] = number_bytes(lengths, ">u4")
     return row_bytes(heads)
 
 
 def _lengths(items: Sequence[Any]) -> Int64:
     return np.fromiter(map(len, items), np.int64, len(items))
-
-
-def _bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:
-    """uint8[n, width]"""
-    return numbers.astype(dtype).view(np.uint8).reshape(len(numbers), -1)
 
 
 class Gatherer:

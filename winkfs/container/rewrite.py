@@ -16,9 +16,8 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from winkformats.arrays import Int64, UInt8, among
+from winkformats.arrays import Int64, among, number_bytes
 from winkformats.errors import CorruptError
 from winkformats.hashing import xxh3_many
 from winkformats.kv.scan import Batch, scan
@@ -224,7 +223,7 @@ class Rewrite:
             pairs = zip((offsets + 1).tolist(), (offsets + sizes - 4).tolist(), strict=True)
             sums = kv.layout.sums(new, (view[a:b] for a, b in pairs))
             raw = np.frombuffer(out, np.uint8)
-            raw[(offsets + sizes - 4)[:, None] + np.arange(4)] = _bytes(sums, ">u4")
+            raw[(offsets + sizes - 4)[:, None] + np.arange(4)] = number_bytes(sums, ">u4")
             del raw
         return out
 
@@ -245,11 +244,11 @@ class Rewrite:
         pointers[there] = self.places.of(pointers[there])
         if (pointers < 0).any():
             raise OddContainerError
-        raw[where[:, None] + np.arange(8)] = _bytes(pointers, ">i8")
+        raw[where[:, None] + np.arange(8)] = number_bytes(pointers, ">i8")
         with memoryview(out) as view:
             bodies = (view[a:b] for a, b in zip((values + 8).tolist(), ends.tolist(), strict=True))
             sums = xxh3_many(bodies)
-        raw[values[:, None] + np.arange(8)] = _bytes(sums, ">u8")
+        raw[values[:, None] + np.arange(8)] = number_bytes(sums, ">u8")
 
     # --- file by file ---
 
@@ -475,9 +474,3 @@ class FileCopier:
             if extent.pointer:
                 assemble([extent], value_at, self._file)
         return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]
-
-
-def _bytes(numbers: npt.NDArray[np.generic], dtype: str) -> UInt8:
-    """-> uint8[n, width]."""
-    width = np.dtype(dtype).itemsize
-    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(-1, width)

@@ -40,6 +40,7 @@ from winkformats.arrays import (
     Int64,
     UInt64,
     column,
+    number_bytes,
     row_bytes,
     rows_at,
     superseded,
@@ -178,16 +179,16 @@ class DigestShardWriter:
 
 
 def _prefixes(numbers: npt.NDArray[Any], dtype: str) -> list[bytes]:
-    return row_bytes(np.ascontiguousarray(numbers.astype(dtype)).reshape(-1, 1))
+    return row_bytes(number_bytes(numbers, dtype))
 
 
 def _heads(columns: DigestColumns) -> list[bytes]:
     """The fixed part of each record."""
     heads = np.empty((len(columns.paths), HEAD.size), np.uint8)
-    heads[:, 0:8] = columns.xxh3.astype(">u8").reshape(-1, 1).view(np.uint8)
+    heads[:, 0:8] = number_bytes(columns.xxh3, ">u8")
     heads[:, 8:24] = columns.mmh3
-    heads[:, 24:32] = columns.size.astype(">i8").reshape(-1, 1).view(np.uint8)
-    heads[:, 32:40] = columns.mtime.astype(">i8").reshape(-1, 1).view(np.uint8)
+    heads[:, 24:32] = number_bytes(columns.size, ">i8")
+    heads[:, 32:40] = number_bytes(columns.mtime, ">i8")
     return row_bytes(heads)
 
 
