@@ -17,7 +17,7 @@ from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.container.survey import Problem, files_at
 from winkfs.container.table import FileTable
-from winkfs.container.where import Both, Compare
+from winkfs.container.where import Asked, Both
 from winkfs.names import INODE, base_of, name_of
 from winkfs.units import LAST
 
@@ -106,9 +106,9 @@ def query_of(selection: Selection) -> Query:
     sizes, are left to it."""
     where = [] if selection.where is None else [selection.where]
     if selection.min_size is not None:
-        where.append(Compare("size", "int64", ">=", min(selection.min_size, LAST)))
+        where.append(Asked("size", ">=", min(selection.min_size, LAST), "int64"))
     if selection.max_size is not None:
-        where.append(Compare("size", "int64", "<=", min(selection.max_size, LAST)))
+        where.append(Asked("size", "<=", min(selection.max_size, LAST), "int64"))
     times = selection.since, selection.until
     return Query.of_prefix(selection.prefix, times, Both(tuple(where)) if where else None)
 

@@ -311,7 +311,7 @@ class FileTable:
                 return Column.of(asked[name], texts[name])
             return self.builtin(name)
 
-        return where.truth(get).true
+        return where.met(get)
 
     def builtin(self, name: str) -> Column:
         """Return what a condition asks of all files, see `where.BUILTIN`; null is what none has."""

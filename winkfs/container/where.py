@@ -19,13 +19,14 @@ parts of a catalog it says first whether any of their files can be meant.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import Any, ClassVar, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from winkfs.container.ondisk.typed import (
     keys_of,
     to_value,
 )
-from winkfs.names import after, to_bytes
+from winkfs.names import after, to_bytes, to_str
 
 BUILTIN: Final = {"path": "string", "size": "int64", "mtime": "timestamp", "ftype": "int64"}
 TOKEN: Final = re.compile(
@@ -60,10 +61,24 @@ WORDS: Final = frozenset(
 )  # fmt: skip
 SIGNS: Final[dict[str, str]] = {"==": "=", "<>": "!="}
 TURNED: Final = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
-COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
-    ">": operator.gt, ">=": operator.ge,
+CAN_BE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
+    "=": lambda low, high, value: (low <= value) & (high >= value),
+    "!=": lambda low, high, value: (low != value) | (high != value),
+    "<": lambda low, high, value: low < value, "<=": lambda low, high, value: low <= value,
+    ">": lambda low, high, value: high > value, ">=": lambda low, high, value: high >= value,
 }  # fmt: skip
+"""Whether something from low to high, which both are there, can be so: of a value that is both of
+them whether it is."""
+BY_KEY: Final = {"<": "<=", ">": ">=", "!=": "not null"}
+"""What can be asked of texts by their first bytes."""
+OPPOSITE: Final = {
+    "=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "null": "not null",
+    "not null": "null", "like": "not like", "not like": "like", "has": "not has", "not has": "has",
+}  # fmt: skip
+ONLY: Final = {
+    "like": ("string", "like is for strings"),
+    "has": ("list<string>", "array_contains is for list<string>"),
+}
 DIGITS: Final = 300  # of a whole number that a float64 can still be nearest to
 DEPTH: Final = 100  # of what stands in parentheses, or behind not
 Get = Callable[[str], Column]
@@ -80,96 +95,67 @@ class Zone(NamedTuple):
     high: Int64
 
 
-class Truth(NamedTuple):
-    """Of n files, or of n blocks whether one of their files can be so: bool[n] each."""
-
-    true: Bools
-    false: Bools
-
-
-class Condition:
-    """A part of a condition."""
-
-    def columns(self) -> frozenset[str]:
-        """Names of the columns it asks for."""
-        raise NotImplementedError
-
-    def bound(self, schema: Schema) -> Condition:
-        """With columns spelt as they are there, and values of their types. Raises ValueError."""
-        raise NotImplementedError
-
-    def named(self, read: Callable[[str], str]) -> Condition:
-        """With what it compares `path` with as `read` has it, where names are written otherwise."""
-        return self
-
-    def truth(self, get: Get) -> Truth:
-        """Which files it is true of, and which it is false of. `get`: the values of a column."""
-        raise NotImplementedError
-
-    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
-        """Of which blocks it can be true or false for some file. `zone`: None: not known."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
-class Both(Condition):
+class Both:
     """`and` of its parts or, under `either`, `or`."""
 
     parts: tuple[Condition, ...]
     either: bool = False
 
     def columns(self) -> frozenset[str]:
+        """Names of the columns it asks for."""
         return frozenset().union(*(part.columns() for part in self.parts))
 
     def bound(self, schema: Schema) -> Condition:
+        """With columns spelt as they are there, and values of their types. Raises ValueError."""
         return replace(self, parts=tuple(part.bound(schema) for part in self.parts))
 
     def named(self, read: Callable[[str], str]) -> Condition:
+        """With what it compares `path` with as `read` has it, where names are written otherwise."""
         return replace(self, parts=tuple(part.named(read) for part in self.parts))
 
-    def truth(self, get: Get) -> Truth:
-        return reduce(self._joined, (part.truth(get) for part in self.parts))
+    def opposite(self) -> Condition:
+        """True where it is false, and false where it is true."""
+        return Both(tuple(part.opposite() for part in self.parts), not self.either)
 
-    def _joined(self, a: Truth, b: Truth) -> Truth:
-        if self.either:
-            return Truth(a.true | b.true, a.false & b.false)
-        return Truth(a.true & b.true, a.false | b.false)
+    def met(self, get: Get) -> Bools:
+        """Which files it is true of, bool[n]. `get`: the values of a column."""
+        return self._joined([part.met(get) for part in self.parts])
 
-    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
-        return reduce(self._joined, (part.possible(zone, blocks) for part in self.parts))
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Bools:
+        """Of which blocks it can be true for some file, bool[b]. `zone`: None: not known."""
+        return self._joined([part.possible(zone, blocks) for part in self.parts])
 
-
-@dataclass(frozen=True, slots=True)
-class Not(Condition):
-    part: Condition
-
-    def columns(self) -> frozenset[str]:
-        return self.part.columns()
-
-    def bound(self, schema: Schema) -> Condition:
-        return Not(self.part.bound(schema))
-
-    def named(self, read: Callable[[str], str]) -> Condition:
-        return Not(self.part.named(read))
-
-    def truth(self, get: Get) -> Truth:
-        return Truth(*self.part.truth(get)[::-1])
-
-    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
-        return Truth(*self.part.possible(zone, blocks)[::-1])
+    def _joined(self, parts: list[Bools]) -> Bools:
+        return reduce(operator.or_ if self.either else operator.and_, parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Condition):
-    """A condition on one column. `kind`: its type, once it is bound; only: the one type that it is
-    for, and what it is called."""
+class Asked:
+    """A condition on one column, with the methods of `Both`.
+
+    sign   one of OPPOSITE: `has` is array_contains
+    value  what it is compared with; once it is bound, as `Column` has those of the type
+    kind   the type of the column, once it is bound: a shard of a data set may have another
+    """
 
     name: str
+    sign: str
+    value: Any = None
     kind: str = ""
-    only: ClassVar[tuple[str, str] | None] = None
 
     def columns(self) -> frozenset[str]:
         return frozenset([self.name])
+
+    def bound(self, schema: Schema) -> Condition:
+        name, kind = self._known(schema)
+        only, what = ONLY.get(self.sign.removeprefix("not "), (kind, ""))
+        if kind != only:
+            raise ValueError(f"{what}, {name} is {kind}")
+        value = self.value
+        if self.sign in CAN_BE:
+            value = _fitting(name, kind, self.sign, value)
+        return Asked(name, self.sign, value, kind)
 
     def _known(self, schema: Schema) -> tuple[str, str]:
         for name, kind in (*schema.items(), *BUILTIN.items()):
@@ -178,115 +164,51 @@ class Asked(Condition):
         there = ", ".join([*BUILTIN, *schema])
         raise ValueError(f"there is no column {self.name!r}: there are {there}")
 
-    def bound(self, schema: Schema) -> Condition:
-        name, kind = self._known(schema)
-        if self.only is not None and kind != self.only[0]:
-            raise ValueError(f"{self.only[1]}, {name} is {kind}")
-        return replace(self, name=name, kind=kind)
-
-    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
-        found = zone(self.name)
-        if found is None or found.kind != self.kind:
-            return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
-        return self._possible(found, found.nulls < found.rows)
-
-    def _possible(self, zone: Zone, some: Bools) -> Truth:
-        """Of which blocks it can be so. `some`: which have values that are not null."""
-        return Truth(some, some)
-
-    def _column(self, get: Get) -> Column:
-        """Its values, of the type that it was bound to: a shard of a data set may have another."""
-        return get(self.name).cast(self.kind)
-
-    def _decided(self, column: Column, found: Bools) -> Truth:
-        """`found`: of each row or, where it has words, of each of these."""
-        if column.kind not in NUMBERS:
-            found = found[column.numbers] if len(found) else np.zeros(len(column), bool)
-        return Truth(found & column.valid, ~found & column.valid)
-
-
-@dataclass(frozen=True, slots=True)
-class Null(Asked):
-    """`name is null`."""
-
-    def truth(self, get: Get) -> Truth:
-        valid = self._column(get).valid
-        return Truth(~valid, valid)
-
-    def _possible(self, zone: Zone, some: Bools) -> Truth:
-        return Truth(zone.nulls > 0, some)
-
-
-@dataclass(frozen=True, slots=True)
-class Compare(Asked):
-    """`name sign value`. Once it is bound, a value is as `Column` has those of the type."""
-
-    sign: str = "="
-    value: Any = None
-
-    def bound(self, schema: Schema) -> Condition:
-        name, kind = self._known(schema)
-        sign, value = _fitting(name, kind, self.sign, self.value)
-        return replace(self, name=name, kind=kind, sign=sign, value=value)
-
     def named(self, read: Callable[[str], str]) -> Condition:
         of_path = self.name.lower() == "path" and isinstance(self.value, str)
         return replace(self, value=read(self.value)) if of_path else self
 
-    def truth(self, get: Get) -> Truth:
-        column, compare = self._column(get), COMPARE[self.sign]
-        if self.kind not in NUMBERS:
-            words = (compare(word, self.value) for word in column.words)
-            return self._decided(column, np.fromiter(words, bool, len(column.words)))
-        numbers, value = column.numbers, self.value
-        if self.kind == "float64":
-            numbers, value = keys_of("float64", numbers), key_of("float64", value)
-        return self._decided(column, compare(numbers, value))
+    def opposite(self) -> Condition:
+        return replace(self, sign=OPPOSITE[self.sign])
 
-    def _possible(self, zone: Zone, some: Bools) -> Truth:
-        exactly, key = self.kind in NUMBERS, key_of(self.kind, self.value)
-        below, above = (zone.low < key, zone.high > key) if exactly else (
-            zone.low <= key, zone.high >= key,
-        )  # fmt: skip
-        inside = (zone.low <= key) & (zone.high >= key)
-        only = inside & (zone.low == zone.high) & exactly
-        table = {
-            "=": (inside, ~only), "!=": (~only, inside),
-            "<": (below, zone.high >= key), ">=": (zone.high >= key, below),
-            ">": (above, zone.low <= key), "<=": (zone.low <= key, above),
-        }  # fmt: skip
-        true, false = table[self.sign]
-        return Truth(true & some, false & some)
+    def met(self, get: Get) -> Bools:
+        column = get(self.name).cast(self.kind)
+        if self.sign == "null":
+            return ~column.valid
+        if self.sign == "not null":
+            return column.valid
+        if self.kind in NUMBERS:
+            keys = keys_of(self.kind, column.numbers)
+            found: Bools = CAN_BE[self.sign](keys, keys, key_of(self.kind, self.value))
+        else:
+            words = column.words or [b""]
+            found = np.fromiter(map(self._of_text(), words), bool, len(words))[column.numbers]
+        return column.valid & found
 
+    def _of_text(self) -> Callable[[bytes], bool]:
+        """Return what a text is asked."""
+        negated = self.sign.startswith("not ")
+        if self.sign in CAN_BE:
+            return lambda text: CAN_BE[self.sign](text, text, self.value)
+        if self.sign.endswith("like"):
+            match = re.compile(_pattern(self.value), re.DOTALL).fullmatch
+            return lambda text: (match(to_str(text)) is None) == negated
+        return lambda text: (self.value in (to_value(self.kind, text) or ())) != negated
 
-@dataclass(frozen=True, slots=True)
-class Like(Asked):
-    """`name like pattern`."""
-
-    pattern: str = ""
-    only = "string", "like is for strings"
-
-    def named(self, read: Callable[[str], str]) -> Condition:
-        of_path = self.name.lower() == "path"
-        return replace(self, pattern=read(self.pattern)) if of_path else self
-
-    def truth(self, get: Get) -> Truth:
-        column, match = self._column(get), re.compile(_pattern(self.pattern), re.DOTALL).fullmatch
-        found = (match(w.decode("utf-8", "surrogateescape")) is not None for w in column.words)
-        return self._decided(column, np.fromiter(found, bool, len(column.words)))
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Bools:
+        found = zone(self.name)
+        if found is None or found.kind != self.kind:
+            return np.ones(blocks, bool)
+        if self.sign == "null":
+            return found.nulls > 0
+        some: Bools = found.nulls < found.rows
+        sign = self.sign if self.kind in NUMBERS else BY_KEY.get(self.sign, self.sign)
+        if sign in CAN_BE:
+            some &= CAN_BE[sign](found.low, found.high, key_of(self.kind, self.value))
+        return some
 
 
-@dataclass(frozen=True, slots=True)
-class Holds(Asked):
-    """`array_contains(name, value)`."""
-
-    value: str = ""
-    only = "list<string>", "array_contains is for list<string>"
-
-    def truth(self, get: Get) -> Truth:
-        column = self._column(get)
-        found = (self.value in (to_value(self.kind, word) or ()) for word in column.words)
-        return self._decided(column, np.fromiter(found, bool, len(column.words)))
+Condition = Both | Asked
 
 
 def span(where: Condition) -> tuple[bytes, bytes | None]:
@@ -297,28 +219,23 @@ def span(where: Condition) -> tuple[bytes, bytes | None]:
         if where.either:
             return min(lows), max(known) if len(known) == len(highs) else None
         return max(lows), min(known, default=None)
-    if isinstance(where, Compare) and where.name == "path" and where.sign != "!=":
-        low = where.value if where.sign in ("=", ">", ">=") else b""
-        return low, where.value if where.sign in ("=", "<", "<=") else None
-    if isinstance(where, Like) and where.name == "path":
-        start = to_bytes(re.split(r"[%_\\]", where.pattern, maxsplit=1)[0])
+    if where.name == "path" and where.sign == "like":
+        start = to_bytes(re.split(r"[%_\\]", where.value, maxsplit=1)[0])
         return start, after(start)
-    return b"", None
+    of_path = where.name == "path"
+    low = where.value if of_path and where.sign in ("=", ">", ">=") else b""
+    return low, where.value if of_path and where.sign in ("=", "<", "<=") else None
 
 
 def _pattern(text: str) -> str:
-    parts, escaped = [""], False  # what stands between the %
-    for char in text:
-        if not escaped and char == "\\":
-            escaped = True
-            continue
-        if char == "%" and not escaped:
+    parts = [""]  # what stands between the %
+    for token in re.findall(r"\\?.", text, re.DOTALL):
+        if token == "\\":
+            raise ValueError(f"the pattern {text!r} ends in a \\ that takes nothing")
+        if token == "%":
             parts.append("")
         else:
-            parts[-1] += "." if char == "_" and not escaped else re.escape(char)
-        escaped = False
-    if escaped:
-        raise ValueError(f"the pattern {text!r} ends in a \\ that takes nothing")
+            parts[-1] += "." if token == "_" else re.escape(token[-1])
     first, *rest = parts
     if not rest:
         return first
@@ -326,36 +243,34 @@ def _pattern(text: str) -> str:
     return first + "".join(f"(?>.*?{part})" for part in rest[:-1]) + ".*" + rest[-1]
 
 
-def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:
-    """Sign and value for a column of this type. Raises ValueError."""
+def _fitting(name: str, kind: str, sign: str, value: Any) -> Any:
+    """What a column of this type is compared with. Raises ValueError."""
     if kind in ("string", "binary") and isinstance(value, str):
-        return sign, value.encode("utf-8", "surrogateescape")
+        return to_bytes(value)
     if kind == "bool" and isinstance(value, bool):
-        return sign, value
+        return value
     if kind == "timestamp" and isinstance(value, str):
         try:
             moment = in_utc(datetime.fromisoformat(value.strip()))
         except (ValueError, OverflowError):  # of another year than 1 to 9999
             raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
-        return sign, (moment - EPOCH) // MICROSECOND
+        return (moment - EPOCH) // MICROSECOND
     if isinstance(value, int | float) and not isinstance(value, bool):
         if kind == "float64":
-            return sign, float(value)
+            return float(value)
         if kind == "int64":
             return _whole(sign, value)
     raise ValueError(f"column {name} is {kind}, and cannot be compared with {value!r}")
 
 
-def _whole(sign: str, value: int | float) -> tuple[str, int]:
-    """The same condition on whole numbers; beyond int64 one that is true, or false, of all."""
-    if value != value or value in (float("inf"), float("-inf")):
-        value = MOST + 1 if value != float("-inf") else LEAST - 1
-    low = int(value // 1)
-    if low != value:
-        if sign in ("=", "!="):
-            return sign, MOST + 1  # none is
-        sign, low = {"<": ("<", low + 1), ">=": (">=", low + 1)}.get(sign, (sign, low))
-    return sign, min(max(low, LEAST - 1), MOST + 1)
+def _whole(sign: str, value: int | float) -> int:
+    """The whole number for the same condition on whole numbers; beyond int64 one that makes it
+    true, or false, of all."""
+    value = min(max(value, LEAST - 1), MOST + 1)
+    low = math.floor(value)
+    if low == value or sign in ("<=", ">"):
+        return low
+    return low + 1 if sign in ("<", ">=") else MOST + 1  # none equals it
 
 
 # --- the language ---
@@ -370,10 +285,9 @@ def parse(text: str) -> Condition:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+        self._text = text
         self._tokens: list[tuple[str, str, int]] = list(self._split())
-        self._next = 0
-        self._depth = 0
+        self._next, self._depth = 0, 0
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
         text, at = self._text.rstrip(), 0
@@ -429,7 +343,7 @@ class _Parser:
         if self._depth > DEPTH:
             self._fail(f"has more than {DEPTH} levels")
         if self._take("key", "not"):
-            found: Condition = Not(self._negated())
+            found = self._negated().opposite()
         elif self._take("sign", "("):
             found = self._joined(either=True)
             self._need("sign", ")")
@@ -447,26 +361,25 @@ class _Parser:
             self._need("sign", ")")
             if not isinstance(value, str):
                 self._fail("asks for no string in a list")
-            return Holds(name, value=value)
+            return Asked(name, "has", value)
         kind, word, _ = self._tokens[self._next]
         if kind in ("number", "text") or (kind == "key" and word in ("true", "false", "timestamp")):
             value = self._value()
             sign = self._sign()
-            return Compare(self._column(), sign=TURNED[sign], value=value)
+            return Asked(self._column(), TURNED[sign], value)
         name = self._column()
-        if self._take("key", "is"):
-            negated = self._take("key", "not")
-            self._need("key", "null")
-            return Not(Null(name)) if negated else Null(name)
+        null = self._take("key", "is")
         negated = self._take("key", "not")
-        found = self._range(name)
-        if found is None and negated:
-            self._fail("lacks in, like or between")
+        if null:
+            self._need("key", "null")
+        found = Asked(name, "null") if null else self._range(name)
         if found is not None:
-            return Not(found) if negated else found
+            return found.opposite() if negated else found
+        if negated:
+            self._fail("lacks in, like or between")
         if self._tokens[self._next][0] == "sign" and self._tokens[self._next][1] not in "(),":
-            return Compare(name, sign=self._sign(), value=self._value())
-        return Compare(name, sign="=", value=True)
+            return Asked(name, self._sign(), self._value())
+        return Asked(name, "=", True)
 
     def _range(self, name: str) -> Condition | None:
         if self._take("key", "like"):
@@ -474,19 +387,18 @@ class _Parser:
             if not isinstance(pattern, str):
                 self._fail("has a pattern that is no string")
             _pattern(pattern)
-            return Like(name, pattern=pattern)
+            return Asked(name, "like", pattern)
         if self._take("key", "between"):
             low = self._value()
             self._need("key", "and")
-            high = self._value()
-            return Both((Compare(name, sign=">=", value=low), Compare(name, sign="<=", value=high)))
+            return Both((Asked(name, ">=", low), Asked(name, "<=", self._value())))
         if self._take("key", "in"):
             self._need("sign", "(")
             values = [self._value()]
             while self._take("sign", ","):
                 values.append(self._value())
             self._need("sign", ")")
-            return Both(tuple(Compare(name, sign="=", value=v) for v in values), either=True)
+            return Both(tuple(Asked(name, "=", value) for value in values), either=True)
         return None
 
     def _column(self) -> str:

@@ -139,7 +139,7 @@ def _may_meet(shards: Sequence[Shard], where: Condition) -> list[bool]:
             mtimes[:, number] = record.mtime_min // MICRO, record.mtime_max // MICRO
     some = np.ones(len(shards), np.int64)
     zone = Zone(BUILTIN["mtime"], some, 0 * some, *mtimes)
-    possible = where.possible({"mtime": zone}.get, len(shards)).true & np.array(fits, bool)
+    possible = where.possible({"mtime": zone}.get, len(shards)) & np.array(fits, bool)
     found: list[bool] = possible.tolist()
     return found
 

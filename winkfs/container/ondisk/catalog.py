@@ -236,7 +236,7 @@ class Run:
             typed = {name: self._column(numbers, name, self.schema[name]) for name in needed}
             found, kept = rows.part(start, stop), np.arange(start, stop)
             if where is not None:
-                true = rows.asked | where.truth(partial(_asked, rows, typed)).true
+                true = rows.asked | where.met(partial(_asked, rows, typed))
                 kept = np.flatnonzero(true[start:stop]) + start
                 found = found if len(kept) == len(found) else rows.take(kept)
             if there and found:
@@ -312,7 +312,7 @@ class Run:
             low, high = (self._field(f"{name}_{end}") // unit for end in ("min", "max"))
             zones[name] = Zone(BUILTIN[name], rows, none, low, high)
         # A block that has only rows of GONE has no bounds, and nothing to choose.
-        possible = where.possible(zones.get, len(rows)).true & (self._field("gone") < rows)
+        possible = where.possible(zones.get, len(rows)) & (self._field("gone") < rows)
         return possible | (self._field("asked") > 0)
 
     # --- reading ---
