@@ -29,7 +29,7 @@ from winkfs.archive.pack import pack
 from winkfs.container.catalog import at_any, build, merge, open_catalog
 from winkfs.container.namesorter import ClashFinder, NameSorter
 from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
-from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Part
+from winkfs.container.ondisk.catalog import PART, Catalog, CatalogWriter
 from winkfs.container.recovery import tail
 from winkfs.container.table import (
     ASK,
@@ -634,15 +634,15 @@ def test_blocks_give_back_what_was_put_in(
         assert rows.names == names[at : at + each]
         assert np.array_equal(rows.numbers, some)
         live = [row for row in some.tolist() if not row[KIND] & GONE]
-        part = Part(0, 0, 0, *figures)
-        assert (part.rows, part.gone) == (len(some), len(some) - len(live))
-        assert part.content == min(sum(row[SIZE] for row in live), 2**63 - 1)
+        part = dict(zip(PART.names, (0, 0, 0, *figures), strict=True))
+        assert (part["rows"], part["gone"]) == (len(some), len(some) - len(live))
+        assert part["content"] == min(sum(row[SIZE] for row in live), 2**63 - 1)
         for field, column in (("pos", POS), ("size", SIZE), ("mtime", MTIME)):
             for edge in (min, max):
                 wanted = edge((row[column] for row in live), default=0)
-                assert getattr(part, f"{field}_{edge.__name__}") == wanted
-        assert part.kinds == sum({1 << (row[KIND] & 63) for row in live})
-        assert part.asked == sum(row[KIND] & ASK != 0 for row in live)
+                assert part[f"{field}_{edge.__name__}"] == wanted
+        assert part["kinds"] == sum({1 << (row[KIND] & 63) for row in live})
+        assert part["asked"] == sum(row[KIND] & ASK != 0 for row in live)
 
 
 def test_blocks_of_long_names_are_cut_up(tmp_path: Path) -> None:

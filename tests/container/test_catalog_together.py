@@ -249,7 +249,7 @@ def test_every_flipped_byte_is_damage_that_is_named() -> None:
     file = written(rows)
     run, storage = file.runs[0], file.storage
     assert isinstance(storage, MemoryStorage)
-    for pos, length in run.parts[:, :2].tolist():
+    for pos, length, *_ in run.parts.tolist():
         for at in range(pos, pos + length, 7):
             storage.data[at] ^= 1
             with pytest.raises(DerivedDamage) as error:
@@ -257,7 +257,7 @@ def test_every_flipped_byte_is_damage_that_is_named() -> None:
             assert error.value.offset == pos
             storage.data[at] ^= 1
     assert plainly(run) == listed(rows)
-    storage.truncate(int(run.parts[-1, 0]))
+    storage.truncate(int(run.parts["pos"][-1]))
     with pytest.raises(DerivedDamage, match="cut short"):
         plainly(run)
 

@@ -672,7 +672,7 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
     with store_of(base) as store, open_catalog(store) as catalog:
         run = catalog.runs[0]
         for i in range(len(run.firsts)):
-            for pos in (int(run.parts[i, 0]), int(run.values[0, i, 0])):
+            for pos in (int(run.parts["pos"][i]), int(run.values["n"]["pos"][i])):
                 if i != 10:
                     raw[pos + 40] ^= 1
     path_of(base, ".cat").write_bytes(raw)

@@ -132,7 +132,7 @@ def spoil_block(base: Path, number: int) -> None:
     with winkfs.open(base) as c:
         catalog = open_catalog(c.store)
         assert catalog is not None
-        pos, length = catalog.runs[0].parts[number, :2].tolist()
+        pos, length, *_ = catalog.runs[0].parts[number].tolist()
         catalog.close()
     path = Path(f"{base}.cat")
     data = bytearray(path.read_bytes())

@@ -124,7 +124,7 @@ def test_the_record_is_what_the_inodes_say(
         data = bytearray(cat.read_bytes())
         with Catalog(FileStorage(cat)) as file:
             if file.rows:
-                data[file.runs[0].parts[-1, 0] + 3] ^= 1
+                data[file.runs[0].parts["pos"][-1] + 3] ^= 1
         cat.write_bytes(data)
     right = wanted(base)
     assert describe(str(base), "job/c", 0) == right
@@ -203,7 +203,7 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
     if damage:
         path = base.with_suffix(".cat")
         with Catalog(FileStorage(path)) as file:
-            at = int(file.runs[0].parts[len(file.runs[0].parts) // 2, 0])
+            at = int(file.runs[0].parts["pos"][len(file.runs[0].parts) // 2])
         data = bytearray(path.read_bytes())
         data[at + 3] ^= 1
         path.write_bytes(data)

@@ -248,7 +248,7 @@ def flip(path: Path, number: int) -> None:
     with Catalog(open_file(os.fspath(path))) as file:
         if not file.runs[0].count:
             return
-        place = int(file.runs[0].parts[0, 0]) if number % 2 else file.listed[0][0]
+        place = int(file.runs[0].parts["pos"][0]) if number % 2 else file.listed[0][0]
     data = bytearray(path.read_bytes())
     data[place + 17] ^= 4
     path.write_bytes(data)
@@ -444,7 +444,7 @@ def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(r
 
 def damage_block(path: Path, number: int) -> None:
     with Catalog(open_file(os.fspath(path))) as file:
-        place = int(file.runs[0].parts[number, 0])
+        place = int(file.runs[0].parts["pos"][number])
     data = bytearray(path.read_bytes())
     data[place + 40] ^= 1
     path.write_bytes(data)

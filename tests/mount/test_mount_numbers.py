@@ -177,7 +177,7 @@ def damage_block(source: ContainerSource, index: int) -> None:
     """Of the catalog: that which has this name, before it is read."""
     run = source.names.order.runs[0]
     run._blocks.clear()
-    pos = int(run.parts[run.find(index), 0])
+    pos = int(run.parts["pos"][run.find(index)])
     with Path(source.names.order.storage.name).open("r+b") as file:
         file.seek(pos + 40)
         byte = file.read(1)[0]

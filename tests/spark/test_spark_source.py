@@ -370,7 +370,7 @@ def _lose(base: Path) -> None:
 def _damage(base: Path) -> None:
     """In the last block of names, which is not the first that is read."""
     with Catalog(FileStorage(f"{base}.cat")) as file:
-        pos, length = file.runs[0].parts[-1, :2].tolist()
+        pos, length, *_ = file.runs[0].parts[-1].tolist()
     flip(Path(f"{base}.cat"), pos + length - 9)
 
 

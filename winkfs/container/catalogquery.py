@@ -69,7 +69,8 @@ class Query(NamedTuple):
         """Those of some rows that are meant, and those that have to be asked."""
         kept = rows.within(self.times)
         if self.where is not None:
-            kept &= rows.meeting(self.where, schema)
+            asked = {name: schema[name] for name in self.where.columns() & schema.keys()}
+            kept &= rows.met(self.where, rows.columns(asked))
         return rows.take(kept | rows.asked)
 
 
@@ -225,7 +226,7 @@ def _is_meant(store: DataFile, name: bytes, pos: int, query: Query) -> bool:
     table = FileTable.of([name], np.array([pos]), 0, size, mtime, 0, kind)
     table.values = np.empty(1, object)
     table.values[0] = attrs.encode()[ATTRS.size :]
-    return bool(table.meeting(query.where, store.schema)[0])
+    return bool(table.met(query.where, table.columns(store.schema))[0])
 
 
 def values_between(

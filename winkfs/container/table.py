@@ -8,7 +8,7 @@ these were asked for. It is made from inodes (`survey`), from blocks of the cata
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -271,12 +271,15 @@ class FileTable:
         fileid, size, mtime, ctime = self.numbers[:, [FILEID, SIZE, MTIME, CTIME]].T
         return fileid, size, mtime, ftype, mode, words & UINT32, words >> 32 & UINT32, ctime
 
+    def columns(self, schema: Schema) -> dict[str, Column]:
+        """The values of columns of the user; null is what is none of its type."""
+        texts = split([b""] * len(self) if self.values is None else self.values, schema)
+        pairs = zip(schema.items(), texts, strict=True)
+        return {name: Column.of(kind, column) for (name, kind), column in pairs}
+
     def typed(self, schema: Schema) -> list[Texts]:
-        """The texts of each column of the user; null is what is none of its type."""
-        if self.values is None:
-            return [[None] * len(self)] * len(schema)
-        pairs = zip(schema.values(), split(self.values, schema), strict=True)
-        return [Column.of(kind, texts).texts() for kind, texts in pairs]
+        """Their texts, of each column."""
+        return [column.texts() for column in self.columns(schema).values()]
 
     def owned(self, owner: tuple[int, int]) -> FileTable:
         """The same rows, with mode and owner in those of files without attributes, too."""
@@ -300,18 +303,9 @@ class FileTable:
             found &= self.mtime < until
         return found
 
-    def meeting(self, where: Condition, schema: Schema) -> Bools:
-        """Of which a condition is true, bool[n]. They have all values that it asks for."""
-        blobs = [b""] * len(self) if self.values is None else self.values
-        asked = {name: kind for name, kind in schema.items() if name in where.columns()}
-        texts = dict(zip(asked, split(blobs, asked), strict=True))
-
-        def get(name: str) -> Column:
-            if name in texts:
-                return Column.of(asked[name], texts[name])
-            return self.builtin(name)
-
-        return where.met(get)
+    def met(self, where: Condition, columns: Mapping[str, Column]) -> Bools:
+        """Of which a condition is true, bool[n]. `columns`: those of the user that it asks for."""
+        return where.met(lambda name: columns[name] if name in columns else self.builtin(name))
 
     def builtin(self, name: str) -> Column:
         """Return what a condition asks of all files, see `where.BUILTIN`; null is what none has."""

@@ -122,8 +122,8 @@ class Seen:
     def hours(self, unit: int) -> set[int]:
         """The mtimes, divided by so many nanoseconds. Cost: reads blocks that may have several."""
         found = set[int]()
-        for number in range(len(self.run.firsts)):
-            bounds = self.run.mtimes(number)
+        ends = self.run.parts["mtime_min"].tolist(), self.run.parts["mtime_max"].tolist()
+        for number, bounds in enumerate(zip(*ends, strict=True)):
             low, high = self.run.starts[number : number + 2]
             if bounds[0] // unit == bounds[1] // unit and self.rank(low) < self.rank(high):
                 found.add(bounds[0] // unit)

@@ -6,10 +6,10 @@ the index of each run of blocks, and the list of the runs.
     key        value
     b/000000   a block: up to BLOCK rows, in byte order of their names
     c/000000   the values of a column of the user of the rows of a block: see `typed`
-    i/000000   the index of a run: uint64 n, uint64 bytes of the names, int64[n, 16] (see `Part`),
+    i/000000   the index of a run: uint64 n, uint64 bytes of the names, int64[n, 16] (see PART),
                uint32[n] lengths of the names, and the names: the first one of each block. Where
                there are columns of the user, behind that at multiples of 8: uint64 bytes of their
-               schema, the schema, int64[columns, n, 6] (see `Values`)
+               schema, the schema, int64[columns, n, 6] (see VALUES)
     r/000000   int64[runs, 4]: position, bytes and XXH3-64 of the index of each run, and its rows
 
 The superblock has CONTID, DATAEND (of the data file whose files these are), RUNS, RUNBYTES and
@@ -24,16 +24,17 @@ reader that has the file open goes on with the runs that it knows.
 
 from __future__ import annotations
 
-import itertools
 import struct
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, Self, TypeVar
+from itertools import accumulate, chain, pairwise
+from typing import Final, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, among
@@ -53,7 +54,7 @@ from winkfs.container.ondisk.block import (
     encode_blocks,
 )
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
-from winkfs.container.ondisk.typed import Column, Schema, pack, parse_schema, schema_text, split
+from winkfs.container.ondisk.typed import Column, Schema, pack, parse_schema, schema_text
 from winkfs.container.table import ALWAYS, POS, FileTable, Times, joined, live
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
@@ -83,104 +84,68 @@ Place = tuple[int, int, int]
 NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
-class Part(NamedTuple):
-    """What the index of a run says of a block.
+PART: Final = np.dtype([(name, "<i8") for name in (
+    "pos", "length", "hash", "rows", "gone", "content", "pos_min", "pos_max", "size_min",
+    "size_max", "mtime_min", "mtime_max", "kinds", "asked", "spare1", "spare2",
+)])  # fmt: skip
+"""What the index of a run says of a block.
 
-    pos, length, hash   where its value lies, bytes, XXH3-64
-    rows, gone          number of rows, and of those that are GONE
-    content             sum of the sizes, at most 2^63 - 1
-    """
-
-    pos: int
-    length: int
-    hash: int
-    rows: int
-    gone: int
-    content: int
-    pos_min: int
-    pos_max: int
-    size_min: int
-    size_max: int
-    mtime_min: int
-    mtime_max: int
-    kinds: int  # FTYPEs as bits, modulo 64
-    asked: int  # rows that have ASK; 0 in files of older versions
-    spare1: int
-    spare2: int
-
-
-class Values(NamedTuple):
-    """What the index of a run says of the values of a column in a block.
-
-    pos, length, hash   as of a `Part`
-    nulls, low, high    see `typed.Column.zone`
-    """
-
-    pos: int
-    length: int
-    hash: int
-    nulls: int
-    low: int
-    high: int
+pos, length, hash   where its value lies, bytes, XXH3-64
+rows, gone          number of rows, and of those that are GONE
+content             sum of the sizes, at most 2^63 - 1
+.._min, .._max      bounds of the live rows
+kinds               their FTYPEs as bits, modulo 64
+asked               rows that have ASK; 0 in files of older versions
+"""
+VALUES: Final = np.dtype([(name, "<i8") for name in (
+    "pos", "length", "hash", "nulls", "low", "high",
+)])  # fmt: skip
+"""What it says of the values of a column in a block: where they lie as in PART, `Column.zone`."""
 
 
 class Run:
     """A run of blocks, names ascending from each to the next.
 
-    parts   int64[b, 16], rows of `Part`
+    parts   PART[b], of the blocks
     firsts  the first name of each block
     starts  which rows a block has, [starts[i], starts[i + 1])
     count   rows, with those that are GONE
-    schema  the columns of the user; values: int64[columns, b, 6], rows of `Values`
+    schema  the columns of the user; values: of each VALUES[b]
     """
 
     def __init__(self, storage: Storage, value: bytes) -> None:
         """Raises ValueError for bytes that are no index."""
         count, size = HEAD.unpack_from(value)
-        width = 8 * len(Part._fields)
-        end = HEAD.size + count * (width + 4) + size
+        at = HEAD.size + count * PART.itemsize
+        end = at + 4 * count + size
         if len(value) < end:
             raise ValueError("an index of another size")
         self._storage = storage
-        self.schema, self.values = _typed(value, end, count)
-        at = HEAD.size + count * width
-        self.parts = np.frombuffer(value, "<i8", count * len(Part._fields), HEAD.size).reshape(
-            count, len(Part._fields)
-        )
-        ends = np.cumsum(np.frombuffer(value, "<u4", count, at), dtype=np.int64).tolist()
-        texts = value[at + 4 * count : end]
-        self.firsts = [texts[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        rows = np.cumsum(self._field("rows"))
-        self.starts: list[int] = [0, *rows.tolist()]
+        self.schema, table = _typed(value, end, count)
+        self.values = dict(zip(self.schema, table, strict=True))
+        self.parts = np.frombuffer(value, PART, count, HEAD.size)
+        lengths = np.frombuffer(value, "<u4", count, at)
+        ends = list(accumulate(lengths.tolist(), initial=at + 4 * count))
+        self.firsts = [value[a:b] for a, b in pairwise(ends)]
+        self.starts: list[int] = [0, *np.cumsum(self.parts["rows"]).tolist()]
         self.count = self.starts[-1]
-        if (ends[-1] if ends else 0) != size or (self.parts[:, :2] < 0).any():
+        if ends[-1] != end or (self.parts["pos"] | self.parts["length"] < 0).any():
             raise ValueError("an index that cannot be")
         self._blocks: dict[int, Blocks] = {}
 
-    def _field(self, name: str) -> Int64:
-        """A field of `Part`, of all blocks."""
-        field: Int64 = self.parts[:, Part._fields.index(name)]
-        return field
-
     def totals(self) -> tuple[int, int, int, int]:
         """Of the live rows number and sum of the sizes, least and greatest mtime; 0, 0: no rows."""
-        live = self._field("rows") - self._field("gone")
-        some = live > 0
-        if not some.any():
+        parts = self.parts[self.parts["rows"] > self.parts["gone"]]
+        if not len(parts):
             return 0, 0, 0, 0
-        times = self._field("mtime_min")[some].min(), self._field("mtime_max")[some].max()
-        return int(live.sum()), sum(self._field("content").tolist()), int(times[0]), int(times[1])
+        times = int(parts["mtime_min"].min()), int(parts["mtime_max"].max())
+        return int((parts["rows"] - parts["gone"]).sum()), sum(parts["content"].tolist()), *times
 
     def asked(self) -> list[int]:
         """Positions of the inodes that have to be asked. Raises DerivedDamage. Cost: reads the
         blocks that have some."""
-        found = self._tables(np.flatnonzero(self._field("asked")))
+        found = self._tables(np.flatnonzero(self.parts["asked"]))
         return [pos for _, rows in found for pos in rows.pos[rows.asked].tolist()]
-
-    def mtimes(self, number: int) -> tuple[int, int]:
-        """The least and the greatest mtime of the live rows of a block."""
-        part = Part(*self.parts[number].tolist())
-        return part.mtime_min, part.mtime_max
 
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
@@ -236,7 +201,7 @@ class Run:
             typed = {name: self._column(numbers, name, self.schema[name]) for name in needed}
             found, kept = rows.part(start, stop), np.arange(start, stop)
             if where is not None:
-                true = rows.asked | where.met(partial(_asked, rows, typed))
+                true = rows.asked | rows.met(where, typed)
                 kept = np.flatnonzero(true[start:stop]) + start
                 found = found if len(kept) == len(found) else rows.take(kept)
             if there and found:
@@ -250,20 +215,20 @@ class Run:
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
         wanted = np.arange(first_block, stop)
         since, until = times
-        asked = self._field("asked") > 0
+        asked = self.parts["asked"] > 0
         if since is not None:  # an mtime at either end may be one beyond it
-            late = self._field("mtime_max") >= min(since, MOST)
+            late = self.parts["mtime_max"] >= min(since, MOST)
             wanted = wanted[(late | asked)[wanted]]
         if until is not None:
-            early = self._field("mtime_min") < max(until, -MOST)
+            early = self.parts["mtime_min"] < max(until, -MOST)
             wanted = wanted[(early | asked)[wanted]]
         return wanted
 
     def near(self, positions: Int64) -> Int64:
         """The blocks that may have one of these ascending positions, int64[b]."""
-        low = np.searchsorted(positions, self._field("pos_min"))
-        high = np.searchsorted(positions, self._field("pos_max"), "right")
-        return np.flatnonzero((low < high) & (self._field("gone") < self._field("rows")))
+        low = np.searchsorted(positions, self.parts["pos_min"])
+        high = np.searchsorted(positions, self.parts["pos_max"], "right")
+        return np.flatnonzero((low < high) & (self.parts["gone"] < self.parts["rows"]))
 
     def positions(self) -> Int64:
         """Positions of all inodes, in order. Raises DerivedDamage. Cost: reads all blocks."""
@@ -272,7 +237,7 @@ class Run:
 
     def rows_in(self, blocks: Int64) -> int:
         """How many rows these blocks have."""
-        return int(self._field("rows")[blocks].sum())
+        return int(self.parts["rows"][blocks].sum())
 
     def at(self, positions: Int64, blocks: Int64) -> Iterator[FileTable]:
         """The rows of these blocks that have one of these ascending positions, and are complete.
@@ -289,8 +254,8 @@ class Run:
     ) -> Iterator[tuple[Int64, dict[str, Column]]]:
         """Of files whose inodes stand in [low, high) positions and values, many blocks at a time; a
         column that there is not is null. Raises DerivedDamage."""
-        near = (self._field("pos_max") >= low) & (self._field("pos_min") < high)
-        near &= self._field("gone") < self._field("rows")
+        near = (self.parts["pos_max"] >= low) & (self.parts["pos_min"] < high)
+        near &= self.parts["gone"] < self.parts["rows"]
         for numbers, rows in self._tables(np.flatnonzero(near)):
             chosen = np.flatnonzero((rows.pos >= low) & (rows.pos < high) & ~rows.gone)
             yield (
@@ -303,17 +268,17 @@ class Run:
 
     def _possible(self, where: Condition) -> Bools:
         """Of which blocks a condition can be true for some file, or nobody knows: bool[b]."""
-        rows, none = self._field("rows"), np.zeros(len(self.firsts), np.int64)
+        rows, none = self.parts["rows"], np.zeros(len(self.firsts), np.int64)
         zones = {
-            name: Zone(self.schema[name], rows, *table[:, 3:].T)
-            for name, table in zip(self.schema, self.values, strict=True)
+            name: Zone(self.schema[name], rows, *(table[key] for key in ("nulls", "low", "high")))
+            for name, table in self.values.items()
         }
         for name, unit in (("size", 1), ("mtime", MICRO)):
-            low, high = (self._field(f"{name}_{end}") // unit for end in ("min", "max"))
+            low, high = (self.parts[f"{name}_{end}"] // unit for end in ("min", "max"))
             zones[name] = Zone(BUILTIN[name], rows, none, low, high)
         # A block that has only rows of GONE has no bounds, and nothing to choose.
-        possible = where.possible(zones.get, len(rows)) & (self._field("gone") < rows)
-        return possible | (self._field("asked") > 0)
+        possible = where.possible(zones.get, len(rows)) & (self.parts["gone"] < rows)
+        return possible | (self.parts["asked"] > 0)
 
     # --- reading ---
 
@@ -342,7 +307,7 @@ class Run:
         """These blocks, ascending, some at a time; no more than BUDGET of them stays in the page
         cache. Raises DerivedDamage."""
         step = at_once or AT_ONCE
-        pos, size = self.parts[wanted, :2].T
+        pos, size = self.parts["pos"][wanted], self.parts["length"][wanted]
         beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
         at = int(pos[beyond[0]]) if len(beyond) else 0
         drop = self._storage.dropper(at, int((pos + size).max())) if at else None
@@ -350,7 +315,7 @@ class Run:
             for first in range(0, len(wanted), step):
                 numbers = wanted[first : first + step]
                 yield numbers, self.read(numbers)
-                here = int(self.parts[numbers[-1], 0])
+                here = int(pos[first + len(numbers) - 1])
                 if drop is not None and here > at + STEP:
                     drop(at, here)
                     at = here
@@ -362,7 +327,7 @@ class Run:
     def read(self, numbers: Int64) -> Blocks:
         """Some blocks, that are not kept. Raises DerivedDamage."""
         storage, name = self._storage, self._storage.name
-        places: list[list[int]] = self.parts[numbers, :4].tolist()
+        places = [part[:4] for part in self.parts[numbers].tolist()]
         low, high = min(places)[0], max(place + size for place, size, *_ in places)
         if high > storage.size():
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
@@ -371,7 +336,7 @@ class Run:
             at = [place - low for place, *_ in places]
             pieces = [(low, 0, high - low)]
         else:
-            at = list(itertools.accumulate(sizes[:-1], initial=0))
+            at = list(accumulate(sizes[:-1], initial=0))
             pieces = [(row[0], start, row[1]) for row, start in zip(places, at, strict=True)]
         raw = np.empty(pieces[-1][1] + pieces[-1][2] + SLACK, np.uint8)
         for place, start, size in pieces:
@@ -394,20 +359,12 @@ class Run:
         if name not in self.schema:
             return Column.nulls(kind, self.rows_in(numbers))
         kind, parts = self.schema[name], list[Column]()
-        table = self.values[list(self.schema).index(name)]
-        for rows, place in zip(
-            self._field("rows")[numbers].tolist(), table[numbers, :3].tolist(), strict=True
-        ):
+        counts, table = self.parts["rows"][numbers].tolist(), self.values[name][numbers].tolist()
+        for rows, (pos, length, hashed, *_) in zip(counts, table, strict=True):
             decode = partial(Column.decode, kind, rows=rows)
-            there = place[1] > 0
-            parts.append(_checked(self._storage, place, decode) if there else
+            parts.append(_checked(self._storage, (pos, length, hashed), decode) if length > 0 else
                          Column.nulls(kind, rows))  # fmt: skip
         return Column.concat(parts)
-
-
-def _asked(rows: FileTable, typed: Mapping[str, Column], name: str) -> Column:
-    """What a condition asks of some rows, the values of whose columns are given."""
-    return typed[name] if name in typed else rows.builtin(name)
 
 
 class Catalog:
@@ -503,7 +460,7 @@ class Catalog:
     def changes(self) -> dict[bytes, int]:
         """Read the runs behind the first: name -> FTYPE, 0: it is gone, -1: ask the inode."""
         found: dict[bytes, int] = {}
-        for rows in itertools.chain.from_iterable(run.rows() for run in self.runs[1:]):
+        for rows in chain.from_iterable(run.rows() for run in self.runs[1:]):
             ftypes = np.where(rows.asked, -1, rows.kind & 255)
             found.update(zip(rows.names, np.where(rows.gone, 0, ftypes).tolist(), strict=True))
         return found
@@ -556,19 +513,17 @@ def _checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T])
         raise DerivedDamage(str(error), file=storage.name, offset=pos) from None
 
 
-def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], Int64]:
-    """The end of the index of a run, from `at` on -> its schema and the table of `Values`."""
+def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], npt.NDArray[np.void]]:
+    """The end of the index of a run, from `at` on -> its schema, VALUES[columns, blocks]."""
     if len(value) == at:
-        return {}, np.empty((0, blocks, len(Values._fields)), np.int64)
+        return {}, np.empty((0, blocks), VALUES)
     at += -at % ALIGN
     size = int.from_bytes(value[at : at + 8], "little")
     schema = parse_schema(value[at + 8 : at + 8 + size])
     at += 8 + size + -size % ALIGN
-    shape = (len(schema), blocks, len(Values._fields))
-    words = np.frombuffer(value, "<i8", -1, at)
-    if words.size != shape[0] * shape[1] * shape[2]:
+    if len(value) != at + len(schema) * blocks * VALUES.itemsize:
         raise ValueError("an index of another size")
-    return schema, words.reshape(shape)
+    return schema, np.frombuffer(value, VALUES, -1, at).reshape(len(schema), blocks)
 
 
 def _words(value: bytes) -> Int64:
@@ -584,8 +539,8 @@ class CatalogWriter:
 
     def __init__(self, kv: KVSeq, runs: list[list[int]], schema: Schema) -> None:
         self._kv, self._runs, self._schema = kv, runs, schema
-        self._parts: list[list[int]] = []  # rows of `Part`
-        self._values: list[list[Values]] = []
+        self._parts: list[tuple[int, ...]] = []  # of PART
+        self._values: list[list[tuple[int, ...]]] = []  # of VALUES
         self._firsts: list[bytes] = []
 
     @classmethod
@@ -641,24 +596,19 @@ class CatalogWriter:
             range(0, len(rows), each), encode_blocks(rows, each), strict=True
         ):
             pos = self._append(b"b/000000", value)
-            self._parts.append([pos, len(value), _hash(value), *figures])
+            self._parts.append((pos, len(value), _hash(value), *figures))
             self._firsts.append(bytes(rows.column[at]))
             if self._schema:
                 self._values.append(self._write_values(rows.part(at, at + each)))
 
-    def _write_values(self, rows: FileTable) -> list[Values]:
-        if rows.values is None:
-            return [Values(0, 0, 0, len(rows), 0, 0)] * len(self._schema)
-        found = []
-        for kind, texts in zip(
-            self._schema.values(), split(rows.values, self._schema), strict=True
-        ):
-            column = Column.of(kind, texts)
+    def _write_values(self, rows: FileTable) -> list[tuple[int, ...]]:
+        found = list[tuple[int, ...]]()
+        for column in rows.columns(self._schema).values():
             place = 0, 0, 0
             if column.valid.any():
                 value = column.encode()
                 place = self._append(b"c/000000", value), len(value), _hash(value)
-            found.append(Values(*place, *column.zone()))
+            found.append((*place, *column.zone()))
         return found
 
     def _append(self, key: bytes, value: bytes) -> int:
@@ -672,22 +622,18 @@ class CatalogWriter:
         return pos + len(head)
 
     def _end_run(self) -> int:
-        parts, firsts = self._parts, self._firsts
-        self._parts, self._firsts = [], []
-        lengths = np.fromiter(map(len, firsts), "<u4", len(firsts))
-        texts = b"".join(firsts)
-        words = np.array(parts, "<i8").tobytes()
-        value = HEAD.pack(len(parts), len(texts)) + words + lengths.tobytes() + texts
+        parts, firsts = np.array(self._parts, PART), self._firsts
+        lengths = np.array(list(map(len, firsts)), "<u4")
+        head = HEAD.pack(len(parts), int(lengths.sum()))
+        value = b"".join([head, parts.tobytes(), lengths.tobytes(), *firsts])
         if self._schema:
-            schema, table = schema_text(self._schema), np.array(self._values, "<i8")
-            self._values = []
+            schema, table = schema_text(self._schema), np.array(self._values, VALUES)
             value += bytes(-len(value) % ALIGN) + len(schema).to_bytes(8, "little") + schema
-            shape = (len(parts), len(self._schema), len(Values._fields))
             value += bytes(-len(value) % ALIGN)
-            value += table.reshape(shape).transpose(1, 0, 2).tobytes()
-        count = sum(part[Part._fields.index("rows")] for part in parts)
-        pos = self._append(b"i/000000", value)
-        self._runs.append([pos, len(value), _hash(value), count])
+            value += table.reshape(len(parts), len(self._schema)).T.tobytes()
+        self._parts, self._firsts, self._values = [], [], []
+        count = int(parts["rows"].sum())
+        self._runs.append([self._append(b"i/000000", value), len(value), _hash(value), count])
         return count
 
     def finish(self, covered: int, now: int, clashes: int | None = None) -> None:
