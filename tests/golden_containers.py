@@ -220,9 +220,7 @@ def without_catalog() -> AbstractContextManager[object]:
 def without_sums() -> Iterator[None]:
     """While it lasts derived files have no checksums of their pages."""
     with (
-        mock.patch(
-            "winkfs.container.derived.write_base", functools.partial(write_base, sums=False)
-        ),
+        mock.patch("winkfs.container.store.write_base", functools.partial(write_base, sums=False)),
         mock.patch.object(TimeIndex, "write", functools.partialmethod(TimeIndex.write, sums=False)),
     ):
         yield

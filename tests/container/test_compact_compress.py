@@ -424,7 +424,7 @@ def test_an_update_goes_by_the_mark_of_the_pack_before(tmp_path: Path, run: Run)
     assert "winkfs compact --compress" in refused
     assert run("compact", "--compress", "zstd", "c").status == 0
     with winkfs.open("c") as c:
-        end, packed = c.store.kv.end, c.store.idx.packed
+        end, packed = c.store.kv.end, c.store.packed
         assert packed["PACKEND"] == end
     assert run("pack", "--update", "--compress", "zstd", "tree", "c").status == 0
     (tmp_path / "tree/d/001.html").write_bytes(document(50))

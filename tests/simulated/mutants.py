@@ -104,9 +104,11 @@ MUTANTS = (
         TORN,
     ),
     Mutant(
-        "a new container without a sync of its directory", DATAFILE,
-        "        give_name(directory, temporary, data)\n        directory.sync()\n",
-        "        give_name(directory, temporary, data)\n",
+        "a new container without a sync of its directory", REPLACE,
+        "            directory.give(temporary, name)\n",
+        "            directory.give(temporary, name)\n"
+        "            storage.close()\n"
+        "            return\n",
         MADE,
     ),
     Mutant(

@@ -294,7 +294,7 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, container: Container, root: int) -> Mark:
         """The mark that the container has of this tree; of another: all are suspects."""
-        packed = container.store.idx.packed
+        packed = container.store.packed
         if packed.get("PACKROOT") != root:
             return cls(root, 0, 0)
         return cls(root, packed.get("PACKTIME", 0), packed.get("PACKEND", 0))

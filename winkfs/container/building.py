@@ -12,7 +12,7 @@ from typing import Any
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory
 from winkfs.container.container import Container, create
-from winkfs.container.datafile import give_name, remove_files
+from winkfs.container.datafile import remove_files
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import FileExists
 from winkfs.names import DATA, DERIVED, LOCK, PARTIAL
@@ -73,7 +73,6 @@ def _rename(directory: Directory, partial: str, name: str) -> None:
             directory.rename(partial + suffix, name + suffix)
         else:
             directory.unlink(name + suffix)  # of an earlier container of that name
-    give_name(directory, partial + DATA, name + DATA)
-    for suffix in (DATA, LOCK):
-        directory.unlink(partial + suffix)
+    directory.give(partial + DATA, name + DATA)
+    directory.unlink(partial + LOCK)
     directory.sync()

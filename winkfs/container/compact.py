@@ -287,7 +287,7 @@ def _derived(
             entries=kv.entries, aentries=kv.aentries, itotsz=store.itotsz + moved.grown,
             dtotsz=store.dtotsz,
         )  # fmt: skip
-    packed = store.idx.packed
+    packed = store.packed
     # Files behind PACKEND are others than those that were packed: they lie anywhere now.
     known = packed and packed["PACKEND"] == store.kv.end
     packed = packed | {"PACKEND": kv.end} if known else {}
@@ -316,7 +316,7 @@ def _write_derived(
         Store(base, writable=True, load=found is None) as store,
     ):
         if found is not None:
-            store.idx.packed = packed
+            store.packed = packed
             store.take(found)
         if catalog is not None:
             with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed

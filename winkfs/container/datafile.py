@@ -5,16 +5,16 @@ What is derived from it, to find inodes by their keys, is handled by `store`.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Final, Self
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import TEMPORARY, Directory, Storage, replacing
+from winkformats.disk.storage import Directory, Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
@@ -52,6 +52,7 @@ class DataFile:
     notes    sentences for the user about damage that was found and skipped
     index    the live files by their keys; `Store` has made it
     catalog_from  DATAEND that a BASE.cat must have at least to be believed
+    kept     position -> key and inode, a few of many extents; none that is to be marked deleted
     remarks  the same about derived files that were damaged, and about superblocks, to which a power
              cut may do that: nothing is missing for that
     """
@@ -74,19 +75,14 @@ class DataFile:
         self.remarks: list[str] = []
         self.doomed: list[int] = []
         self.recoveries = 0  # how often everything was counted anew
-        self._kept: dict[int, tuple[bytes, Inode]] = {}  # position -> key, inode of many extents
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock = lock
         self.directory, self.name = locate(base)
         if self.directory.info(self.name + ".data", follow=True) is None:
             raise NoSuchFile("no such container (there is no BASE.data)", base)
-        try:
-            if writable and lock is None:
-                self.lock = WriterLock(base, (self.directory, self.name))
-            self._open_data()
-        except BaseException:
-            self.abandon()
-            raise
+        if writable and lock is None:
+            self.lock = WriterLock(base, (self.directory, self.name))
+        self._open_data()
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +111,7 @@ class DataFile:
             raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         self.keeps_older = self.settings.havedups
-        self._want_chains, self._kept = False, {}
+        self._want_chains, self.kept = False, dict[int, tuple[bytes, Inode]]()
         if self.kv.truncated:
             self.note(
                 f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
@@ -126,8 +122,8 @@ class DataFile:
         if block.damage is not None:  # also a power cut does that
             which = "second" if block.second else "first"
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
-        self._columns_at, self._compress_at = block.get(COLUMNS, 0), block.get(COMPRESS, 0)
-        self._frames: Frames | None = None
+        self._places: dict[str, int] = {}
+        self.frames = Frames(self.kv, partial(self.place, COMPRESS))
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
@@ -144,22 +140,17 @@ class DataFile:
 
     # --- how content is compressed ---
 
-    @property
-    def frames(self) -> Frames:
-        """Reads compressed content."""
-        if self._frames is None:
-            self._frames = Frames(self.kv, self._compression_at)
-        return self._frames
-
-    def _compression_at(self) -> int:
-        return self._compress_at if self.writable else self.kv.superblock.get(COMPRESS, 0)
+    def place(self, name: str) -> int:
+        """Position of the entry that a variable of the superblock names, COLUMNS or COMPRESS: for a
+        writer that of the next sync. 0: there is none."""
+        return self._places.get(name, self.kv.superblock.get(name, 0))
 
     def compress(self, compression: Compression) -> None:
         """Say what new content is compressed with, from the next sync on. Raises OSError."""
         value = compression.encode()
         self.kv.reserve(len(value) + 64)
         # The one before stays until the next compaction: it is not known for what frames.
-        self._compress_at = self.kv.append(COMPRESSION, value)
+        self._places[COMPRESS] = self.kv.append(COMPRESSION, value)
 
     # --- columns of the user ---
 
@@ -181,7 +172,7 @@ class DataFile:
     @property
     def declared(self) -> Declared:
         """The columns of the user as they were declared."""
-        at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
+        at = self.place(COLUMNS)
         if self._declared[0] != at:
             self._declared = at, self._read_declared(at)
         return self._declared[1]
@@ -206,11 +197,11 @@ class DataFile:
         """
         text = schema_text(schema)
         self.kv.reserve(len(text) + 64)
-        at = self.kv.append(KEY, text)
-        if self._columns_at and self.kv.layout.delflag:
-            self.doomed.append(self._columns_at)
+        at, before = self.kv.append(KEY, text), self.place(COLUMNS)
+        if before and self.kv.layout.delflag:
+            self.doomed.append(before)
             self.kv.aentries -= 1
-        self._columns_at = at
+        self._places[COLUMNS] = at
 
     def _need_lengths(self) -> None:
         """Keys and values of files have many lengths. Raises NotAllowed where all must be equal."""
@@ -227,8 +218,8 @@ class DataFile:
                 f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
                 "entries behind its end were found"
             )
-            if self.settings.compressed:
-                self._compress_at = max([self._compress_at, *find_all(kv, kv.end, end)])
+            if self.writable and self.settings.compressed:
+                self._places[COMPRESS] = max([self.place(COMPRESS), *find_all(kv, kv.end, end)])
             kv.extend(end)
 
     def note(self, problem: CorruptError | str) -> None:
@@ -286,9 +277,9 @@ class DataFile:
         problem  called with what hides extents, which are left out: see `whole`; None: it raises
         cost     those of many extents are kept, the last few
         """
-        kept = self._kept.get(pos)
+        kept = self.kept.get(pos)
         if kept is not None:
-            if self.writable:  # see `forget_inode`
+            if self.writable:  # see `kept`
                 return *kept, False
             return *kept, bool(self.kv.layout.delflag) and self.kv.storage.read(pos, 1) == b"\1"
         form, file, entry = self.settings.form, self.kv.storage.name, self.entry_at(pos)
@@ -300,17 +291,9 @@ class DataFile:
 
     def keep_inode(self, pos: int, key: bytes, inode: Inode) -> None:
         """Note what `inode_at` would find."""
-        if len(self._kept) >= KEEP:
-            del self._kept[next(iter(self._kept))]
-        self._kept[pos] = key, inode
-
-    def forget_inode(self, pos: int) -> None:
-        """It is going to be marked deleted."""
-        self._kept.pop(pos, None)
-
-    def forget_inodes(self) -> None:
-        """Other entries may come to stand where some are."""
-        self._kept = {}
+        if len(self.kept) >= KEEP:
+            del self.kept[next(iter(self.kept))]
+        self.kept[pos] = key, inode
 
     def need_chains(self) -> bool:
         """Whether inodes may build on others, for the superblock on the disk allows it; if not yet,
@@ -393,8 +376,7 @@ class DataFile:
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
         variables["NEXTFID"] = self.nextfid or block.get("NEXTFID", 0)
         known = {name: value for name, value in variables.items() if name in block}
-        places = {COLUMNS: self._columns_at, COMPRESS: self._compress_at}
-        known |= {name: at for name, at in places.items() if at}
+        known |= self._places
         if self._want_chains and not self.settings.chains and "INCOMPAT" in block:
             known |= {INCHAIN: 1, "INCOMPAT": block["INCOMPAT"] | CHAINS}
         make_room(block, known)
@@ -483,7 +465,8 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
             if directory.exists(name + ".data"):
                 break
             directory.unlink(name + suffix)  # of an earlier container of that name
-        _create_data(directory, name, block, like)
+        with replacing(directory, name + ".data", like=like, new=True) as storage:
+            storage.write(0, block.images())
     except FileExistsError:
         what = "the container exists already"
         if _has_no_data(directory, name):
@@ -505,29 +488,3 @@ def remove_files(base: str) -> None:
     directory, name = locate(base)
     for suffix in SUFFIXES:
         directory.unlink(name + suffix)
-
-
-def give_name(directory: Directory, old: str, new: str) -> None:
-    """Give a file a name that none has; it may keep the old one. Raises FileExistsError."""
-    try:
-        directory.link(old, new)
-    except PermissionError:  # a file system without hard links
-        if directory.exists(new):
-            raise FileExistsError from None
-        directory.rename(old, new)
-
-
-def _create_data(directory: Directory, name: str, block: Superblock, like: Storage | None) -> None:
-    """Make BASE.data, whole and durable, or not at all. Raises FileExistsError."""
-    data = name + ".data"
-    temporary = data + TEMPORARY
-    directory.unlink(temporary)
-    try:
-        with directory.create_new(temporary, like=like) as storage:
-            storage.write(0, block.images())
-            storage.sync()
-        give_name(directory, temporary, data)
-        directory.sync()
-    finally:
-        with contextlib.suppress(OSError):
-            directory.unlink(temporary)

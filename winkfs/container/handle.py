@@ -444,7 +444,7 @@ class Handle:
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that records when a tree was packed: see `archive.update`."""
         self.sync()
-        self.store.idx.packed = packed
+        self.store.packed = packed
         self.store.merge()
 
     # --- begin and end of a call: the caller has the lock ---

@@ -201,7 +201,7 @@ class Files:
         store = self._store
         store.itotsz -= size
         store.dtotsz -= lsize
-        store.forget_inode(pos)
+        store.kept.pop(pos, None)
         if pos and not store.keeps_older:
             store.doomed.append(pos)
             self._kv.aentries -= 1

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import time
 from typing import Final
 
 import numpy as np
 
+from winkformats import hashing
+from winkformats.arrays import Int64
+from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import TEMPORARY
 from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.hindex.table import Rows, hash_rows, join_rows
-from winkformats.kv.superblock import read_superblock
+from winkformats.hindex.table import Rows, hash_rows, join_rows, size_for
+from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import DataFile
-from winkfs.container.derived import DerivedIndex
 from winkfs.container.gone import Gone, gone_of
 from winkfs.container.index import MERGE_OVERLAY, Index
-from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import CUTID, SANE
-from winkfs.container.ondisk.idx import Base, covered_by, named_positions
+from winkfs.container.ondisk.idx import (
+    DAMAGED,
+    Base,
+    covered_by,
+    named_positions,
+    open_base,
+    write_base,
+)
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.time import ENTRY, TimeIndex
-from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import (
     COUNTERS,
     Rebuilt,
@@ -53,7 +61,12 @@ SAMPLE: Final = 512  # cells looked at when an index is opened
 
 
 class Store(DataFile):
-    """An open container, without names and bytes of files."""
+    """An open container, without names and bytes of files.
+
+    times    the time marks; None: it is not append-only
+    packed   what `pack --update` goes by: the variables of PACKED in BASE.idx
+    damaged  damaged places of the data file whose files the index does not have
+    """
 
     def __init__(
         self,
@@ -68,15 +81,17 @@ class Store(DataFile):
 
         raises  NoSuchFile, Locked, FormatError, OSError
         """
-        super().__init__(base, writable=writable, mapped=mapped, lock=lock)
         self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
-        self.times: TimeIndex | None = None  # the time marks; None: it is not append-only
+        self.packed: dict[str, int] = {}
+        self.damaged, self._healing = 0, False  # whether a writer has to replace a damaged BASE.idx
+        self.times: TimeIndex | None = None
         self._timed = -1  # FILESIZE of the data file whose files are all in BASE.time; -1: in none
         self._replaying = False
         try:
+            super().__init__(base, writable=writable, mapped=mapped, lock=lock)
             self.index = Index(self.settings, None, self.key_at, self.is_bad, self.distrust_index)
-            self.idx, self.catalog = DerivedIndex(self), DerivedCatalog(self)
+            self.catalog = DerivedCatalog(self)
             if load:
                 self.load()
             else:
@@ -114,7 +129,7 @@ class Store(DataFile):
             for suffix in (".data", ".idx", ".time", ".cat"):  # of a writer that was killed
                 self.directory.unlink(self.name + suffix + TEMPORARY)
             self.catalog.sweep()
-        base = self.idx.load()
+        base = self._load_index()
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
             base = self.index.base
@@ -137,6 +152,70 @@ class Store(DataFile):
         except CorruptError:
             self._rebuild()
 
+    # --- BASE.idx: `index.base`, on disk or, for a reader, made in memory ---
+
+    def _load_index(self) -> Base | None:
+        """Take the file for the index; None: it is missing, or no good, and the index empty."""
+        base = open_base(
+            self.directory, self.name, self.settings, self.kv.superblock, self.kv.end, self.remark,
+            mapped=self.mapped,
+        )  # fmt: skip
+        self.index.replace(base)
+        self.packed, self.damaged = (base.packed, base.damaged) if base is not None else ({}, 0)
+        if self.damaged:
+            self.note(
+                f"{self.kv.storage.name}: files in {self.damaged} damaged places are not in its "
+                "index: winkfs verify shows them, winkfs repair mends it"
+            )
+        return base
+
+    def _is_kept(self, base: Base) -> bool:
+        """Whether the file on the disk is the base, and says all but what a replay finds."""
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)
+        on_disk = not isinstance(base.storage, MemoryStorage)
+        return on_disk and same and not (self._healing or self.settings.classic)
+
+    def _save_index(self) -> None:
+        self._healing = False
+        try:
+            self.index.replace(self._write_index(*self._merged()))
+        except OSError as error:
+            self.excuse(error)
+            self.index.fold()  # the tail will be replayed
+
+    def _merged(self) -> tuple[Rows, Int64 | None]:
+        """All rows. Where a slot does not follow from a cell the keys of all files are read; what
+        that brings into the page cache does not stay there."""
+        settings, storage = self.settings, self.kv.storage
+        from_cells = settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1
+        drop = None if from_cells else storage.dropper(0, storage.size())
+        try:
+            return self.index.merged()
+        finally:
+            if drop is not None:
+                drop(0, storage.size())
+
+    def _write_index(self, rows: Rows, extra: Int64 | None = None) -> Base:
+        """Write a new file. Raises OSError."""
+        with self.deriving(".idx") as storage:
+            storage.mapped = self.mapped
+            return write_base(storage, self.settings, rows, extra, self._variables())
+
+    def _in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
+        """The same table in memory."""
+        memory = MemoryStorage(name=self.base + ".idx (in memory)")
+        room = 8 * self.settings.cellsz * (size_for(len(rows.pos)) + 1)
+        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        return write_base(memory, self.settings, rows, None, variables, sums=False)
+
+    def _variables(self) -> dict[str, int]:
+        """Variables of a file written now."""
+        now = self.kv.superblock.get("SYNCTIME", int(time.time()))
+        known = {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
+        return known | ({DAMAGED: self.damaged} if self.damaged else {})
+
+    # --- BASE.time ---
+
     def _load_times(self) -> bool:
         """Take the time marks from BASE.time -> whether it is good. Else there is none yet."""
         settings, block, end = self.settings, self.kv.superblock, self.kv.end
@@ -158,6 +237,8 @@ class Store(DataFile):
             self._timed = self.kv.end
         except OSError as error:
             self.excuse(error)
+
+    # --- entries that neither has ---
 
     def _take_lost_sync(self) -> None:
         """Take in what the superblock has lost, a write of the disk: entries behind its FILESIZE.
@@ -212,7 +293,7 @@ class Store(DataFile):
             behind = Replay(self.kv, self.settings, index, self.times)
             behind.run(start, covered, times_from, self._left_out)
             start = covered
-        replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.idx.damaged
+        replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.damaged
         try:
             replay.run(start, self.kv.end, times_from, self._left_out)
         except CorruptError as error:
@@ -222,7 +303,7 @@ class Store(DataFile):
             return
         if not replay.known:
             self.catalog.drop()
-        lost = self.idx.damaged > damaged  # a tombstone may be among it
+        lost = self.damaged > damaged  # a tombstone may be among it
         if not replay.known or lost or (self.writable and replay.declares):
             self._rebuild()
         elif self.writable:
@@ -275,16 +356,16 @@ class Store(DataFile):
         found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
-        self.idx.damaged = found.damaged
-        variables = self.idx.variables() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
-        self.idx.healing = self.writable
-        self.index.adopt(self.idx.in_memory(found.rows, variables))
+        self.damaged = found.damaged
+        variables = self._variables() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
+        self._healing = self.writable
+        self.index.adopt(self._in_memory(found.rows, variables))
         if not self.writable and not self.frozen and self.moved():
             self.refresh()  # a delflag that was met may stem from a sync that we have not seen
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
-        self.idx.packed = {}
+        self.packed = {}
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
@@ -304,7 +385,7 @@ class Store(DataFile):
         return gone
 
     def _left_out(self, problem: CorruptError) -> None:
-        self.idx.damaged += 1
+        self.damaged += 1
         self.note(problem)
 
     def _take_cells(self, found: Rebuilt) -> None:
@@ -340,20 +421,20 @@ class Store(DataFile):
             self._remark_marked(len(found.flagged))
         self.kv.end = found.end if self.kv.truncated else self.kv.end
         self.times = found.times
-        self.idx.damaged = found.damaged
+        self.damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
         self.nextfid = max(self.nextfid, found.nextfid)
         if not self.writable:
-            self.index.replace(self.idx.in_memory(found.rows, self.idx.variables()))
+            self.index.replace(self._in_memory(found.rows, self._variables()))
             return
         finish_rebuilt(self, found)
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         try:
-            base = self.idx.write(found.rows)
+            base = self._write_index(found.rows)
         except OSError as error:
             self.excuse(error)
-            base = self.idx.in_memory(found.rows, self.idx.variables())
+            base = self._in_memory(found.rows, self._variables())
         self.index.replace(base)
         self._save_times()
 
@@ -410,7 +491,7 @@ class Store(DataFile):
         raises  OSError where the data file cannot be synced
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
-        self.idx.save()
+        self._save_index()
         self._save_times()
 
     @property
@@ -420,7 +501,7 @@ class Store(DataFile):
         tail = self.kv.end - (base.covered if base else 0)
         limit = max(MERGE_TAIL, 4 * base.size if base else 0)
         return (
-            self.idx.healing
+            self._healing
             or self.index.must_merge
             or self.index.pending > MERGE_OVERLAY
             or (tail > limit and self.index.pending > 0)
@@ -439,12 +520,12 @@ class Store(DataFile):
 
         Not without checksums: where their chain of entries breaks, only the index has the others.
         """
-        base, idx = self.index.base, self.idx
+        base = self.index.base
         if base is None or base.live < LARGE or not self.kv.layout.checksum:
             return False
         covered = base.covered if self.times is None else min(base.covered, self._timed)
         return (
-            idx.is_kept(base)
+            self._is_kept(base)
             and not self.index.must_merge
             and covered >= 0
             and self.kv.end - covered <= min(MERGE_TAIL, base.size)
@@ -459,15 +540,12 @@ class Store(DataFile):
         cost    reads what is not in the index, or the whole data file where that takes less
         """
         self.recoveries += 1
-        self.forget_inodes()
+        self.kept.clear()  # other entries may come to stand where some are
         self.keeps_older = self.settings.havedups
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)
-        if self._columns_at >= self.kv.end:  # declared by what was lost
-            self._columns_at = self.kv.superblock.get(COLUMNS, 0)
-        if self._compress_at >= self.kv.end:
-            self._compress_at = self.kv.superblock.get(COMPRESS, 0)
+        self._places = {name: at for name, at in self._places.items() if at < self.kv.end}
         if self._resume():
             return
         self.catalog.drop()  # half a rename may be in the file
@@ -496,7 +574,7 @@ class Store(DataFile):
             return False
         self.catalog.close()
         self.index.replace(base)
-        self.idx.packed = base.packed
+        self.packed = base.packed
         times_from = last
         if settings.ao:
             self._load_times()

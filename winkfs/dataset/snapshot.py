@@ -71,9 +71,9 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 
 
 def _plain(base: str) -> Snapshot:
-    from winkfs.container.datafile import DataFile
+    from winkfs.container.store import Store
 
-    with DataFile(base, writable=False) as data:
+    with Store(base, writable=False, load=False) as data:
         return Snapshot(base, 0, 0, (plain_shard(data),))
 
 

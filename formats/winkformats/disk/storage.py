@@ -420,6 +420,16 @@ class Directory(ABC):
     def exists(self, name: str) -> bool:
         return self.info(name) is not None
 
+    def give(self, old: str, new: str) -> None:
+        """Give a file a name that none has. Raises FileExistsError."""
+        try:
+            self.link(old, new)
+        except PermissionError:  # a file system without hard links
+            if self.exists(new):
+                raise FileExistsError from None
+            self.rename(old, new)
+        self.unlink(old)
+
     def remove_tree(self, name: str) -> None:
         """Remove a directory with all that is below it; symbolic links are removed, not followed.
 
@@ -449,6 +459,7 @@ def replacing(
     *,
     like: Storage | None = None,
     uncached: bool = False,
+    new: bool = False,
     unsure: Callable[[], object] | None = None,
     keep: bool = False,
 ) -> Iterator[Storage]:
@@ -458,6 +469,7 @@ def replacing(
     not followed.
 
     like    a file whose mode and owner it gets
+    new     only where nothing has the name: else FileExistsError
     unsure  is called where the file has the name, and the sync of the directory fails: then no
             later sync of it says anything about the name
     keep    the file stays open behind the block, if that ends well
@@ -471,7 +483,10 @@ def replacing(
     try:
         yield storage
         storage.sync()
-        directory.rename(temporary, name)
+        if new:
+            directory.give(temporary, name)
+        else:
+            directory.rename(temporary, name)
         storage.name = final
         try:
             directory.sync()

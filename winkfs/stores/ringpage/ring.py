@@ -19,11 +19,10 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any, Final, Literal
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import TEMPORARY, Kind, Lock, Storage
+from winkformats.disk.storage import Kind, Lock, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.ringpage.metadata import MAX_PAGES, MAX_SIZE, NUM_PAGES, Settings
 from winkformats.ringpage.page import (
@@ -37,7 +36,6 @@ from winkformats.ringpage.page import (
     length_of,
 )
 from winkfs.access import Access, Keeping, tell_of_forks
-from winkfs.container.datafile import give_name
 from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
 from winkfs.stores.kinds import refuse_other
@@ -114,17 +112,8 @@ def create(
     made = settings(PAGES if pages is None else pages)
     if found is not None:
         raise FileExists("is there already: remove it, or choose another name", name)
-    temporary = short + TEMPORARY
-    directory.unlink(temporary)
-    try:
-        with directory.create_new(temporary) as storage:
-            storage.write(0, [made.encode()])
-            storage.sync()
-        give_name(directory, temporary, short)
-    finally:
-        with suppress(OSError):
-            directory.unlink(temporary)
-    directory.sync()
+    with replacing(directory, short, new=True) as storage:
+        storage.write(0, [made.encode()])
     return made
 
 
