@@ -273,7 +273,7 @@ class Handle:
         """
         with self.lock:
             self.settled()
-            return self.bulkget.get(names, self.short_to(b""))
+            return self.bulkget.get(names, self.short_to(b"").read)
 
     # --- other processes ---
 

@@ -23,13 +23,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from winkformats import native
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import KVEntry
+from winkformats.kv.entry import MASK64, KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import (
+    HEAD,
     Attrs,
     Extent,
     Inode,
@@ -40,18 +42,20 @@ from winkfs.container.ondisk.inode import (
     check_size,
     cut,
     joined,
+    stored,
 )
-from winkfs.container.short import SPARE, Short, code_for, form_of
 from winkfs.entry import DEFAULT_MODE, Stat, default_mode, stat_of
 from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkformats.native import Native
+    from winkformats.native import Native, Read
     from winkfs.container.draft import Draft
     from winkfs.container.store import Store
 
+SPARE: Final = 300  # bytes of an entry beside its value, most
+LARGEST: Final = 1024  # bytes of the inodes that the short way reads, and of their names
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
@@ -123,6 +127,10 @@ class Content:
     def attrs(self, inode: Inode) -> Attrs:
         """The attributes of a file, the defaults where it has none. Raises CorruptError."""
         return attributes(inode, self.owner, self._entry_at, self._storage.name)
+
+    def word(self, inode: Inode) -> bytes | None:
+        """The same as they are stored; None: it has none. Raises CorruptError."""
+        return stored(inode, self._entry_at, self._storage.name)
 
     def read(self, extents: Sequence[Extent], start: int, stop: int, *, holder: int = 0) -> bytes:
         """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
@@ -343,10 +351,10 @@ class BulkGet:
         while batch := list(islice(source, ROWS)):
             yield batch
 
-    def get(self, names: list[Any], short: Short) -> tuple[list[bytes], str | None]:
+    def get(self, names: list[Any], read: Read) -> tuple[list[bytes], str | None]:
         """-> contents in the order of the names up to the first missing one, and that name.
 
-        short  the way to those that are not plain
+        read  that of `Short`, for those that are not plain
         """
         keys = _keys(names)
         store = self._store
@@ -362,7 +370,7 @@ class BulkGet:
                     self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
             if value is None:
-                more = short.read(names[i])
+                more = read(names[i])
                 value = more if isinstance(more, bytes) else self._content.read_whole(keys[i])
                 found[i] = value
             if value is None:
@@ -467,3 +475,14 @@ def _keys(names: list[Any]) -> list[bytes]:
     except TypeError:
         pass
     return [to_bytes(name) + INODE for name in names]
+
+
+def code_for(store: Store) -> type[Native] | None:
+    """What reads plain files of a standard layout; None: the path in Python."""
+    usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
+    return native.code if usual_size else None
+
+
+def form_of(store: Store) -> tuple[int, bool, int]:
+    """What the compiled path has to know of a container: ISZ, PAIROFF, CONTID mod 2^64."""
+    return store.inode_size, store.settings.pairoff, store.kv.layout.contid & MASK64

@@ -8,48 +8,43 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import struct
 import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import TYPE_CHECKING, Final, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 import xxhash
 
-from winkformats import native
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63, XXH3
-from winkformats.kv.entry import MASK64, from_bytes
+from winkformats.kv.entry import KVEntry
 from winkformats.kv.pagesums import PAGE
 from winkfs.container.ondisk.idx import ALIKE, PAIRS
-from winkfs.container.ondisk.inode import CK_XXH3, FRAME, HEAD, INT64
-from winkfs.entry import FileType
-from winkfs.names import INODE
+from winkfs.container.ondisk.inode import CK_XXH3, INT64, Inode
+from winkfs.container.read import LARGEST, SPARE, Content, code_for, form_of
+from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkformats.native import Found, Native, Read, ReadAt
+    from winkformats.native import Found, Read, ReadAt
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
 
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
 NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
-SPARE: Final = 300  # bytes of an entry beside its value, most
-LARGEST: Final = 1024  # bytes of the inodes that the short way reads, and of their names
 EXTENTS: Final = 16  # of a file that the short way reads, most
 USUAL_KEY: Final = 255  # bytes of most keys
 USUAL: Final = 1 << 20  # bytes of a content that a container need not have itself
 
-Triple = tuple[int, int, int]  # as an Extent
-Fields = tuple[int, int, int, int, Triple | None]
-"""FILEID, LSIZE, FTYPE, FMTIME, the triple of the attributes."""
-Known = tuple[bytes, int, Fields, list[Triple]]
-"""The key of a file, the position of its inode, and the extents."""
+Known = tuple[bytes, int, Inode]
+"""The key of a file, the position of its inode, and this."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,107 +166,79 @@ def _sums(store: Store, base: Base | None) -> bytearray | bytes | None:
     return None if base.sums is None else base.sums.good
 
 
+def _or_none(read: Callable[P, T]) -> Callable[P, T | None]:
+    """A method that leaves to the ordinary way what is damaged, or closed meanwhile."""
+
+    @wraps(read)
+    def asked(*given: P.args, **named: P.kwargs) -> T | None:
+        try:
+            return read(*given, **named)
+        except (OSError, CorruptError):
+            return None
+
+    return asked
+
+
 class Plain:
     """The functions of `Short` in Python: what `native.code.reader` does, by `Storage.read`."""
 
     def __init__(self, store: Store, drafts: Mapping[bytes, Draft], base: Base | None) -> None:
         kv, index = store.kv, store.index
         self.limits = array("q", (kv.end, 0))
-        self._data, self._decode = kv.storage, store.frames.content
+        self._data, self._layout, self._form = kv.storage, kv.layout, store.settings.form
+        self._content = Content(store, self._entry, keep=0)
         self._base, self._sums = base, _sums(store, base)
         self._overlay, self._drafts = index.overlay, drafts
         self._stale, self._bulk = index.stale, index.bulk
-        self._contid, self._pair = kv.layout.contid, store.settings.form.pair
         self._room = 11 + store.inode_size
         self._filesize = None if _is_steady(store) else (store.filesize_at, store.filesize)
         self._due = time.monotonic() + LOOK
-        self._last: Known = (b"", -1, (0, 0, 0, 0, None), [])
+        self._last: Known | None = None
 
     def has(self, name: object) -> bool | None:
         """-> whether there is a file."""
         found = self.find(name)
         return bool(found) if found is not None else None
 
+    @_or_none
     def find(self, name: object) -> Found | Literal[False] | None:
         """-> the facts of a file, as its inode has them."""
-        try:
-            found = self._named(name)
-            return self._facts(*found) if found else found
-        except OSError:  # closed meanwhile
-            return None
+        known = self._named(name)
+        return self._facts(*known) if known else known
 
+    @_or_none
     def find_at(self, pos: int) -> tuple[bytes, Found] | None:
         """-> the name of a file, and its facts."""
-        try:
-            found = self._inode(pos) if self._is_sure() else None
-            facts = self._facts(*found) if found else None
-        except OSError:  # closed meanwhile
-            return None
-        return (found[0][: -len(INODE)], facts) if found and facts else None
+        known = self._inode(pos) if self._is_sure() else None
+        return (name_of(known[0]), self._facts(*known)) if known else None
 
+    @_or_none
     def read(self, name: object, most: int = INT64) -> bytes | Literal[False] | None:
         """-> the content of a file."""
-        try:
-            found = self._named(name)
-            return self._content(*found[2:], most) if found else found
-        except (OSError, CorruptError):  # closed meanwhile; a frame is damaged
-            return None
+        known = self._named(name)
+        return self._bytes(*known[1:], most) if known else known
 
+    @_or_none
     def read_at(self, pos: int, most: int = INT64) -> bytes | None:
         """-> the content of the file whose inode stands there."""
-        try:
-            found = self._inode(pos) if self._is_sure() else None
-            return self._content(*found[2:], most) if found else None
-        except (OSError, CorruptError):
+        known = self._inode(pos) if self._is_sure() else None
+        return self._bytes(*known[1:], most) if known else None
+
+    def _facts(self, key: bytes, pos: int, inode: Inode) -> Found:
+        word = self._content.word(inode)
+        at = 0 if inode.attrs is None else inode.attrs[0]
+        return inode.fileid, inode.lsize, inode.ftype, inode.mtime, word, at, pos
+
+    def _bytes(self, pos: int, inode: Inode, most: int) -> bytes | None:
+        size = inode.lsize
+        if size > most or (size > USUAL and size > self.limits[0]) or len(inode.extents) > EXTENTS:
             return None
+        return self._content.read(inode.extents, 0, size, holder=pos)
 
-    def _facts(self, key: bytes, pos: int, fields: Fields, extents: list[Triple]) -> Found | None:
-        fileid, lsize, ftype, mtime, attrs = fields
-        if attrs is None:
-            return fileid, lsize, ftype, mtime, None, 0, pos
-        value = self._value(attrs[0], -attrs[2])
-        if value is None or len(value) < -attrs[2]:
-            return None
-        return fileid, lsize, ftype, mtime, value[: -attrs[2]], attrs[0], pos
-
-    def _content(self, fields: Fields, extents: list[Triple], most: int) -> bytes | None:
-        left = fields[1]
-        if left > most or len(extents) > EXTENTS or (left > USUAL and left > self.limits[0]):
-            return None
-        parts: list[bytes] = []
-        for pointer, skip, size in extents:
-            framed, skip = skip >= FRAME, skip & ~FRAME
-            end = skip + min(size, left)
-            value = self._value(pointer, 0 if framed else end) if pointer else bytes(end)
-            if framed and value is not None:
-                value = self._decode(value, pointer)
-            if value is None or len(value) < end:
-                return None
-            parts.append(value[skip:end])
-            left -= end - skip
-        return b"".join(parts)
-
-    def _value(self, pos: int, least: int) -> bytes | None:
-        """The checked value of the live entry at `pos`, of `least` bytes or more."""
-        found = self._entry(pos, least + SPARE)
-        return found[0][found[1] : found[2]] if found else None
-
-    def _entry(self, pos: int, size: int, most: int = INT64) -> tuple[bytes, int, int] | None:
-        """The live entry at `pos`, checked, and where in it its value begins and ends.
-
-        size  bytes that are read first
-        most  bytes of the entry
-        """
-        left = self.limits[0] - pos
-        data = self._data.read(pos, min(size, left)) if pos > 0 and left > 0 else b""
-        start = 7 + from_bytes(data[1:3])
-        end = start + from_bytes(data[start - 4 : start])
-        if len(data) < end + 4 <= min(left, most):
-            data = self._data.read(pos, end + 4)
-        if len(data) < end + 4 or data[0]:
-            return None
-        found = xxhash.xxh3_64_intdigest(data[1:end], self._contid + pos) & 0xFFFFFFFF
-        return (data, start, end) if found == from_bytes(data[end : end + 4]) else None
+    def _entry(self, pos: int, least: int = 0, most: int = INT64) -> KVEntry:
+        """The checked entry at a position. See `EntryAt`. `most`: bytes that it may have."""
+        end = min(self.limits[0], pos + most)
+        return self._layout.read(self._data.read, pos, end, self._data.name, least + SPARE)
 
     def _is_sure(self) -> bool:
         """Whether all that is there is known."""
@@ -303,32 +270,15 @@ class Plain:
 
     def _inode(self, pos: int, length: int = USUAL_KEY) -> Known | None:
         """-> the inode at a position. `length`: of its key, most likely."""
-        if pos == self._last[1]:  # what was found by its name is read
+        if self._last and pos == self._last[1]:  # what was found by its name is read
             return self._last
-        found = self._entry(pos, self._room + length, 2 * LARGEST)
-        if self._stale or not found or found[2] < found[1] + HEAD.size:
+        entry = self._entry(pos, self._room + length - SPARE, 2 * LARGEST)
+        if self._stale or entry.deleted or not entry.key[: -len(INODE)]:
             return None
-        data, at, end = found
-        cksum, nexti, fileid, lsize, ftype, mtime, count = HEAD.unpack_from(data, at)
-        key, step = data[3 : at - 4], self._pair // 8
-        stop = at + HEAD.size + self._pair * count
-        if stop > end or count < 0 or nexti or fileid < 1 or lsize < 0:
+        inode = Inode.decode(entry.value, self._form, file=self._data.name, offset=pos)
+        if inode.nexti or not entry.key.endswith(INODE):
             return None
-        named = key.endswith(INODE) and len(key) > len(INODE)
-        if not named or cksum != xxhash.xxh3_64_intdigest(data[at + 8 : stop]):
-            return None
-        numbers = struct.unpack_from(f">{step * count}q", data, at + HEAD.size)
-        skips = numbers[1::3] if step == 3 else repeat(0, count)
-        extents = list(zip(numbers[::step], skips, numbers[step - 1 :: step], strict=True))
-        attrs = extents.pop(0) if extents and extents[0][2] < 0 else None
-        total = 0
-        for pointer, skip, size in extents:
-            if pointer < 0 or skip < 0 or size < 0 or skip + size > INT64:
-                return None
-            total += size
-        if total < lsize:
-            return None
-        self._last = key, pos, (fileid, lsize, ftype or FileType.FILE, mtime, attrs), extents
+        self._last = entry.key, pos, inode
         return self._last
 
     def _position(self, s: int) -> int:
@@ -348,20 +298,9 @@ class Plain:
         return -1
 
 
-def code_for(store: Store) -> type[Native] | None:
-    """What reads plain files of a standard layout; None: the path in Python."""
-    usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
-    return native.code if usual_size else None
-
-
 def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int:
     """By which to see how long a file is that is mapped, or to read one that is not; -1: the view
     is none that can be cut."""
     if isinstance(storage, FileStorage) and (isinstance(view, mmap.mmap) or not view):
         return storage.fd
     return -1
-
-
-def form_of(store: Store) -> tuple[int, bool, int]:
-    """What the compiled path has to know of a container: ISZ, PAIROFF, CONTID mod 2^64."""
-    return store.inode_size, store.settings.pairoff, store.kv.layout.contid & MASK64

@@ -479,13 +479,21 @@ def attributes(
     inode: Inode, owner: tuple[int, int], entry_at: Callable[[int], KVEntry], file: str
 ) -> Attrs:
     """The attributes of a file, the defaults where it has none. Raises CorruptError."""
-    if inode.attrs is None:
+    word = stored(inode, entry_at, file)
+    if inode.attrs is None or word is None:
         return Attrs(default_mode(inode.ftype), *owner)
+    return Attrs.decode(word, file=file, offset=inode.attrs[0])
+
+
+def stored(inode: Inode, entry_at: Callable[[int], KVEntry], file: str) -> bytes | None:
+    """The attributes of a file as they are stored; None: it has none. Raises CorruptError."""
+    if inode.attrs is None:
+        return None
     pos, size = inode.attrs
     value = entry_at(pos).value
     if size > len(value):
         raise CorruptError("attribute size", file=file, offset=pos)
-    return Attrs.decode(value[:size], file=file, offset=pos)
+    return value[:size]
 
 
 def data_key(fileid: int, number: int) -> bytes:
