@@ -7,7 +7,6 @@ any other is decoded by itself, and so is one that is damaged or not in the wind
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -105,18 +104,16 @@ class Window:
 
     def entry(self, pos: int, least: int = 0) -> KVEntry:
         """The checked entry at a position, from the window where it holds it. See `EntryAt`."""
-        name, layout = self.storage.name, self._layout
-        if not 0 < pos < self._end:
-            raise CorruptError("no entry", file=name, offset=pos)
+        name, first = self.storage.name, least + INODE_READ
+        return self._layout.read(self._read, pos, self._end, name, first)
+
+    def _read(self, pos: int, size: int) -> bytes:
         data, at = self._data, pos - self._base
-        if 0 <= at < len(data):
-            span = layout.locate(data, at)
-            if span and span.end <= len(data):
-                with contextlib.suppress(CorruptError):  # what is wrong in the file is met below
-                    found = layout.decode(data, at, pos, name)
-                    if data is self._data:  # else another thread moved the window on meanwhile
-                        return found
-        return layout.read(self.storage.read, pos, self._end, name, max(least, INODE_READ))
+        if 0 <= at <= len(data) - size:
+            found = bytes(data[at : at + size])
+            if data is self._data:  # else another thread moved the window on meanwhile
+                return found
+        return self.storage.read(pos, size)
 
     def close(self) -> None:
         """The scan is over: nothing more is read in large pieces."""

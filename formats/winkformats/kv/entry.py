@@ -258,8 +258,10 @@ class Layout:
         read    see `Read`
         end     where the last entry ends
         first   bytes that are read first: most entries have no more
-        raises  CorruptError, as `decode`
+        raises  CorruptError, as `decode`, and where none can begin
         """
+        if not 0 < pos < end:
+            raise CorruptError("no entry", file=file, offset=pos)
         data = read(pos, min(first, end - pos))
         if self.standard:  # in few steps where it is good: most are read so
             value = 7 + from_bytes(data[1:3])

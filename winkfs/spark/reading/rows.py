@@ -205,8 +205,6 @@ class Contents:
 
     def _entry(self, pos: int, least: int = 0) -> KVEntry:
         """Any entry, checked. See `EntryAt`."""
-        if not 0 < pos < self._end:
-            raise CorruptError("no entry", file=self._name, offset=pos)
         return self._layout.read(self._bytes, pos, self._end, self._name, (least or HEAD) + SLACK)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
