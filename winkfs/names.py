@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 Name = str | bytes | os.PathLike[str]
@@ -72,6 +72,21 @@ def to_strs(names: list[bytes]) -> list[str]:
 def inode_key(name: bytes) -> bytes:
     """The key of a file's inode entry in BASE.data."""
     return name + INODE
+
+
+def inode_keys(names: Sequence[Name]) -> list[bytes]:
+    """The same of many names; more or fewer than these where one has NUL in it.
+
+    cost  one encode for all of them: a quarter of one by one
+    """
+    try:
+        if names and isinstance(names[0], bytes):
+            return (INODE + b"\0").join([*names, b""])[:-1].split(b"\0")  # type: ignore[list-item]
+        text = (INODE_TEXT + "\0").join(names)  # type: ignore[arg-type]
+        return (text + INODE_TEXT).encode("utf-8", "surrogateescape").split(b"\0")
+    except TypeError:  # some are str and some bytes, or paths
+        keys = [to_bytes(name) + INODE for name in names]
+        return [key for key in keys if b"\0" not in key]
 
 
 def name_of(key: bytes) -> bytes:

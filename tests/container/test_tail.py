@@ -26,7 +26,6 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import open_catalog
-from winkfs.container.table import Placed
 from winkfs.container.verify import info
 
 base = container_checks.base  # fixture
@@ -552,7 +551,7 @@ def test_files_are_put_where_there_is_no_memory_for_their_catalog(
     def table(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Placed, "table", table)
+    monkeypatch.setattr("winkfs.container.bulk.column_at", table)
     model = made(base)
     assert not path_of(base, ".cat").exists()
     assert_sound(base, model)

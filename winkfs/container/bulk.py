@@ -19,18 +19,27 @@ import numpy as np
 import xxhash
 
 from winkformats import native
-from winkformats.arrays import Bools, Int64, keep_heap, number_bytes, row_bytes
+from winkformats.arrays import Bools, Int64, column_at, ends_of, keep_heap, number_bytes, row_bytes
 from winkformats.disk.room import has_ample_memory
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
 from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
 from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import PIECE
-from winkfs.container.ondisk.inode import FRAME, HEAD, Attrs, check_directory, check_ftype
-from winkfs.container.table import Placed
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    FRAME,
+    HEAD,
+    JUST_CTIME,
+    Attrs,
+    check_directory,
+    check_ftype,
+    nanoseconds,
+)
+from winkfs.container.table import CTIME, FileTable
 from winkfs.entry import FileType
 from winkfs.errors import NameTooLong, Refusal
-from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
+from winkfs.names import INODE, Name, inode_keys, to_bytes
 from winkfs.units import as_content, is_time, shown, to_ns
 
 if TYPE_CHECKING:
@@ -257,7 +266,7 @@ class BulkPut:
         attrs: Sequence[Any],
     ) -> Columns:
         """`ftypes`: None: all are documents."""
-        n, keys = len(names), self._keys(names)
+        n, keys = len(names), inode_keys(names)
         key_lengths = _lengths(keys)
         if len(keys) != n or int(key_lengths.min()) < 4:
             raise ValueError("a name must not be empty or have NUL in it")
@@ -266,17 +275,6 @@ class BulkPut:
         lengths = _lengths(data)
         kinds = np.full(n, FileType.FILE) if ftypes is None else np.array(ftypes, np.int64)
         return Columns(keys, key_lengths, data, lengths, ns, kinds, attrs)
-
-    def _keys(self, names: Sequence[Name]) -> list[bytes]:
-        """Names -> inode keys; more or fewer than names where one has NUL in it."""
-        try:  # one encode for all of them: a quarter of one by one
-            if names and isinstance(names[0], bytes):
-                return (INODE_TEXT.encode() + b"\0").join([*names, b""])[:-1].split(b"\0")  # type: ignore[list-item]
-            text = (INODE_TEXT + "\0").join(names)  # type: ignore[arg-type]
-            return (text + INODE_TEXT).encode("utf-8", "surrogateescape").split(b"\0")
-        except TypeError:
-            keys = [to_bytes(name) + INODE for name in names]
-            return [key for key in keys if b"\0" not in key]
 
     def _mtimes(self, columns: Columns) -> Int64:
         """FMTIMEs, int64[n]. ao: raises NotAllowed where one lies before its predecessor."""
@@ -368,13 +366,43 @@ class BulkPut:
         if files.framed is not None:
             pointers[files.framed] = -1
         fileids = np.arange(fileid, fileid + n)
-        placed = Placed(files, b"".join(files.keys), positions, pointers, fileids, mtimes)
-        store.catalog.put_many(placed, words)
+        store.catalog.put_many(
+            partial(self._table, files, words, positions, pointers, fileids, mtimes)
+        )
         self._changes.last = int(positions[-1])
         if store.times is not None:
             store.times.add_many(mtimes, firsts)
         store.index.add_bulk(files.keys, positions)
         return n
+
+    def _table(
+        self,
+        files: Columns,
+        words: Sequence[bytes] | None,
+        positions: Int64,
+        pointers: Int64,
+        fileids: Int64,
+        mtimes: Int64,
+    ) -> FileTable:
+        """The files as the catalog has them. Their attributes: extended ones, or the time of a
+        change."""
+        settings, raw = self._store.settings, np.frombuffer(b"".join(files.keys), np.uint8)
+        starts = ends_of(files.key_lengths)[:-1]
+        names = column_at(raw, starts, files.key_lengths - len(INODE))
+        kinds = np.where(files.ftypes == 0, FileType.FILE, files.ftypes)
+        times = nanoseconds(mtimes, settings.mtime_unit)
+        table = FileTable.of(names, positions, fileids, files.lengths, times, pointers, kinds)
+        if words is None:
+            return table
+        named = [i for i, word in enumerate(words) if word]
+        table.attribute(named, [words[i] for i in named])
+        for i in named:
+            if words[i][ATTRS.size : -8] == JUST_CTIME:
+                table.numbers[i, CTIME] = int.from_bytes(words[i][-8:], "big", signed=True)
+        if self._store.schema:
+            table.values = np.empty(len(words), object)
+            table.values[:] = [word[ATTRS.size :] for word in words]
+        return table
 
 
 def encoded(

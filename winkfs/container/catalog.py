@@ -30,7 +30,7 @@ from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
 from winkfs.container.survey import Problem, read_rows
-from winkfs.container.table import GONE, FileTable, Placed, joined, live
+from winkfs.container.table import GONE, FileTable, joined, live
 from winkfs.names import INODE, OLD
 
 
@@ -221,11 +221,6 @@ class CatalogTrail(Trail):
         super().__init__(store.kv.end)
         self._store, self.sorter = store, new_sorter(store)
 
-    def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
-        """Files put in bulk, as `bulk.BulkPut` has them."""
-        unit, typed = self._store.settings.mtime_unit, bool(self._store.schema)
-        self.sorter.add(put.table(attrs, unit, typed=typed))
-
     @property
     def count(self) -> int:
         """About how many rows there will be."""
@@ -323,8 +318,8 @@ class DerivedCatalog:
             self.follow()
         self._tried, self._wanted = True, False
 
-    def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
-        """See `CatalogTrail.put_many`: where that is followed."""
+    def put_many(self, made: Callable[[], FileTable]) -> None:
+        """Keep files that were put in bulk, where these are followed."""
         trail = self.trail
         if trail is None:
             return
@@ -333,7 +328,7 @@ class DerivedCatalog:
             self.close()
             return
         try:
-            trail.put_many(put, attrs)
+            trail.sorter.add(made())
         except MemoryError:  # the files themselves take less
             self.close()
 

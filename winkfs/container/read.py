@@ -46,7 +46,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.entry import DEFAULT_MODE, Stat, default_mode, stat_of
 from winkfs.errors import NoSuchFile
-from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
+from winkfs.names import INODE, Name, inode_keys, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
@@ -283,12 +283,8 @@ class Files:
 
     def extents(self, key: bytes) -> Sequence[Extent]:
         """Where the content lies, in order; what is in memory only with pointer -1."""
-        draft = self.drafts.get(key)
-        if draft is None:
-            inode = self.inode(key)[1]
-            return cut(inode.extents, 0, inode.lsize)
-        tail = [Extent(-1, 0, len(draft.tail))] if draft.tail else []
-        return joined(draft.extents, tail)
+        _, extents, body, tail = self._stands(key)
+        return joined(cut(extents, 0, body), [Extent(-1, 0, len(tail))] if tail else [])
 
     def read(self, key: bytes, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, -1: to the end."""
@@ -356,8 +352,9 @@ class BulkGet:
 
         read  that of `Short`, for those that are not plain
         """
-        keys = _keys(names)
-        store = self._store
+        keys, store = inode_keys(names), self._store
+        if len(keys) != len(names):
+            keys = [to_bytes(name) + INODE for name in names]
         found: list[bytes | None] = [None] * len(keys)
         if self._fast:
             pos = store.index.candidates(keys, compared=True)
@@ -464,17 +461,6 @@ class BulkGet:
         for ok, row, value in zip(good.tolist(), rows.tolist(), values, strict=True):
             if ok:
                 found[row] = value
-
-
-def _keys(names: list[Any]) -> list[bytes]:
-    try:
-        text = (INODE_TEXT + "\0").join(names) + INODE_TEXT
-        keys = text.encode("utf-8", "surrogateescape").split(b"\0")
-        if len(keys) == len(names):
-            return keys
-    except TypeError:
-        pass
-    return [to_bytes(name) + INODE for name in names]
 
 
 def code_for(store: Store) -> type[Native] | None:

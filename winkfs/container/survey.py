@@ -28,8 +28,6 @@ from winkfs.container.ondisk.inode import (
     ATTRS,
     HEAD,
     HIGHEST,
-    PERMISSIONS,
-    UINT32,
     Attrs,
     Inode,
     InodeForm,
@@ -43,14 +41,10 @@ from winkfs.container.table import (
     CTIME,
     EMPTY,
     KIND,
-    MODE_AT,
     NOTHING,
-    OWNER,
     SPECIAL,
     Blobs,
     FileTable,
-    owner_word,
-    owner_words,
 )
 from winkfs.entry import FileType
 from winkfs.names import INODE, name_of
@@ -514,38 +508,27 @@ class Inodes:
         table, which = found.table, np.flatnonzero(found.table.special)
         if not len(which):
             return table
-        numbers, values = table.numbers, np.full(len(table), b"", object)
         words = [None] * len(which) if found.words is None else found.words[which].tolist()
-        # What is simple needs no dictionary: of four attributes a third of the time.
-        simple = [w is not None and CTIME_NAME not in w and is_whole(w, ATTRS.size) for w in words]
-        heads = b"".join(w[: ATTRS.size] for w, ok in zip(words, simple, strict=True) if ok)
-        mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-        good = (mode >= 0) & (mode <= PERMISSIONS) & (uid >= 0) & (uid <= UINT32)
-        good &= (gid >= 0) & (gid <= UINT32)
-        rows = which[np.array(simple, bool)]
-        if not good.all():
-            simple, rows, good = [False] * len(words), which[:0], good[:0]
-            mode, uid, gid = mode[:0], uid[:0], gid[:0]
-        numbers[rows, KIND] |= mode << MODE_AT
-        numbers[rows, OWNER] = owner_words(uid, gid)
-        places = found.attrs[which].tolist()
-        for i, (pos, size), known, ok in zip(which.tolist(), places, words, simple, strict=True):
-            if ok:
-                values[i] = known[ATTRS.size :]
-                continue
-            try:
-                word = known or self._attrs_at(pos)[:size]
-                attrs = Attrs.decode(word, file=self._name, offset=pos)
-            except CorruptError:
-                numbers[i, KIND] |= ASK
-                continue
-            values[i] = word[ATTRS.size :]
-            numbers[i, KIND] |= attrs.mode << MODE_AT
-            numbers[i, OWNER] = owner_word(attrs.uid, attrs.gid)
-            if attrs.ctime_ns is not None:
-                numbers[i, CTIME] = attrs.ctime_ns
+        places, read, known = found.attrs[which].tolist(), list[int](), list[bytes]()
+        for i, (pos, size), word in zip(which.tolist(), places, words, strict=True):
+            # What is simple needs no dictionary: of four attributes a third of the time.
+            if word is None or CTIME_NAME in word or not is_whole(word, ATTRS.size):
+                try:
+                    word = word or self._attrs_at(pos)[:size]
+                    attrs = Attrs.decode(word, file=self._name, offset=pos)
+                except CorruptError:
+                    table.numbers[i, KIND] |= ASK
+                    continue
+                if attrs.ctime_ns is not None:
+                    table.numbers[i, CTIME] = attrs.ctime_ns
+            read.append(i)
+            known.append(word)
+        good = table.attribute(read, known)
         if typed:
-            table.values = values
+            table.values = np.full(len(table), b"", object)
+            for i, word, sound in zip(read, known, good.tolist(), strict=True):
+                if sound:
+                    table.values[i] = word[ATTRS.size :]
         return table
 
     def _attrs_at(self, pos: int) -> bytes:

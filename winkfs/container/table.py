@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,10 @@ from winkformats.arrays import (
     text_column,
     texts_at,
 )
-from winkfs.container.ondisk.inode import ATTRS, JUST_CTIME, UINT32, nanoseconds
+from winkfs.container.ondisk.inode import ATTRS, PERMISSIONS, UINT32
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.entry import DEFAULT_MODES, FileType
-from winkfs.names import INODE
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -292,6 +291,16 @@ class FileTable:
         numbers[plain, OWNER] = owner_word(*owner)
         return self.with_numbers(numbers)
 
+    def attribute(self, rows: Sequence[int], words: Sequence[bytes]) -> Bools:
+        """While it is made: take mode and owner of rows from their attributes -> which of them are
+        such as files can have, bool[..]; the others are to be asked."""
+        heads = np.frombuffer(b"".join([word[: ATTRS.size] for word in words]), ">i8")
+        mode, uid, gid = heads.astype(np.int64).reshape(-1, 3).T
+        good: Bools = (mode & ~PERMISSIONS | uid & ~UINT32 | gid & ~UINT32) == 0
+        self.numbers[rows, KIND] |= np.where(good, SPECIAL | mode << MODE_AT, ASK)
+        self.numbers[rows, OWNER] = np.where(good, uid | gid << 32, 0)
+        return good
+
     # --- some of them ---
 
     def within(self, times: Times) -> Bools:
@@ -374,69 +383,6 @@ class FileTable:
 def owner_word(uid: int, gid: int) -> int:
     """The `owner` of a row."""
     return uid | (gid - (gid >> 31 << 32)) << 32
-
-
-def owner_words(uid: Int64, gid: Int64) -> Int64:
-    """The same of many, int64[n]."""
-    return uid | gid << 32
-
-
-class Put(Protocol):
-    """n files of one extent each or of none, as `bulk` puts them."""
-
-    @property
-    def key_lengths(self) -> Int64: ...
-    @property
-    def lengths(self) -> Int64: ...
-    @property
-    def ftypes(self) -> Int64: ...
-
-
-class Placed(NamedTuple):
-    """Files put in bulk, and where they are.
-
-    keys       joined
-    positions  of their inodes, int64[n]; pointers: of their contents, -1: see POINTER
-    mtimes     as stored, int64[n]
-    """
-
-    files: Put
-    keys: bytes
-    positions: Int64
-    pointers: Int64
-    fileids: Int64
-    mtimes: Int64
-
-    def table(self, attrs: Sequence[bytes] | None, unit: int, *, typed: bool) -> FileTable:
-        """The files with these attributes: extended ones, or the time of a change.
-
-        attrs   empty: a file has none; None: none has any
-        unit    nanoseconds of their mtimes
-        typed   there are columns of the user
-        """
-        files, key_lengths = self.files, self.files.key_lengths
-        starts = np.cumsum(key_lengths) - key_lengths
-        raw = np.frombuffer(self.keys, np.uint8)
-        names = column_at(raw, starts, key_lengths - len(INODE))
-        kinds = np.where(files.ftypes == 0, FileType.FILE, files.ftypes)
-        times = nanoseconds(self.mtimes, unit)
-        table = FileTable.of(
-            names, self.positions, self.fileids, files.lengths, times, self.pointers, kinds
-        )
-        if attrs is None:
-            return table
-        numbers, named = table.numbers, np.array(list(map(bool, attrs)))
-        words = [word for word in attrs if word]
-        heads = b"".join(word[: ATTRS.size] for word in words)
-        mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-        numbers[named, KIND] |= SPECIAL | mode << MODE_AT
-        numbers[named, OWNER] = owner_words(uid, gid)
-        for i in np.flatnonzero([word[ATTRS.size : -8] == JUST_CTIME for word in attrs]).tolist():
-            numbers[i, CTIME] = int.from_bytes(attrs[i][-8:], "big", signed=True)
-        if typed:
-            table.values = np.empty(len(attrs), object)
-            table.values[:] = [word[ATTRS.size :] for word in attrs]
-        return table
 
 
 NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
