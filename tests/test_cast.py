@@ -14,7 +14,8 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 TABLES = {
-    "container.table": "defines it; makes it of what is put",
+    "container.table": "defines it",
+    "container.bulk": "of what is put",
     "container.survey": "of inodes",
     "container.ondisk.block": "of blocks of the catalog",
     "container.namesorter": "of blocks of its scratch file",
@@ -45,6 +46,7 @@ PASSES = {
 ENTRIES = {
     "container.datafile": "defines it: an entry by position",
     "container.read": "contents of one file and of many",
+    "container.short": "one file by pread, for threads without the lock",
     "container.survey": "inodes at positions, and their attributes",
     "container.scan": "in the window of a scan",
     "container.recovery": "which delflags are due",
