@@ -433,8 +433,8 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 def _has_below(container: Files, name: bytes) -> bool:
     """Whether any name is below this one. Cost: without a catalog a pass over all inodes."""
-    from winkfs.container.catalogquery import Query, positions_of
     from winkfs.container.container import Container
+    from winkfs.container.select import Query, positions_of
 
     if isinstance(container, Container):
         found = positions_of(container.store, Query.of_prefix(name + b"/"))

@@ -1,6 +1,6 @@
 """The catalog of an open container: all live files in byte order of their names.
 
-Catalog         as of one moment: rows by name and by index; `catalogquery` has what is asked of it
+Catalog         as of one moment: rows by name and by index; `select` has what is asked of it
 CatalogTrail    what a writer puts, so that it need not be read again
 DerivedCatalog  BASE.cat of an open container: how it is written and brought up to date
 
@@ -14,7 +14,7 @@ import itertools
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Final
 
 import numpy as np
@@ -77,11 +77,11 @@ def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Fi
 
 
 def open_catalog(
-    store: DataFile, *, exactly: bool = False, storage: Storage | None = None
+    store: DataFile, *, behind: int | None = None, storage: Storage | None = None
 ) -> Catalog | None:
     """BASE.cat, if it can be believed.
 
-    exactly  only one of just what the data file holds
+    behind   bytes of the data file that came after it, at most; None: any
     storage  the file, open already; it is closed with the catalog
     ->       None where it is missing, foreign, of the wrong form, or newer than the data file; a
              block that is damaged is DerivedDamage when it is first read
@@ -94,14 +94,25 @@ def open_catalog(
         return None
     except (FormatError, OSError):
         return None
-    least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
-    schema, settings = store.schema.items(), store.settings
+    end, schema, settings = store.kv.end, store.schema.items(), store.settings
+    least = max(store.catalog_from, store.kv.start, 0 if behind is None else end - behind)
     mine = settings.contid != 0 and settings.made(found.superblock)
     mine = mine and all(schema <= run.schema.items() for run in found.runs)
-    if mine and least <= found.covered <= store.kv.end:
+    if mine and least <= found.covered <= end:
         return found
     found.close()
     return None
+
+
+@contextmanager
+def believed(store: DataFile, behind: int | None = None) -> Iterator[Catalog | None]:
+    """BASE.cat as `open_catalog` has it; what turns out to be damaged ends the block, and is
+    remarked."""
+    with open_catalog(store, behind=behind) or nullcontext() as catalog:
+        try:
+            yield catalog
+        except DerivedDamage as error:
+            store.remark(error)
 
 
 def open_older(store: DataFile, covered: int, place: Place) -> Catalog | None:

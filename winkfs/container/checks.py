@@ -20,7 +20,6 @@ from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
-from winkfs.container.catalogquery import Query, rows_now
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Catalog, Run
 from winkfs.container.ondisk.chain import as_array, whole
@@ -35,6 +34,7 @@ from winkfs.container.ondisk.inode import (
     Inode,
     attributes,
 )
+from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
 from winkfs.container.table import NOTHING, FileTable, some

@@ -291,7 +291,7 @@ def _derived(
     # Files behind PACKEND are others than those that were packed: they lie anywhere now.
     known = packed and packed["PACKEND"] == store.kv.end
     packed = packed | {"PACKEND": kv.end} if known else {}
-    return found, packed, open_catalog(store, exactly=True) if moved.known else None
+    return found, packed, open_catalog(store, behind=0) if moved.known else None
 
 
 def _write_derived(

@@ -22,11 +22,11 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
 from winkfs.access import close_at_end, tell_of_forks
-from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import BulkGet, Content, Files
+from winkfs.container.select import Query, all_rows
 from winkfs.container.short import FIRST, LOOK, ORDINARY, Short, renewed
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, POS, SIZE, FileTable, Times
@@ -226,8 +226,7 @@ class Handle:
             condition = None if where is None else parse(where).bound(schema)
             check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
-            found = all_rows(store, self.lock, problem or raise_it, query)
-        return map(partial(self._settled, problem, query), found)
+            return all_rows(store, self.lock, problem or raise_it, query)
 
     def positions(
         self,
@@ -240,12 +239,6 @@ class Handle:
         """Positions of the inodes of such files, ascending: see `rows`."""
         found = [rows.pos for rows in self.rows(prefix, problem, times, where, schema=schema)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
-
-    def _settled(
-        self, problem: Callable[[CorruptError], None] | None, query: Query, rows: FileTable
-    ) -> FileTable:
-        with self.lock:
-            return settled(self.store, rows, query, problem)
 
     def contents(self, rows: FileTable) -> Iterator[bytes | CorruptError | None]:
         """The contents of the files of some rows, in their order; None for one whose place

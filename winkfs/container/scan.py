@@ -20,18 +20,18 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
-from winkfs.container.catalogquery import Query, positions_of
 from winkfs.container.entry import SpecialEntry, attributed
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import ATTRS, CTIME, PERMISSIONS, Extent, Inode, assemble, cut
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.container.read import Content
+from winkfs.container.select import Query, between_times, positions_of
 from winkfs.container.survey import DENSE, FILES, SPAN, Decoded, Inodes, Problem
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
-from winkfs.units import NANO, to_ns
+from winkfs.units import to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -143,8 +143,7 @@ def scan(
         if known is None and (prefix or timed):
             known = positions_of(store, Query.of_prefix(prefix, (low, high)))
         positions = store.index.positions() if known is None else known
-        if store.times is not None:
-            positions = narrow(positions, store, low, high)
+        positions = between_times(positions, store, low, high)
         if without is not None and len(without):
             positions = positions[~np.isin(positions, without, assume_unique=True)]
         store.frames.load()
@@ -152,19 +151,6 @@ def scan(
         content = Content(store, window.entry, window.storage, keep=0)
         found = _Scan(window, content, store.settings, store.shown, low, high, prefix)
     return found.entries(positions, problem)
-
-
-def narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
-    """ao: only the positions between the time marks around [low, high)."""
-    times = store.times
-    assert times is not None
-    first, last = 0, len(positions)
-    if low is not None:
-        first = int(np.searchsorted(positions, times.start(low // NANO)))
-    stop = None if high is None else times.stop(-(-high // NANO))
-    if stop is not None:
-        last = int(np.searchsorted(positions, stop))
-    return positions[first:last].copy()
 
 
 @dataclass(frozen=True, slots=True)

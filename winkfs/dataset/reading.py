@@ -18,7 +18,6 @@ from winkformats.arrays import Int64, among
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError, raise_it
 from winkfs.access import tell_of_forks
-from winkfs.container.catalogquery import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
@@ -27,6 +26,7 @@ from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
 from winkfs.container.scan import scan
+from winkfs.container.select import Query, all_rows
 from winkfs.container.table import ALWAYS, FileTable, Times, joined
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
@@ -523,7 +523,6 @@ class DatasetReading(Reader):
             return
         with store:
             for rows in all_rows(store, contextlib.nullcontext(), problem, query):
-                rows = settled(store, rows, query, problem)
                 yield rows.take(~among(rows.pos, shard.hidden)).owned(store.owner)
 
     def _scan(

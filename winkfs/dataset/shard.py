@@ -229,7 +229,7 @@ def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
     """The record by BASE.cat; None: there is none that is good, of one run and of this moment."""
     from winkfs.container.catalog import open_catalog
 
-    catalog = open_catalog(store, exactly=True)
+    catalog = open_catalog(store, behind=0)
     if catalog is None:
         return None
     with catalog:

@@ -189,7 +189,7 @@ class ContainerNames:
         """BASE.cat with all that changed, as one run. Where it cannot be written, the changes are
         looked up: that takes four times as long."""
         self.store.catalog.save()
-        order = open_catalog(self.store, exactly=True)
+        order = open_catalog(self.store, behind=0)
         if order is None:
             changes = self._positions([*map(name_below, self.tree.overlay.paths())])
             return merge(self.store, self.order.runs[:1], changes)

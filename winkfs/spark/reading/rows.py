@@ -22,17 +22,19 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
-from winkfs.container.catalogquery import Query, rows_now, values_between
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.read import Content
 from winkfs.container.recovery import rebuild
 from winkfs.container.select import (
+    Query,
     between,
     catalogued,
     columns_at,
     listed,
     query_of,
+    rows_now,
+    values_between,
 )
 from winkfs.container.store import Store
 from winkfs.container.survey import LONGEST, Inodes, files_at
@@ -370,7 +372,7 @@ class Source:
         if piece.grows:
             catalog = open_older(store, size, piece.place)
         else:
-            catalog = open_catalog(store, exactly=True)
+            catalog = open_catalog(store, behind=0)
         if catalog is not None:
             with catalog:
                 try:

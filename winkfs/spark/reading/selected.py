@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, raise_it
 from winkfs.container.catalog import open_catalog
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
@@ -84,7 +84,7 @@ def part_now(
 def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -> Part | None:
     """The selected files of a container that may grow, to be listed from its catalog as it is now;
     None where it is not good, or does not have just these."""
-    catalog = open_catalog(store, exactly=True)
+    catalog = open_catalog(store, behind=0)
     if catalog is None:
         return None
     with catalog, contextlib.suppress(DerivedDamage):
@@ -104,7 +104,7 @@ def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
     with Store(shard.base, writable=False, load=False) as store:
         shard.check(store)
-        catalog = open_catalog(store, exactly=True)
+        catalog = open_catalog(store, behind=0)
         if catalog is None:
             return part
         with catalog, contextlib.suppress(DerivedDamage):
@@ -156,9 +156,9 @@ def _visible(options: Options, shard: Shard, store: Store) -> FileTable:
     return rows.visible(shard.hidden, include_dirs=options.include_dirs)
 
 
-def _problem(options: Options) -> Callable[[CorruptError], None] | None:
+def _problem(options: Options) -> Callable[[CorruptError], None]:
     """A damaged inode cannot be chosen by its name: it is left out, or ends the job."""
-    return None if options.mode == "FAILFAST" else lambda error: None
+    return raise_it if options.mode == "FAILFAST" else lambda error: None
 
 
 # --- orders ---
