@@ -138,7 +138,8 @@ def column(rows: UInt8, dtype: str, at: int) -> npt.NDArray[Any]:
 
 def number_bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:
     """The numbers as they are stored, uint8[n, width]: see `column`."""
-    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(len(numbers), -1)
+    width = np.dtype(dtype).itemsize
+    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(-1, width)
 
 
 def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:

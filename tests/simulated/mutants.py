@@ -216,7 +216,7 @@ MUTANTS = (
     ),
     Mutant(
         "a name that may not be on the disk not marked", "winkfs/container/compact.py",
-        "            kv.superblock[UNNAMED] = 1\n",
+        "        kv.superblock[UNNAMED] = 1\n",
         "",
         f"{SINGLE}::test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk",
     ),

@@ -1,8 +1,14 @@
-"""Compact: a container without what was deleted and replaced, in the place of the old one.
+"""Compact: live and intact entries of a container go to another file.
 
-Live entries go to a new BASE.data beside the old one, every checksum looked at on the way; it is
-synced and takes the old one's name by one rename. Whatever comes in between, the old or the new one
-is there, whole. The new one has another CONTID: no derived file of the old one is believed again.
+compact     a container without what was deleted and replaced, in the place of the old one
+FileCopier  adds files of a container to one that has others
+
+Both check each entry that they move. Entries keep their keys and values, but for inodes, which
+point to where their entries are then; or contents go to other entries, see `fill`.
+
+A compaction moves live entries to a new BASE.data beside the old one; it is synced and takes the
+old one's name by one rename. Whatever comes in between, the old or the new one is there, whole. The
+new one has another CONTID: no derived file of the old one is believed again.
 """
 
 from __future__ import annotations
@@ -12,33 +18,331 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, repeat
+from typing import TYPE_CHECKING, Final
 
-from winkformats.disk.storage import Kind
-from winkformats.errors import DerivedDamage
+import numpy as np
+
+from winkformats.arrays import Int64, among, number_bytes
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.storage import Buffer, Kind
+from winkformats.errors import CorruptError, DerivedDamage, raise_it
+from winkformats.hashing import xxh3_at
 from winkformats.hindex.table import Rows
-from winkformats.kv.entry import Layout
+from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
 from winkfs.container.catalog import open_catalog, write_whole
-from winkfs.container.draft import COMPRESSIBLE
-from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE, SAMPLE_FILES, trained
+from winkfs.container.draft import COMPRESSIBLE, Draft, DraftWriter, is_usual
+from winkfs.container.frames import (
+    ENOUGH,
+    FEWEST,
+    SAMPLE,
+    SAMPLE_FILES,
+    Compressor,
+    entries_of,
+    trained,
+)
 from winkfs.container.ondisk.catalog import Catalog
-from winkfs.container.ondisk.compressed import PIECE, Compression, level_of, zstd
+from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
+from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
-from winkfs.container.ondisk.inode import CK_XXH3
+from winkfs.container.ondisk.inode import (
+    FRAME,
+    HEAD,
+    Attrs,
+    Extent,
+    Inode,
+    assemble,
+    check_lives,
+    check_size,
+    cut,
+    data_key,
+    joined,
+)
+from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.read import Content
-from winkfs.container.recovery import Rebuilt
-from winkfs.container.rewrite import OddContainerError, Progress, Rewrite, kept_in, sound
+from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
-from winkfs.container.survey import chained
+from winkfs.container.survey import NONE, chained, is_inode, rows_of
 from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
 
+if TYPE_CHECKING:
+    from winkfs.container.handle import Handle
+
 ORDERS: Final = ("disk", "name")
+BATCH: Final = 4 << 20  # bytes of content that are compressed together
+Progress = Callable[[int], None]
+
+
+class Places:
+    """Where entries were, and where they are now: in runs that moved together."""
+
+    def __init__(self) -> None:
+        # Of each run its first old position, the old end, and new minus old; by old position,
+        # where it is not `_mixed`. The first one has nothing.
+        self._runs = array("q", [0]), array("q", [0]), array("q", [0])
+        self._mixed = False
+
+    def add(self, old: Int64, new: Int64, sizes: Int64) -> tuple[Int64, Int64]:
+        """Note entries behind those noted before, int64[n] each.
+
+        ->      indices of the first and of the last entry of each run that stays together
+        """
+        moved = new - old
+        first = np.flatnonzero(np.diff(moved, prepend=moved[0] - 1))
+        last = np.append(first[1:], len(old)) - 1
+        runs = old[first], old[last] + sizes[last], moved[first]
+        for column, numbers in zip(self._runs, runs, strict=True):
+            column.frombytes(numbers.tobytes())
+        return first, last
+
+    def note(self, places: Iterable[tuple[int, int]]) -> None:
+        """Note entries one by one, in any order: (old, new) position each."""
+        starts, ends, moved = self._runs
+        for old, new in places:
+            starts.append(old)
+            ends.append(old + 1)
+            moved.append(new - old)
+        self._mixed = True
+
+    def of(self, old: Int64) -> Int64:
+        """New positions, int64[n]; -1 for what was not noted."""
+        if self._mixed:
+            order = np.argsort(np.frombuffer(self._runs[0], np.int64))
+            sort = [np.frombuffer(column, np.int64)[order].tobytes() for column in self._runs]
+            self._runs = array("q", sort[0]), array("q", sort[1]), array("q", sort[2])
+            self._mixed = False
+        starts, ends, moved = (np.frombuffer(column, np.int64) for column in self._runs)
+        at = np.searchsorted(starts, old, "right") - 1
+        return np.where((starts[at] <= old) & (old < ends[at]), old + moved[at], -1)
+
+
+@contextlib.contextmanager
+def sound(store: Store) -> Iterator[None]:
+    """Refuse to go on where something is damaged."""
+    try:
+        yield
+    except CorruptError as error:
+        raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
+
+
+def kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, Int64]]:
+    """Every batch with the indices of the entries that are kept, each of them checked: live inodes,
+    and all else that is not marked deleted, but what content was compressed with before.
+
+    The dead are not checked: if one of their lengths is wrong, it leads past entries that are
+    counted. Raises Refusal for damage.
+    """
+    kv, live = store.kv, store.index.positions()
+    entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
+    with sound(store):
+        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
+            keep = batch.flags == 0
+            if compression:
+                old = entries_of(batch, COMPRESSION)
+                keep[old] &= batch.pos[old] == compression
+            inodes = np.flatnonzero(is_inode(batch))  # a delflag may be wrong
+            keep[inodes] = among(batch.pos[inodes], live)
+            kept = np.flatnonzero(keep)
+            batch.check(kept)
+            entries, files = entries + len(batch), files + int(keep[inodes].sum())
+            yield batch, kept
+        known = known_sums(kv).get("ENTRIES", entries)
+        if (entries, files) != (known, len(live)):
+            what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
+            raise Refusal(f"is damaged, it {what}: repair it first", store.base)
+
+
+class Rewrite:
+    """Moves the live entries of a container to the end of another file.
+
+    places  of what was moved
+    grown   bytes that all inodes together are larger
+    known   whether the old catalog says how the new inodes look
+    """
+
+    def __init__(self, store: Store, target: KVSeq, progress: Progress | None) -> None:
+        self._store, self._target, self._progress = store, target, progress
+        self._settings = Settings.of(target.superblock, store.base)
+        self.places, self.grown, self.known = Places(), 0, True
+        self._compress_at = 0
+
+    @property
+    def named(self) -> dict[str, int]:
+        """Where the entries are now that the superblock names; 0: there is none."""
+        block = self._store.kv.superblock
+        old = np.array([block.get(COLUMNS, 0), block.get(COMPRESS, 0)], np.int64)
+        columns, compress = np.maximum(self.places.of(old), 0).tolist()
+        return {COLUMNS: columns, COMPRESS: self._compress_at or compress}
+
+    # --- whole batches ---
+
+    def batches(self) -> None:
+        """In the order of the file, a batch at a time; of the usual layout. Inodes come last that
+        build on others, or stand before entries that they point to."""
+        later: list[int] = []
+        for batch, chosen in kept_in(self._store, self._progress):
+            odd = self._odd(batch, chosen)
+            later += batch.pos[odd].tolist()
+            chosen = np.setdiff1d(chosen, odd, assume_unique=True)
+            if not len(chosen):
+                continue
+            if batch.whole:
+                self._append_all(batch, chosen)
+            else:
+                new = np.array([self._append(int(batch.pos[0]))])
+                self.places.add(batch.pos, new, batch.end - batch.at)
+        self.places.note([place for pos in later for place in self._moved(pos, placed=True)])
+
+    def _odd(self, batch: Batch, chosen: Int64) -> Int64:
+        """Indices of the inodes among the chosen entries that come last."""
+        if not batch.whole:
+            return chosen[is_inode(batch)[chosen]]
+        rows = rows_of(batch, self._store.settings, lambda _: None, NONE)
+        row, pairs = rows.pairs(self._settings.form)
+        old = pairs[:, 0]
+        there = (old == 0) | among(old, batch.pos[chosen]) | (self.places.of(old) >= 0)
+        odd = rows.fields[:, 1] != 0
+        odd[row[~there]] = True
+        return np.intersect1d(rows.which[odd], chosen, assume_unique=True)
+
+    def _append_all(self, batch: Batch, chosen: Int64) -> None:
+        """Append these entries, with new pointers in inodes, and new checksums."""
+        kv, form = self._target, self._settings.form
+        sizes = batch.end[chosen] - batch.at[chosen]
+        offsets = np.cumsum(sizes) - sizes
+        first, last = self.places.add(batch.pos[chosen], kv.end + offsets, sizes)
+        begins, stops = batch.at[chosen[first]].tolist(), batch.end[chosen[last]].tolist()
+        runs = [batch.data[a:b] for a, b in zip(begins, stops, strict=True)]
+        data = memoryview(bytearray().join(runs))
+        made = Batch(kv.storage, kv.layout, kv.end, data, offsets)
+        rows = rows_of(made, self._settings, raise_it, NONE)
+        _, where = rows.places(form)
+        pointers = made.words(where, 1, ">i8")[:, 0].astype(np.int64)
+        there = pointers != 0  # a hole points nowhere
+        pointers[there] = self.places.of(pointers[there])
+        made.raw[where[:, None] + np.arange(8)] = number_bytes(pointers, ">i8")
+        start = made.value[rows.which]
+        stop = start + HEAD.size + rows.fields[:, 6] * form.pair
+        made.raw[start[:, None] + np.arange(8)] = number_bytes(
+            xxh3_at(data, start + 8, stop), ">u8"
+        )
+        stop = made.end - 4
+        sums = kv.layout.sums_at(made.pos, data, made.at + 1, stop)
+        made.raw[stop[:, None] + np.arange(4)] = number_bytes(sums, ">u4")
+        kv.append_encoded([data], len(chosen))
+
+    # --- file by file ---
+
+    def files(self, positions: Iterable[int]) -> None:
+        """Any layout, any order: `positions` of the live inodes."""
+        self._others(self._progress)
+        for pos in positions:
+            self.places.note(self._moved(pos))
+
+    def _moved(self, pos: int, *, placed: bool = False) -> list[tuple[int, int]]:
+        """Append a file -> where each entry was, and where it is.
+
+        placed  without entries that have been moved already
+        """
+        key, inode, _ = self._store.inode_at(pos)
+        new = dict.fromkeys(inode.pointers, -1)
+        if placed:
+            new = dict(zip(new, self.places.of(np.array([*new], np.int64)).tolist(), strict=True))
+        more = {old: self._append(old) for old, at in new.items() if at < 0}
+        new |= more
+        extents = [Extent(new.get(e.pointer, 0), e.skip, e.size) for e in inode.extents]
+        attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
+        self.known &= len(extents) > 1 or not inode.links
+        made = replace(inode, extents=extents, attrs=attrs)
+        return [*more.items(), (pos, self._inode(key, made, inode.size, inode))]
+
+    def _append(self, old: int) -> int:
+        entry = self._store.entry_at(old)
+        return self._target.append(entry.key, entry.value)
+
+    def _inode(self, key: bytes, made: Inode, least: int, old: Inode) -> int:
+        """Append an inode, of `least` bytes at least, in the place of `old` -> where it is."""
+        value = made.encode(self._settings.form, least)
+        self.grown += len(value) - old.size
+        return self._target.append(key, value)
+
+    def _others(self, progress: Progress | None, *, anew: bool = False) -> None:
+        """Entries that are neither inodes nor parts of files. `anew`: the contents are."""
+        for batch, chosen in kept_in(self._store, progress):
+            for i in chosen[~is_inode(batch)[chosen]].tolist():
+                entry = batch.entry(i)
+                part = entry.key.rpartition(b"/")[2][:1]
+                if part not in (b"D", b"A") and not (anew and entry.key == COMPRESSION):
+                    self.places.note([(entry.pos, self._target.append(entry.key, entry.value))])
+
+    # --- contents ---
+
+    def anew(self, positions: Iterable[int], compression: Compression) -> None:
+        """As `files`, with contents in other entries: in frames or, with level 0, plain."""
+        store, content, done, reported = self._store, Content(self._store), 0, 0
+        writer = DraftWriter(self._target, self._settings, content.read_all)
+        self.known = False
+        with sound(store):
+            if compression.level:
+                writer.compressor = Compressor(compression, store.base)
+                self._compress_at = self._target.append(COMPRESSION, compression.encode())
+            self._others(None, anew=True)
+            waiting, size = list[tuple[int, Inode, Draft]](), 0
+            for pos in positions:
+                key, inode, _ = store.inode_at(pos)
+                size += inode.lsize
+                small = inode.lsize <= PIECE and all(e.pointer for e in inode.extents)
+                if not small or size > BATCH:
+                    self._settle(waiting, writer)
+                    waiting, size = [], inode.lsize
+                draft = Draft(key, inode.fileid, inode.ftype, inode.mtime)
+                fill(draft, writer, content, inode, BATCH)
+                waiting.append((pos, inode, draft))
+                done += inode.lsize
+                if self._progress and done <= store.dtotsz:
+                    reached = store.kv.end * done // max(store.dtotsz, 1)
+                    self._progress(reached - reported)
+                    reported = reached
+            self._settle(waiting, writer)
+
+    def _settle(self, files: list[tuple[int, Inode, Draft]], writer: DraftWriter) -> None:
+        """Append what new files still have in memory, compressed together, and their inodes."""
+        tails = [d.tail if d.ftype in COMPRESSIBLE and not d.body else b"" for _, _, d in files]
+        frames = writer.compressor.many(tails) if writer.compressor else repeat(None)
+        for (pos, inode, draft), frame in zip(files, frames, strict=False):
+            if draft.body:
+                writer.spill(draft)
+            elif draft.tail:
+                draft.base = [writer.entry(draft, bytes(draft.tail), frame)]
+                draft.body, draft.tail = len(draft.tail), bytearray()
+            if inode.attrs:
+                draft.attrs_at = self._append(inode.attrs[0]), inode.attrs[1]
+            made = writer.settle(draft)
+            at = self._inode(draft.key, made, self._settings.isz, inode)
+            self.places.note([(pos, at)])
+
+
+def fill(draft: Draft, writer: DraftWriter, content: Content, inode: Inode, longest: int) -> None:
+    """Give a new draft the content of a file, `longest` bytes at a time. Raises CorruptError."""
+    extents, at = cut(inode.extents, 0, inode.lsize), 0
+    for hole, run in groupby(extents, lambda extent: extent.pointer == 0):
+        end = at + sum(extent.size for extent in run)
+        if hole:
+            writer.truncate(draft, end)
+        for start in range(end if hole else at, end, longest):
+            writer.append(draft, content.read(extents, start, min(start + longest, end)))
+        at = end
+
+
+# --- compaction ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +383,18 @@ def compact(
         level_of(compress)  # before anything is opened
     with Store(base_of(base), writable=not dry_run) as store:
         _check(store, order)
-        run = _Compaction(store, order, progress, _compression(store, compress))
-        return run.foreseen() if dry_run else run.run()
+        compression = _compression(store, compress)
+        block, size, files = _superblock(store, compression), store.kv.end, store.index.count
+        if dry_run and compression is None:
+            return Compacted(size, block["SBSIZE"] + _kept_bytes(store, progress), files)
+        move = partial(_move, store, order, compression, progress)
+        if dry_run:
+            kv = KVSeq(_Nowhere(bytes(block["SBSIZE"])), block, writable=True)
+            move(kv)
+            kv.stop()
+        else:
+            kv = _replace(store, block, move)
+        return Compacted(size, kv.end, files)
 
 
 def _check(store: Store, order: str) -> None:
@@ -164,76 +478,62 @@ def _samples(store: Store) -> Iterator[bytes]:
             yield data
 
 
-class _Measure:
-    """A target of entries that keeps nothing but its size."""
+class _Nowhere(MemoryStorage):
+    """A file that keeps nothing of what is written."""
 
-    def __init__(self, layout: Layout, start: int) -> None:
-        self._layout, self.end = layout, start
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        return sum(map(len, buffers))
 
-    def append(self, key: bytes, value: bytes) -> int:
-        pos = self._layout.aligned(self.end)
-        self.end = pos + self._layout.size(len(key), len(value))
-        return pos
+    def preallocate(self, length: int) -> None:
+        pass
 
 
-class _Compaction:
-    """One run: an open writer's store, and the file that takes its place.
+def _kept_bytes(store: Store, progress: Progress | None) -> int:
+    """Bytes of all entries that are kept, where no content is written anew."""
+    size, form = 0, store.settings.form
+    for batch, kept in kept_in(store, progress):
+        size += int((batch.end[kept] - batch.at[kept]).sum())
+        for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
+            inode = store.inode_at(pos)[1]
+            size += len(inode.encode(form, inode.size)) - inode.size
+    return size
+
+
+def _move(
+    store: Store,
+    order: str,
+    compression: Compression | None,
+    progress: Progress | None,
+    kv: KVSeq,
+) -> Rewrite:
+    """Move everything that lives to an empty file.
 
     compression  of contents that are written anew; None: they are moved as they are
     """
+    moved, positions = Rewrite(store, kv, progress), store.index.positions().tolist()
+    if order == "name":
+        keys = {pos: name_of(store.key_at(pos)) for pos in positions}
+        positions.sort(key=keys.__getitem__)
+    if compression is not None:
+        moved.anew(positions, compression)
+    elif order == "disk" and is_usual(store) and not store.settings.ao:
+        moved.batches()
+    else:
+        moved.files(positions)
+    return moved
 
-    def __init__(
-        self,
-        store: Store,
-        order: str,
-        progress: Progress | None,
-        compression: Compression | None,
-    ) -> None:
-        self._store, self._order, self._progress = store, order, progress
-        self._compression = compression
 
-    def foreseen(self) -> Compacted:
-        """What `run` would do."""
-        store, compression = self._store, self._compression
-        block, form = _superblock(store, compression), store.settings.form
-        size = block["SBSIZE"]
-        if compression is not None:
-            target = _Measure(store.kv.layout, size)
-            settings = Settings.of(block, store.base)
-            Rewrite(store, target, settings, self._progress).anew(self._in_order(), compression)
-            return Compacted(store.kv.end, target.end, store.index.count)
-        for batch, kept in kept_in(store, self._progress):
-            size += int((batch.end[kept] - batch.at[kept]).sum())
-            for pos in batch.pos[kept[chained(batch)[kept]]].tolist():
-                inode = store.inode_at(pos)[1]
-                size += len(inode.encode(form, store.settings.isz)) - inode.size
-        return Compacted(store.kv.end, size, store.index.count)
+def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) -> KVSeq:
+    """Make the new file, give it the name, and make its derived files -> what is closed."""
 
-    def run(self) -> Compacted:
-        store, before, files = self._store, self._store.kv.end, self._store.index.count
-        quick = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-        with contextlib.ExitStack() as held:
-            try:
-                kv, moved = self._replace(held, batches=quick and self._order == "disk")
-            except OddContainerError:
-                kv, moved = self._replace(held, batches=False)
-            derived = _derived(store, kv, moved)
-        store.abandon()
-        _write_derived(store.base, moved, *derived)
-        return Compacted(before, kv.end, files)
+    def unsure() -> None:
+        # After a power cut either the name is good or the old file is back, so it need not be
+        # durable; where it cannot be written nobody else will write here either.
+        kv.superblock[UNNAMED] = 1
+        with contextlib.suppress(OSError, ValueError):
+            storage.write(0, kv.superblock.images())
 
-    def _replace(self, held: contextlib.ExitStack, *, batches: bool) -> tuple[KVSeq, Rewrite]:
-        """Make the new file, and give it the name. `held`: releases its lock."""
-        store, compression = self._store, self._compression
-        block = _superblock(store, compression)
-
-        def unsure() -> None:
-            # After a power cut either the name is good or the old file is back, so it need not be
-            # durable; where it cannot be written nobody else will write here either.
-            kv.superblock[UNNAMED] = 1
-            with contextlib.suppress(OSError, ValueError):
-                storage.write(0, kv.superblock.images())
-
+    with contextlib.ExitStack() as held:
         with store.deriving(".data", uncached=True, unsure=unsure) as storage:
             storage.write(0, block.images())
             lock = store.directory.lock(os.path.basename(storage.name))
@@ -241,14 +541,8 @@ class _Compaction:
                 raise Locked("somebody has the new file open", store.base)
             held.callback(lock.release)
             kv = KVSeq(storage, block, writable=True)
-            moved = Rewrite(store, kv, Settings.of(block, store.base), self._progress)
             try:
-                if compression is not None:
-                    moved.anew(self._in_order(), compression)
-                elif batches:
-                    moved.batches(kv)
-                else:
-                    moved.files(self._in_order())
+                moved = move(kv)
                 itotsz = store.itotsz + moved.grown
                 sums = {"ITOTSZ": itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
                 sums |= moved.named
@@ -257,18 +551,10 @@ class _Compaction:
             finally:
                 kv.release()
         storage.close()
-        return kv, moved
-
-    def _in_order(self) -> Iterator[int]:
-        """Positions of the live inodes."""
-        positions = self._store.index.positions().tolist()
-        if self._order == "name":
-            keys = {pos: name_of(self._store.key_at(pos)) for pos in positions}
-            positions.sort(key=keys.__getitem__)
-        return iter(positions)
-
-
-# --- derived files ---
+        derived = _derived(store, kv, moved)
+    store.abandon()
+    _write_derived(store.base, moved, *derived)
+    return kv
 
 
 def _derived(
@@ -324,3 +610,92 @@ def _write_derived(
         elif not moved.known:
             store.catalog.save()
         store.close()
+
+
+# --- from one container to another ---
+
+
+class FileCopier:
+    """Copies files of a store into a container that is open for writing, with all their metadata.
+
+    Entries stay as they are where the container can have them; else the content is written anew.
+    """
+
+    def __init__(self, source: Store, target: Handle, *, keep_ids: bool = False) -> None:
+        """`keep_ids`: with the FILEIDs that they have, of which the target has none."""
+        self._source, self._target, self._keep_ids = source, target, keep_ids
+        self._content = Content(source)
+        self._file = source.kv.storage.name
+        if keep_ids:
+            target.store.nextfid = max(target.store.nextfid, source.nextfid)
+
+    def copy(self, pos: int, inode: Inode, attrs: Attrs | None, key: bytes) -> None:
+        """Copy the file whose inode is at `pos`.
+
+        inode   with all its extents
+        attrs   as they are shown; None: the defaults of the target
+        key     of the inode in the target
+        raises  CorruptError where it is damaged: nothing of it is there then; Refusal EFBIG where
+                holes that are out of all proportion would become zeros; OSError
+        cost    memory: its largest entry
+        """
+        target, ns = self._target, self._source.settings.ns_of(inode.mtime)
+        fileid = inode.fileid if self._keep_ids else None
+        with target.lock:
+            target.need_writable()
+            changes, fill = target.changes, partial(self._fill, pos, inode)
+            if attrs is not None and attrs.xattrs:
+                attrs = replace(attrs, xattrs=changes.metadata.typed(attrs.xattrs))
+            known = changes.clamped.nearest(ns, name_of(key))
+            target.change(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
+
+    def _fill(self, pos: int, inode: Inode, draft: Draft, writer: DraftWriter) -> None:
+        """Give a new draft the content of a file."""
+        if self._fits(inode):
+            draft.base = joined(self._entries(pos, inode, draft))
+            draft.body = inode.lsize
+            return
+        if not self._target.store.settings.holes:
+            check_size(inode.lsize, self._source.kv.end, self._file)
+        fill(draft, writer, self._content, inode, writer.chunk)
+
+    def _fits(self, inode: Inode) -> bool:
+        """Whether the target can have the extents of a file, and would write no others."""
+        old, new = self._source, self._target.store
+        try:
+            made, wanted = old.frames.compression, new.frames.compression
+        except CorruptError:
+            return False
+        holes = any(extent.pointer == 0 for extent in inode.extents)
+        skip = max((extent.skip for extent in inode.extents), default=0)
+        return (
+            (made.level, made.dictid) == (wanted.level, wanted.dictid)
+            and (new.settings.holes or not holes)
+            and (new.settings.pairoff or skip == 0)
+            and (new.settings.compressed or skip < FRAME)
+        )
+
+    def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
+        """Append the entries of the content of a file, checked -> its extents."""
+        source, kv, new = self._source, self._target.store.kv, {0: 0}
+        kept: dict[tuple[int, bool], bytes] = {}  # the last one, which may have many extents
+
+        def value_at(pointer: int, least: int, framed: bool) -> bytes:
+            if (pointer, framed) not in kept:
+                entry = source.entry_at(pointer)
+                check_lives(entry, pos, source.kv.storage.read, self._file)
+                kept.clear()
+                kept[pointer, framed] = (
+                    source.frames.content(entry.value, pointer) if framed else entry.value
+                )
+                if pointer not in new:
+                    number = kv.end if draft.owns else 0
+                    new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
+                    draft.added.add(new[pointer])
+            return kept[pointer, framed]
+
+        extents = cut(inode.extents, 0, inode.lsize)
+        for extent in extents:
+            if extent.pointer:
+                assemble([extent], value_at, self._file)
+        return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]

@@ -380,9 +380,10 @@ class DraftWriter:
         made: Iterable[bytes | None] = repeat(None)
         if frames and self.compressor is not None and draft.ftype in COMPRESSIBLE:
             made = self.compressor.many(pieces)
-        return [self._entry(draft, *both) for both in zip(pieces, made, strict=False)]
+        return [self.entry(draft, *both) for both in zip(pieces, made, strict=False)]
 
-    def _entry(self, draft: Draft, content: bytes, frame: bytes | None) -> Extent:
+    def entry(self, draft: Draft, content: bytes, frame: bytes | None) -> Extent:
+        """Write content as one entry, or the frame that has it."""
         key = data_key(draft.fileid, self._kv.end if draft.owns else 0)
         room, value = self._kv.layout.value, content if frame is None else frame
         pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts

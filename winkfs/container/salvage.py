@@ -27,12 +27,12 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, read_superblock
 from winkfs.container.building import building
 from winkfs.container.bulk import Row
+from winkfs.container.compact import FileCopier
 from winkfs.container.container import Container
 from winkfs.container.ondisk.compressed import LEVEL, Compression, word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_superblock
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
 from winkfs.container.read import Content
-from winkfs.container.rewrite import FileCopier
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, base_of, name_of, to_str

@@ -126,14 +126,19 @@ class InodeRows:
     def value(self, row: int) -> bytes:
         return self.batch.entry(int(self.which[row])).value
 
-    def pairs(self, form: InodeForm) -> tuple[Int64, Int64]:
-        """The pairs of all inodes that have room for theirs, in file order: the row of each,
-        int64[m]; (kv_pointer, skip, size), int64[m, 3], the first of attributes with size < 0."""
+    def places(self, form: InodeForm) -> tuple[Int64, Int64]:
+        """Of the pairs of all inodes that have room for theirs, in file order: the row of each, and
+        where it stands in the window, int64[m]."""
         count = self.fields[:, 6]
         count = np.where((count > 0) & (count <= (self.size - HEAD.size) // form.pair), count, 0)
         row = np.repeat(np.arange(len(count)), count)
         number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        where = self.batch.value[self.which[row]] + HEAD.size + number * form.pair
+        return row, self.batch.value[self.which[row]] + HEAD.size + number * form.pair
+
+    def pairs(self, form: InodeForm) -> tuple[Int64, Int64]:
+        """The same pairs: the row of each, int64[m]; (kv_pointer, skip, size), int64[m, 3], the
+        first of attributes with size < 0."""
+        row, where = self.places(form)
         pairs = self.batch.words(where, form.pair // 8, ">i8").astype(np.int64)
         return row, pairs if form.pairoff else np.insert(pairs, 1, 0, axis=1)
 
