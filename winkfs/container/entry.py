@@ -22,58 +22,47 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpecialEntry(Entry):
-    """One that has extended attributes, holes, or more than one extent."""
+    """One that has attributes, which are decoded when they are asked for, holes, or more than one
+    extent.
 
-    _xattrs: Mapping[bytes, bytes] = field(repr=False, compare=False)
-    _pieces: Callable[[], Iterator[tuple[int, bytes]]] = field(repr=False, compare=False)
-
-    @property
-    def xattrs(self) -> Mapping[bytes, bytes]:
-        return self._xattrs
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        return to_values(self.xattrs)
-
-    def pieces(self) -> Iterator[tuple[int, bytes]]:
-        return self._pieces()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttributedEntry(Entry):
-    """One that has attributes, and else is plain; they are decoded when they are asked for.
-
-    word  the bytes of its attribute entry, which are good
+    word     the bytes of its attribute entry, which are good; empty: it has none
+    _pieces  None: its content is plain
     """
 
     word: bytes = field(repr=False, compare=False)
     _shown: Declared = field(repr=False, compare=False)
+    _pieces: Callable[[], Iterator[tuple[int, bytes]]] | None = field(repr=False, compare=False)
 
     @property
     def xattrs(self) -> Mapping[bytes, bytes]:
+        if not self.word:
+            return {}
         return self._shown.shown(Attrs.decode(self.word, file=self.name, offset=0).xattrs)
 
     @property
     def columns(self) -> dict[str, Any]:
         return to_values(self.xattrs)
 
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        return self._pieces() if self._pieces else Entry.pieces(self)
+
 
 class _OpenAttributed(Entry):
-    """The same of an AttributedEntry."""
+    """The same of a SpecialEntry whose content is plain."""
 
-    __slots__ = ("_shown", "word")
+    __slots__ = ("_pieces", "_shown", "word")
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
 
     def __init__(self: Any, *fields: Any) -> None:
         OpenEntry.__init__(self, *fields[:-2])
-        self.word, self._shown = fields[-2:]
+        self.word, self._shown, self._pieces = *fields[-2:], None
 
 
-def attributed(*fields: Any) -> AttributedEntry:
-    """An AttributedEntry of its fields, in order."""
+def attributed(*fields: Any) -> SpecialEntry:
+    """A SpecialEntry of its fields, in order, whose content is plain."""
     made: Any = _OpenAttributed(*fields)
-    made.__class__ = AttributedEntry
+    made.__class__ = SpecialEntry
     return made  # type: ignore[no-any-return]
 
 

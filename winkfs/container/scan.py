@@ -269,8 +269,8 @@ class _Scan:
         extents = inode.extents
         if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
             return Entry(*fields)
-        shown = self.shown.shown(attrs.xattrs)
-        return SpecialEntry(*fields, shown, partial(self._pieces, inode, pos))
+        word = attrs.encode() if inode.attrs else b""
+        return SpecialEntry(*fields, word, self.shown, partial(self._pieces, inode, pos))
 
     # --- contents; all raise CorruptError ---
 

@@ -24,7 +24,7 @@ from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.bulk import Encoded, Row
-from winkfs.container.entry import AttributedEntry, SpecialEntry
+from winkfs.container.entry import SpecialEntry
 from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
 from winkfs.container.ondisk.inode import ATTRS, Attrs
 from winkfs.container.ondisk.typed import Schema, recorded
@@ -186,8 +186,7 @@ class _Rewrite:
             usual, kept = mode == default_mode(entry.ftype), entry.ctime_ns == entry.mtime_ns
             data = None
             if entry.size < LARGE and (kept or (usual and type(entry) is Entry)):
-                special = type(entry) is SpecialEntry
-                data = b"".join(p for _, p in entry.pieces()) if special else entry.read()
+                data = b"".join(piece for _, piece in entry.pieces())
             if data is None or len(data) < entry.size:
                 self._apart = number, entry
                 return
@@ -195,7 +194,7 @@ class _Rewrite:
                 word: Any = Encoded(Attrs(mode, entry.uid, entry.gid, {}, entry.ctime_ns).encode())
                 yield Row(name, data, entry.mtime_ns, entry.ftype, xattrs=word)
             elif (
-                type(entry) is AttributedEntry and usual and number in self._alike
+                type(entry) is SpecialEntry and usual and number in self._alike
                 and entry.word.startswith(record, ATTRS.size)
             ):  # fmt: skip
                 word = Encoded(entry.word)
