@@ -150,21 +150,6 @@ class Block:
         facts, folders = self.facts[:, start:stop], self.folders[start:stop]
         return Block(self.names[start:stop], self.data[start:stop], facts, folders)
 
-    def parts(self, most: int, per_file: int, size: int) -> Iterator[Block]:
-        """The same in parts: each ends behind the file with which `most` bytes are reached.
-
-        per_file  bytes of each file beside its content
-        size      bytes before the first part
-        """
-        ends, start = np.cumsum(self.facts[0] + per_file) + size, 0
-        if ends[-1] < most:
-            yield self
-            return
-        while start < len(ends):
-            stop = min(int(np.searchsorted(ends, most)) + 1, len(ends))
-            yield self.part(start, stop)
-            ends, start = ends - ends[stop - 1], stop
-
     def types(self, *, attrs: bool) -> Int64:
         """FileTypes as containers have them, int64[n]. attrs: whether they keep modes, too."""
         modes = self.facts[2] & PERMISSIONS
@@ -178,15 +163,11 @@ class Block:
         found &= modes & PERMISSIONS == MODES[ftypes]
         return found
 
-    def rows(self, chosen: Bools | None = None) -> Iterator[Row]:
-        """All, or those chosen, bool[n]."""
-        which = range(len(self.names)) if chosen is None else np.flatnonzero(chosen).tolist()
-        rows, folders = self.facts.T.tolist(), self.folders.tolist()
-        for i in which:
-            _, mtime, mode, uid, gid = rows[i]
-            ftype = FileType.DIR if folders[i] else FileType.FILE
-            data, mode = bytes(self.data[i]), mode & PERMISSIONS
-            yield Row(self.names[i], data, mtime, ftype, mode, uid, gid, None)
+    def rows(self) -> Iterator[Row]:
+        columns = self.names, self.data, self.folders.tolist(), self.facts.T.tolist()
+        for name, data, folder, (_, mtime, mode, uid, gid) in zip(*columns, strict=True):
+            ftype = FileType.DIR if folder else FileType.FILE
+            yield Row(name, bytes(data), mtime, ftype, mode & PERMISSIONS, uid, gid, None)
 
 
 @dataclass(frozen=True, slots=True)
