@@ -12,8 +12,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import compress, islice
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +29,6 @@ from winkfs.container.select import by_paths
 from winkfs.entry import FileType, Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.units import NANO
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -40,20 +39,9 @@ PIECE: Final = 1 << 20  # bytes that are compared at once
 COARSE: Final = 5  # CLOCK_REALTIME_COARSE: the one that the kernel takes ctimes from
 
 
-@dataclass(slots=True)
-class Known:
-    """Which of some files a container has.
-
-    files   name -> (FILE, DIR or LINK; size; mtime in nanoseconds), as in Seen
-    recent  names of those that somebody else may have written since the mark
-    coarse  names of those whose mtimes are whole seconds
-    """
-
-    files: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
-    recent: set[bytes] = field(default_factory=set)
-    coarse: set[bytes] = field(default_factory=set)
-
-
+Known = dict[bytes, tuple[int, int, int, bool, int]]
+"""Which of some files a container has: name -> FILE, DIR or LINK; size; mtime in nanoseconds, as in
+Seen; whether another process may have written it since the mark; nanoseconds that mtimes count."""
 Look = Callable[[Sequence[bytes]], Known]
 Streamed = Readable | SparseReader
 
@@ -90,32 +78,31 @@ class Update:
             known = self.look([seen.name for _, seen in batch])
             same = 0
             for some, seen in batch:
-                old = known.files.get(seen.name)
+                old = known.get(seen.name)
                 if old is None or self.again(seen.name):
                     yield some, seen, None
                     continue
-                changed, compare = self._compared(old, seen, known)
+                changed, compare = self._compared(old, seen)
                 if not changed:
                     same += 1
                     continue
-                del known.files[seen.name]  # whatever becomes of it: a second one is new
+                del known[seen.name]  # whatever becomes of it: a second one is new
                 yield some, seen, compare
             self.unchanged += same
             self.progress(same)
 
     def _compared(
-        self, old: tuple[int, int, int], seen: Seen, known: Known
+        self, old: tuple[int, int, int, bool, int], seen: Seen
     ) -> tuple[bool, bool | None]:
         """-> whether it may have changed, and how to find out: see `items.Chooser`."""
-        kind, size, mtime_ns = old
+        kind, size, mtime_ns, recent, unit = old
         if (kind, size) != (seen.ftype, seen.size):
             return True, None
-        unit = NANO if seen.name in known.coarse else 1
         if mtime_ns != seen.mtime_ns // unit * unit:
             return True, (True if self.in_place else None)
         if seen.ctime_ns is None:
             return True, self.checksum
-        suspect = seen.name in known.recent or seen.ctime_ns >= self.since
+        suspect = recent or seen.ctime_ns >= self.since
         self.suspected += seen.size if suspect else 0
         return suspect or self.checksum, True
 
@@ -128,7 +115,6 @@ class Finder:
 
     def __init__(self, container: Container, end: int) -> None:
         self.container, self._end = container, end
-        self._coarse = unit_of(container) > 1
         self._storage = container.store.kv.storage
         self._storage.remember_resident()
         self._calls = 0
@@ -140,15 +126,12 @@ class Finder:
         with self.container.lock:
             store = self.container.settled()
             rows = by_paths(store, tuple(names), store.note)
-        found = rows.names
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
         kinds = np.where(file, int(FileType.FILE), rows.ftype)
-        said = zip(kinds.tolist(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
-        return Known(
-            dict(zip(found, said, strict=True)),
-            set(compress(found, (rows.pos >= self._end).tolist())),
-            set(found) if self._coarse else set(),
-        )
+        columns = kinds, rows.size, rows.mtime, rows.pos >= self._end
+        units = np.full(len(kinds), unit_of(self.container))
+        rest = zip(*(column.tolist() for column in (*columns, units)), strict=True)
+        return dict(zip(rows.names, rest, strict=True))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # of a data set: it may have been closed

@@ -174,7 +174,7 @@ class _Changes:
         return name in packer.names or name in packer.container
 
     def _look(self, names: Sequence[bytes]) -> Known:
-        found = Known()
+        found: Known = {}
         for shard, container, some in self.dataset.homes(names):
             generation = shard.record.rank[0]
             recent = generation > self._seen and generation != self._mark
@@ -182,10 +182,7 @@ class _Changes:
             if finder is None or finder.container is not container:
                 finder = Finder(container, 0 if recent else shard.record.size)
                 self._finders[shard.base] = finder
-            known = finder(some)
-            found.files |= known.files
-            found.recent |= known.recent
-            found.coarse |= known.coarse
+            found |= finder(some)
         return found
 
     def close(self) -> None:
