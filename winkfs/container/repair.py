@@ -8,19 +8,18 @@ only a mark says that they are gone, for what removed or replaced them is lost, 
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Int64, among
+from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, raise_it
@@ -36,7 +35,7 @@ from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, COMPRESSED
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, CUTID, INCHAIN, LEFT_OUT, Settings, make_room
-from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, check_lives, data_key, is_filler
+from winkfs.container.ondisk.inode import FRAME, Inode, attr_key, data_key, is_filler
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.read import Content
@@ -135,11 +134,10 @@ class _Repair:
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
         self._lost: dict[int, bytes] = {}  # position of an inode -> its key
-        self._bare: dict[int, tuple[bytes, Inode]] = {}  # the same of those without attributes
+        self._bare: list[tuple[bytes, Inode]] = []  # keys and inodes of those without attributes
         self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
         self._replaced: dict[bytes, int] = {}  # name -> its last inode, which is just flagged
         self._marked: list[int] = []  # entries of live files that are marked deleted
-        self._latest = 0  # mtime of the last inode, as stored
 
     def _opened(self, opened: contextlib.ExitStack) -> Store:
         """What is looked at, by the superblock that it is going to have."""
@@ -196,9 +194,11 @@ class _Repair:
             else:
                 raise Refusal(f"{error}: it can only be salvaged", self._base)
 
-    def _is_damaged(self, pointer: int) -> bool:
-        at = bisect.bisect_right(self._ranges, pointer, key=lambda d: d.offset) - 1
-        return at >= 0 and pointer < self._ranges[at].stop
+    def _damaged_at(self, pointers: Int64) -> Bools:
+        """Which lie in the ranges, bool[n]."""
+        starts = np.array([damage.offset for damage in self._ranges], np.int64)
+        stops = np.array([-1, *(damage.stop for damage in self._ranges)], np.int64)
+        return pointers < stops[np.searchsorted(starts, pointers, "right")]
 
     def look(self) -> Repair:
         """What is wrong."""
@@ -265,34 +265,29 @@ class _Repair:
 
     def _find_lost(self, found: Repair, live: Int64) -> None:
         """Files whose inode is good and of whose content or attributes a part is damaged."""
-        store, doubtful = self._store, np.array(self._check.extents.doubtful, np.int64)
+        store, content = self._store, Content(self._store, keep=0)
         if not self._changed:  # else each may be of a dictionary that is gone
-            live = live[among(live, np.unique(doubtful))]
+            live = live[among(live, np.unique(self._check.extents.doubtful))]
         for pos in live.tolist():
             try:
                 key, inode, _ = store.inode_at(pos)
                 attrs = inode.attrs[:1] if inode.attrs else ()
-                self._try(pos, inode.owned.difference(attrs))
-                for pointer in _frames_of(inode) if self._changed else ():
-                    store.value_at(pointer, True)
+                frames = _frames_of(inode) if self._changed else []
+                for pointer in inode.owned.difference(attrs):
+                    content.value(pos, pointer, 0, pointer in frames)
             except CorruptError:  # also one that it builds on, or what it is made with
                 self._lost[pos] = store.key_at(pos)
                 continue
             try:
-                self._try(pos, attrs)
+                for pointer in attrs:
+                    content.value(pos, pointer, 0, False)
             except CorruptError:
-                self._bare[pos] = key, replace(inode, attrs=None)
+                self._bare.append((key, replace(inode, attrs=None)))
         found.lost = [to_str(name_of(key)) for key in self._lost.values()]
         found.steps += [f"remove {name}, whose content is damaged" for name in found.lost]
-        found.bare = [to_str(name_of(key)) for key, _ in self._bare.values()]
+        found.bare = [to_str(name_of(key)) for key, _ in self._bare]
         what = "the default attributes: its are damaged"
         found.steps += [f"give {name} {what}" for name in found.bare]
-
-    def _try(self, pos: int, pointers: Iterable[int]) -> None:
-        """Raise CorruptError where an entry that the inode at `pos` points to is lost."""
-        kv = self._store.kv
-        for pointer in pointers:
-            check_lives(kv.get(pointer), pos, kv.storage.read, self._base)
 
     def _read_inodes(self) -> None:
         """Note what points into the ranges, and names whose last word may be lost.
@@ -304,19 +299,17 @@ class _Repair:
         for _, rows in inode_rows(
             kv.storage, kv.layout, settings, kv.start, self._end, problem=lambda _: None
         ):
-            self._latest = max(self._latest, int(rows.mtime.max(initial=0)))
-            for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
-                tomb = not rows.size[row]
-                ends[name] = pos, bool(rows.deleted[row]) and not tomb and pos < lost
-                if tomb:
-                    continue
-                inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
-                for number, pointer in enumerate(inode.pointers):
-                    if self._is_damaged(pointer):
-                        attrs = inode.attrs is not None and pointer == inode.attrs[0]
-                        # A number no longer than the one that was there, for the value needs room.
-                        key = attr_key(inode.fileid) if attrs else data_key(inode.fileid, number)
-                        self._targets[pointer] = key
+            flagged = rows.deleted & (rows.size > 0) & (rows.pos < lost)
+            last = zip(rows.pos.tolist(), flagged.tolist(), strict=True)
+            ends.update(zip(rows.names, last, strict=True))
+            row, pairs = rows.pairs(settings.form)
+            first = np.searchsorted(row, row)
+            for i in np.flatnonzero(self._damaged_at(pairs[:, 0])).tolist():
+                fileid, number = int(rows.fileid[row[i]]), i - int(first[i])
+                attrs = number == 0 and pairs[i, 2] < 0
+                # A number no longer than the one that was there, for the value needs room.
+                key = attr_key(fileid) if attrs else data_key(fileid, number)
+                self._targets.setdefault(int(pairs[i, 0]), key)
         self._replaced = {name: pos for name, (pos, flagged) in ends.items() if flagged}
 
     # --- the changes ---
@@ -367,9 +360,10 @@ class _Repair:
         gone, for what removed or replaced them is lost; and inodes without the lost attributes."""
         yield from ((key, b"") for key in self._lost.values())
         yield from ((inode_key(name), b"") for name in self._replaced)
-        for key, inode in self._bare.values():
-            if self._settings.ao:  # mtimes ascend
-                inode = replace(inode, mtime=max(self._latest, inode.mtime))
+        times = self._check.found.times
+        for key, inode in self._bare:
+            if times is not None and times.last is not None:  # append-only: mtimes ascend
+                inode = replace(inode, mtime=max(times.last, inode.mtime))
             yield key, inode.encode(self._settings.form, inode.size)
 
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
