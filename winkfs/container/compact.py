@@ -21,7 +21,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ from winkformats.hashing import xxh3_at
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
-from winkformats.kv.superblock import HALF, MAX_VARIABLES, SBSIZE, WRITER, Superblock
+from winkformats.kv.superblock import HALF, MAX_VARIABLES, WRITER, Superblock
 from winkfs.container.catalog import open_catalog, write_whole
 from winkfs.container.draft import COMPRESSIBLE, Draft, DraftWriter, is_usual
 from winkfs.container.frames import (
@@ -47,7 +47,6 @@ from winkfs.container.frames import (
     entries_of,
     trained,
 )
-from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
@@ -287,7 +286,7 @@ class Rewrite:
 
     def anew(self, positions: Iterable[int], compression: Compression) -> None:
         """As `files`, with contents in other entries: in frames or, with level 0, plain."""
-        store, content, done, reported = self._store, Content(self._store), 0, 0
+        store, content = self._store, Content(self._store)
         writer = DraftWriter(self._target, self._settings, content.read_all)
         self.known = False
         with sound(store):
@@ -306,11 +305,8 @@ class Rewrite:
                 draft = Draft(key, inode.fileid, inode.ftype, inode.mtime)
                 fill(draft, writer, content, inode, BATCH)
                 waiting.append((pos, inode, draft))
-                done += inode.lsize
-                if self._progress and done <= store.dtotsz:
-                    reached = store.kv.end * done // max(store.dtotsz, 1)
-                    self._progress(reached - reported)
-                    reported = reached
+                if self._progress:
+                    self._progress(store.kv.end * inode.lsize // max(store.dtotsz, 1))
             self._settle(waiting, writer)
 
     def _settle(self, files: list[tuple[int, Inode, Draft]], writer: DraftWriter) -> None:
@@ -429,10 +425,10 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
             block |= {"SBSIZE": 2 * HALF, "SBSEQ": 1}
         if "CONTID" in old:
             block["CONTID"] = secrets.randbits(62) + 1
-    size = block["SBSIZE"] if block["SBSIZE"] >= SBSIZE else old["SBSIZE"]
-    block.update({"FILESIZE": size})
-    counters = ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ")
-    block.update({name: size if name == "SYNCSIZE" else 0 for name in counters if name in old})
+    size = block["SBSIZE"]
+    counters = dict.fromkeys(("ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ"), 0) | {"SYNCSIZE": size}
+    block |= {name: number for name, number in counters.items() if name in old}
+    block["FILESIZE"] = size
     if compression is not None:
         let_compress(block, compressed=compression.level > 0)
     return block.note_writer() if "CONTID" in block else block
@@ -551,20 +547,13 @@ def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) 
             finally:
                 kv.release()
         storage.close()
-        derived = _derived(store, kv, moved)
-    store.abandon()
-    _write_derived(store.base, moved, *derived)
+        _write_derived(store, kv, moved, held)
     return kv
 
 
-def _derived(
-    store: Store, kv: KVSeq, moved: Rewrite
-) -> tuple[Rebuilt | None, dict[str, int], Catalog | None]:
-    """What those of the new container are made of, while the old one is open.
-
-    ->  what a rebuild would find, None: it has to be read; what `pack --update` goes by; the old
-        catalog, None: it says other things of the new files, or there was none
-    """
+def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.ExitStack) -> None:
+    """Write the derived files of the new container, of those of the old one, which is closed. What
+    cannot be written now is made when it is needed. `held`: its lock."""
     found = None
     if not store.settings.ao and store.settings.cellsz <= 2:
         rows, _ = store.index.merged()
@@ -577,17 +566,10 @@ def _derived(
     # Files behind PACKEND are others than those that were packed: they lie anywhere now.
     known = packed and packed["PACKEND"] == store.kv.end
     packed = packed | {"PACKEND": kv.end} if known else {}
-    return found, packed, open_catalog(store, behind=0) if moved.known else None
-
-
-def _write_derived(
-    base: str,
-    moved: Rewrite,
-    found: Rebuilt | None,
-    packed: dict[str, int],
-    catalog: Catalog | None,
-) -> None:
-    """Write them. What cannot be written now is made when it is needed."""
+    # None: it says other things of the new files, or there was none.
+    catalog = open_catalog(store, behind=0) if moved.known else None
+    held.close()
+    store.abandon()
 
     def placed(rows: FileTable) -> FileTable:
         numbers = rows.numbers.copy()
@@ -599,17 +581,17 @@ def _write_derived(
     with (
         catalog or contextlib.nullcontext(),
         contextlib.suppress(Locked),  # another was faster
-        Store(base, writable=True, load=found is None) as store,
+        Store(store.base, writable=True, load=found is None) as new,
     ):
         if found is not None:
-            store.packed = packed
-            store.take(found)
+            new.packed = packed
+            new.take(found)
         if catalog is not None:
             with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed
-                write_whole(store, map(placed, catalog.rows(list(store.schema)))).close()
+                write_whole(new, map(placed, catalog.rows(list(new.schema)))).close()
         elif not moved.known:
-            store.catalog.save()
-        store.close()
+            new.catalog.save()
+        new.close()
 
 
 # --- from one container to another ---
@@ -678,24 +660,20 @@ class FileCopier:
     def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
         """Append the entries of the content of a file, checked -> its extents."""
         source, kv, new = self._source, self._target.store.kv, {0: 0}
-        kept: dict[tuple[int, bool], bytes] = {}  # the last one, which may have many extents
 
-        def value_at(pointer: int, least: int, framed: bool) -> bytes:
-            if (pointer, framed) not in kept:
-                entry = source.entry_at(pointer)
-                check_lives(entry, pos, source.kv.storage.read, self._file)
-                kept.clear()
-                kept[pointer, framed] = (
-                    source.frames.content(entry.value, pointer) if framed else entry.value
-                )
-                if pointer not in new:
-                    number = kv.end if draft.owns else 0
-                    new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
-                    draft.added.add(new[pointer])
-            return kept[pointer, framed]
+        @lru_cache(1)  # an entry may have many extents
+        def value(pointer: int, framed: bool) -> bytes:
+            entry = source.entry_at(pointer)
+            check_lives(entry, pos, source.kv.storage.read, self._file)
+            found = source.frames.content(entry.value, pointer) if framed else entry.value
+            if pointer not in new:
+                number = kv.end if draft.owns else 0
+                new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
+                draft.added.add(new[pointer])
+            return found
 
         extents = cut(inode.extents, 0, inode.lsize)
         for extent in extents:
             if extent.pointer:
-                assemble([extent], value_at, self._file)
+                assemble([extent], lambda at, _, framed: value(at, framed), self._file)
         return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]

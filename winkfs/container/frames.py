@@ -7,6 +7,7 @@ trained     a dictionary for content like some samples, where it pays
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -37,33 +38,31 @@ PAYS: Final = 0.97  # of the size without a dictionary
 class Frames:
     """Reads the frames of a data file; threads may share it.
 
-    at  position of the entry that the superblock names, 0: none
+    at  returns the position of the entry that says what new content is compressed with, 0: none
     """
 
     def __init__(self, kv: KVSeq, at: Callable[[], int]) -> None:
-        self._kv, self._at, self._file = kv, at, kv.storage.name
+        self._kv, self.at, self._file = kv, at, kv.storage.name
         self._known: tuple[int, Compression] | None = None
         self._searched: tuple[int, dict[int, bytes]] = (0, {})
         self._mine = threading.local()  # decompressors by the ID of their dictionary
 
     @property
-    def at(self) -> int:
-        """Position of the entry that says what new content is compressed with, 0: none."""
-        return self._at()
-
-    @property
     def compression(self) -> Compression:
         """What new content is compressed with, as of now. Raises CorruptError."""
-        at = self._at()
+        at = self.at()
         if not at:
             return Compression(0)
         if self._known is None or self._known[0] != at:
-            entry = self._kv.get(at)
-            if entry.key != KEY:
-                what = "not what content is compressed with"
-                raise CorruptError(what, file=self._file, offset=at)
-            self._known = at, Compression.decode(entry.value, file=self._file, offset=at)
+            self._known = at, self._read(at)
         return self._known[1]
+
+    def _read(self, pos: int) -> Compression:
+        entry = self._kv.get(pos)
+        if entry.key != KEY:
+            what = "not what content is compressed with"
+            raise CorruptError(what, file=self._file, offset=pos)
+        return Compression.decode(entry.value, file=self._file, offset=pos)
 
     @property
     def level(self) -> int:
@@ -128,30 +127,24 @@ class Frames:
         cost    a pass over the data file; once
         """
         kv = self._kv
-        end, found = self._searched
-        if end != kv.end:
-            found = {}
+        if self._searched[0] != kv.end:
             kv.show(kv.end - 1)  # all of it written
+            found = {}
             for pos in find_all(kv, kv.start, kv.end):
-                try:
-                    entry = kv.get(pos)
-                    made = Compression.decode(entry.value, file=self._file, offset=pos)
-                except CorruptError:
-                    continue
-                found[made.dictid] = made.dictionary
+                with contextlib.suppress(CorruptError):
+                    made = self._read(pos)
+                    found[made.dictid] = made.dictionary
             self._searched = kv.end, found
-        return found
+        return self._searched[1]
 
 
 def find_all(kv: KVSeq, start: int, stop: int) -> list[int]:
     """Positions of the intact entries between two of them that say what content is compressed
     with."""
     found: list[int] = []
-    try:
+    with contextlib.suppress(CorruptError):  # no checksums to find where it goes on
         for batch in scan_intact(kv.storage, kv.layout, start, stop, problem=lambda _: None):
             found += batch.pos[entries_of(batch, KEY)].tolist()
-    except CorruptError:  # no checksums to find where it goes on
-        pass
     return found
 
 
@@ -188,16 +181,15 @@ class Compressor:
         """The same of many."""
         if THREADS == 1 or sum(map(len, contents)) < SHARED:
             return list(map(self.one, contents))
-        found: list[bytes | None] = [None] * len(contents)
-
-        def run(number: int) -> None:
-            for i in range(number, len(contents), THREADS):
-                found[i] = _frame(self._made[number], contents[i])
-
         from concurrent.futures import ThreadPoolExecutor  # few containers need it
 
+        def run(number: int) -> list[bytes | None]:
+            return [_frame(self._made[number], data) for data in contents[number::THREADS]]
+
+        found: list[bytes | None] = [None] * len(contents)
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(run, range(THREADS)))
+            for number, part in enumerate(threads.map(run, range(THREADS))):
+                found[number::THREADS] = part
         return found
 
 

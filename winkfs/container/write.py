@@ -96,7 +96,7 @@ class Changes:
         try:
             compresses = store.writable and store.settings.compressed
             if compresses and (chosen := store.frames.compression).level:
-                self._writer.compressor = Compressor(chosen, store.base, store.frames.at)
+                self._writer.compressor = Compressor(chosen, store.base, store.frames.at())
         except CorruptError as error:
             store.note(f"{error}: new content is not compressed")
         self.compressor = self._writer.compressor
