@@ -369,24 +369,17 @@ class _Repair:
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
         """Dead entries in the place of a range: they verify, and where an inode points to, there
         is one of its own."""
-        targets = self._targets
-        for edge in [*sorted(p for p in targets if start < p < stop), stop]:
-            least = self._layout.minimum + len(targets.get(edge, b""))
-            if edge == stop or edge - start >= least <= stop - edge:
-                self._fill(storage, start, edge, targets.get(start, FILLER))
+        layout, targets = self._layout, self._targets
+        step = min(layout.value.limit, 1 << 30) // 2
+        edges = {p for p in targets if start < p < stop}.union(range(start + step, stop, step))
+        for edge in [*sorted(edges), stop]:
+            least, room = layout.minimum + len(targets.get(edge, b"")), edge - start
+            if edge == stop or room >= least <= stop - edge:
+                key = targets.get(start, FILLER)
+                key = key[: max(min(room - layout.minimum, layout.key.limit), 0)]
+                value = bytes(room - layout.size(len(key), 0))
+                storage.write(start, [layout.encode(start, key, value, deleted=True)])
                 start = edge
-
-    def _fill(self, storage: Storage, start: int, stop: int, key: bytes) -> None:
-        layout = self._layout
-        while start < stop:
-            room = min(stop - start, layout.value.limit, 1 << 30)
-            if 0 < stop - start - room < layout.minimum:
-                room -= layout.minimum
-            chosen = key[: max(min(room - layout.minimum, len(key), layout.key.limit), 0)]
-            value = bytes(room - layout.size(len(chosen), 0))
-            data = layout.encode(start, chosen, value, deleted=True)
-            storage.write(start, [data])
-            start += len(data)
 
 
 def _frames_of(inode: Inode) -> list[int]:
