@@ -141,22 +141,21 @@ def kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, In
     """
     kv, live = store.kv, store.index.positions()
     entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
-    with sound(store):
-        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            keep = batch.flags == 0
-            if compression:
-                old = entries_of(batch, COMPRESSION)
-                keep[old] &= batch.pos[old] == compression
-            inodes = np.flatnonzero(is_inode(batch))  # a delflag may be wrong
-            keep[inodes] = among(batch.pos[inodes], live)
-            kept = np.flatnonzero(keep)
-            batch.check(kept)
-            entries, files = entries + len(batch), files + int(keep[inodes].sum())
-            yield batch, kept
-        known = known_sums(kv).get("ENTRIES", entries)
-        if (entries, files) != (known, len(live)):
-            what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
-            raise Refusal(f"is damaged, it {what}: repair it first", store.base)
+    for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
+        keep = batch.flags == 0
+        if compression:
+            old = entries_of(batch, COMPRESSION)
+            keep[old] &= batch.pos[old] == compression
+        inodes = np.flatnonzero(is_inode(batch))  # a delflag may be wrong
+        keep[inodes] = among(batch.pos[inodes], live)
+        kept = np.flatnonzero(keep)
+        batch.check(kept)
+        entries, files = entries + len(batch), files + int(keep[inodes].sum())
+        yield batch, kept
+    known = known_sums(kv).get("ENTRIES", entries)
+    if (entries, files) != (known, len(live)):
+        what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
+        raise Refusal(f"is damaged, it {what}: repair it first", store.base)
 
 
 class Rewrite:
@@ -165,21 +164,14 @@ class Rewrite:
     places  of what was moved
     grown   bytes that all inodes together are larger
     known   whether the old catalog says how the new inodes look
+    compress_at  where it is that contents are compressed anew with, 0: they are not
     """
 
     def __init__(self, store: Store, target: KVSeq, progress: Progress | None) -> None:
         self._store, self._target, self._progress = store, target, progress
         self._settings = Settings.of(target.superblock, store.base)
         self.places, self.grown, self.known = Places(), 0, True
-        self._compress_at = 0
-
-    @property
-    def named(self) -> dict[str, int]:
-        """Where the entries are now that the superblock names; 0: there is none."""
-        block = self._store.kv.superblock
-        old = np.array([block.get(COLUMNS, 0), block.get(COMPRESS, 0)], np.int64)
-        columns, compress = np.maximum(self.places.of(old), 0).tolist()
-        return {COLUMNS: columns, COMPRESS: self._compress_at or compress}
+        self.compress_at = 0
 
     # --- whole batches ---
 
@@ -289,25 +281,24 @@ class Rewrite:
         store, content = self._store, Content(self._store)
         writer = DraftWriter(self._target, self._settings, content.read_all)
         self.known = False
-        with sound(store):
-            if compression.level:
-                writer.compressor = Compressor(compression, store.base)
-                self._compress_at = self._target.append(COMPRESSION, compression.encode())
-            self._others(None, anew=True)
-            waiting, size = list[tuple[int, Inode, Draft]](), 0
-            for pos in positions:
-                key, inode, _ = store.inode_at(pos)
-                size += inode.lsize
-                small = inode.lsize <= PIECE and all(e.pointer for e in inode.extents)
-                if not small or size > BATCH:
-                    self._settle(waiting, writer)
-                    waiting, size = [], inode.lsize
-                draft = Draft(key, inode.fileid, inode.ftype, inode.mtime)
-                fill(draft, writer, content, inode, BATCH)
-                waiting.append((pos, inode, draft))
-                if self._progress:
-                    self._progress(store.kv.end * inode.lsize // max(store.dtotsz, 1))
-            self._settle(waiting, writer)
+        if compression.level:
+            writer.compressor = Compressor(compression, store.base)
+            self.compress_at = self._target.append(COMPRESSION, compression.encode())
+        self._others(None, anew=True)
+        waiting, size = list[tuple[int, Inode, Draft]](), 0
+        for pos in positions:
+            key, inode, _ = store.inode_at(pos)
+            size += inode.lsize
+            small = inode.lsize <= PIECE and all(e.pointer for e in inode.extents)
+            if not small or size > BATCH:
+                self._settle(waiting, writer)
+                waiting, size = [], inode.lsize
+            draft = Draft(key, inode.fileid, inode.ftype, inode.mtime)
+            fill(draft, writer, content, inode, BATCH)
+            waiting.append((pos, inode, draft))
+            if self._progress:
+                self._progress(store.kv.end * inode.lsize // max(store.dtotsz, 1))
+        self._settle(waiting, writer)
 
     def _settle(self, files: list[tuple[int, Inode, Draft]], writer: DraftWriter) -> None:
         """Append what new files still have in memory, compressed together, and their inodes."""
@@ -377,7 +368,7 @@ def compact(
         raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
     if compress is not None:
         level_of(compress)  # before anything is opened
-    with Store(base_of(base), writable=not dry_run) as store:
+    with Store(base_of(base), writable=not dry_run) as store, sound(store):
         _check(store, order)
         compression = _compression(store, compress)
         block, size, files = _superblock(store, compression), store.kv.end, store.index.count
@@ -451,8 +442,7 @@ def _compression(store: Store, compress: str | None) -> Compression | None:
     zstd(store.base)
     if not level:
         return Compression(0)
-    with sound(store):
-        samples = list(_samples(store))
+    samples = list(_samples(store))
     if len(samples) < FEWEST or sum(map(len, samples)) < ENOUGH:
         return Compression(level)  # files that are put later train a dictionary
     return trained(samples, level, store.dtotsz, store.base)
@@ -541,7 +531,9 @@ def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) 
                 moved = move(kv)
                 itotsz = store.itotsz + moved.grown
                 sums = {"ITOTSZ": itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
-                sums |= moved.named
+                was = [store.kv.superblock.get(name, 0) for name in (COLUMNS, COMPRESS)]
+                columns, at = np.maximum(moved.places.of(np.array(was, np.int64)), 0).tolist()
+                sums |= {COLUMNS: columns, COMPRESS: moved.compress_at or at}
                 known = {name: value for name, value in sums.items() if name in block}
                 kv.sync(known, now=block.get("SYNCTIME"))
             finally:
