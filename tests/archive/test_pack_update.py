@@ -165,7 +165,7 @@ def test_compaction_right_after_a_pack_keeps_the_mark(tree: Path, packed: Path) 
     compact(packed)
     with winkfs.open(packed) as container:
         store = container.store
-        assert store.idx.packed["PACKEND"] == store.kv.end
+        assert store.packed["PACKEND"] == store.kv.end
     assert counts(pack(tree, packed, update=True)) == (0, 0, 13)
 
 
@@ -178,7 +178,7 @@ def test_mark_is_kept_where_much_was_compared_in_vain(tree: Path, packed: Path) 
     grow_old(tree)
     pack(tree, packed, update=True)  # compares all, and may trust its ctimes from now on
     with winkfs.open(packed) as container:
-        assert container.store.idx.packed["PACKTIME"] > (tree / "more19").stat().st_ctime_ns
+        assert container.store.packed["PACKTIME"] > (tree / "more19").stat().st_ctime_ns
     assert size(packed) == before
 
 
@@ -291,7 +291,7 @@ def test_pack_with_a_failure_does_not_vouch_for_the_file(place: Path) -> None:
     (tree / "run.sh").write_bytes(b"new")
     assert pack(tree, place / "c", update=True).failed == 1
     with winkfs.open(place / "c") as container:
-        assert container.store.idx.packed["PACKTIME"] <= (tree / "run.sh").stat().st_ctime_ns
+        assert container.store.packed["PACKTIME"] <= (tree / "run.sh").stat().st_ctime_ns
 
 
 def test_name_that_is_listed_twice_or_lies_deep_is_packed(tree: Path, packed: Path) -> None:

@@ -19,9 +19,9 @@ from container_checks import assert_sound, one_line, path_of
 import winkfs
 from winkformats.kv.superblock import Superblock
 from winkfs import Container, CorruptError, FileType
+from winkfs.archive.update import Stored
 from winkfs.container import verify
 from winkfs.container.compact import compact
-from winkfs.container.entry import SparseReader
 from winkfs.container.frames import trained
 from winkfs.container.ondisk import compressed
 from winkfs.container.ondisk.compressed import KEY, LARGEST, PIECE, Compression, level_of
@@ -87,8 +87,7 @@ def assert_read(c: Container, name: str, data: bytes) -> None:
     with c.open_file(name) as file:
         file.seek(half)
         assert file.read() == data[half:]
-    with SparseReader(c, name, len(data)) as sparse:
-        assert sparse.read() == data
+    assert Stored(c, name.encode()).read() == data
     (entry,) = (found for found in c.scan(prefix=name) if found.name == name)
     assert entry.size == len(data) and entry.read() == data
     assert b"".join(piece for _, piece in entry.pieces()) == data

@@ -231,12 +231,12 @@ def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
         c.keep_mark(mark)
     with unchanged(base), winkfs.open(base, "a") as c:
         c.put("new", b"1")
-        assert c.store.idx.packed == mark
+        assert c.store.packed == mark
     with winkfs.open(base, "a") as c:
         c.keep_mark(mark | {"PACKTIME": 8})
         c.put("newer", b"1")
     with store_of(base) as store:
-        assert store.idx.packed["PACKTIME"] == 8
+        assert store.packed["PACKTIME"] == 8
     assert tail_of(base) > 0
 
 
@@ -284,7 +284,7 @@ def test_a_damaged_entry_of_the_tail_is_told_and_then_the_index_is_written(base:
         winkfs.open(base, "a").close()
     assert tail_of(base) == 0
     with store_of(base) as store:
-        assert store.idx.damaged == 1
+        assert store.damaged == 1
 
 
 @pytest.mark.usefixtures("few")

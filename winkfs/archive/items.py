@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -87,6 +88,54 @@ class Readable(Protocol):
 
     def rewind(self) -> bool:
         """Go back to the start -> whether it can."""
+
+    def close(self) -> None: ...
+
+
+class Content:
+    """A stream of data and holes.
+
+    take     returns its next bytes of data; raises Unreadable
+    holes    (offset, bytes) of what is no hole; None: there are none
+    """
+
+    def __init__(
+        self, take: Callable[[int], bytes], size: int, holes: list[tuple[int, int]] | None
+    ) -> None:
+        self._take, self._size = take, size
+        self._at = 0
+        self._stop = size  # where the next hole begins; not before `skip_hole` is called
+        self._data = deque([(0, size)] if holes is None else [pair for pair in holes if pair[1]])
+
+    def read(self, size: int = -1, /) -> bytes:
+        room = self._stop - self._at
+        left = min(size, room) if size >= 0 else room
+        parts: list[bytes] = []
+        while left:
+            self._pass()
+            start, length = self._data[0] if self._data else (self._size, 0)
+            if self._at < start:
+                parts.append(bytes(min(start - self._at, left)))
+            else:
+                parts.append(self._take(min(start + length - self._at, left)))
+            self._at += len(parts[-1])
+            left -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip_hole(self) -> int:
+        self._pass()
+        start, length = self._data[0] if self._data else (self._size, 0)
+        gap = max(start - self._at, 0)
+        self._at += gap
+        self._stop = start + length
+        return gap
+
+    def _pass(self) -> None:
+        while self._data and sum(self._data[0]) <= self._at:
+            self._data.popleft()
+
+    def rewind(self) -> bool:
+        return False
 
     def close(self) -> None: ...
 

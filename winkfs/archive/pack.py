@@ -45,6 +45,7 @@ from winkfs.archive.tree import OwnFiles, Tree, WatchedFile
 from winkfs.archive.update import (
     Finder,
     Mark,
+    Stored,
     Update,
     differences,
     now_ns,
@@ -52,11 +53,9 @@ from winkfs.archive.update import (
     said_of,
     same_content,
 )
-from winkfs.container.building import building
 from winkfs.container.bulk import Gatherer, Row
-from winkfs.container.container import Container
+from winkfs.container.container import Container, building
 from winkfs.container.container import open as open_container
-from winkfs.container.entry import SparseReader
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import Attrs
@@ -487,11 +486,10 @@ class Packer:
             return
         if not meta.xattrs:  # GNU tar says them of the first name only
             meta = replace(meta, xattrs=home.getxattrs(item.target))
-        with SparseReader(home, to_str(item.target), old.size) as file:
-            self._put_file(item.name, file, old.ftype, meta)
+        self._put_file(item.name, Stored(home, item.target), old.ftype, meta)
         self._count(old.ftype, old.size)
 
-    def _put_file(self, name: bytes, file: Readable | SparseReader, ftype: int, meta: Meta) -> int:
+    def _put_file(self, name: bytes, file: Readable, ftype: int, meta: Meta) -> int:
         row = Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid, meta.xattrs)
         kept = self._kept(row)
         return self.container.put_file(

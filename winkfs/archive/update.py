@@ -13,25 +13,25 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
 
 from winkformats.errors import CorruptError
-from winkfs.archive.items import Item, Large, Meta, Readable, Seen, Some
+from winkfs.archive.items import Content, Item, Large, Meta, Readable, Seen, Some
 from winkfs.container.bulk import Row
-from winkfs.container.entry import SparseReader, WithExtents
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.typed import RECORD, parse_schema
 from winkfs.container.select import by_paths
-from winkfs.entry import FileType, Stat
+from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile
-from winkfs.names import Name, to_bytes, to_str
+from winkfs.names import to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.container.ondisk.inode import Extent
 
 FEW: Final = 1024  # names that are looked up at once
 DROP: Final = 64  # look-ups after which the page cache is cleaned of what they read
@@ -43,7 +43,6 @@ Known = dict[bytes, tuple[int, int, int, bool, int]]
 """Which of some files a container has: name -> FILE, DIR or LINK; size; mtime in nanoseconds, as in
 Seen; whether another process may have written it since the mark; nanoseconds that mtimes count."""
 Look = Callable[[Sequence[bytes]], Known]
-Streamed = Readable | SparseReader
 
 
 @dataclass(slots=True)
@@ -158,29 +157,37 @@ def same_content(item: Item, container: Container, targets: Targets | None = Non
     try:
         if isinstance(item, Row):
             return container.read(name) == item.data
-        with _reader(container, name) as old:
-            if isinstance(item, Large):
-                return same_bytes(item.file, old)
-            with _reader(targets or container, item.target) as target:
-                return same_bytes(target, old)
+        other = item.file if isinstance(item, Large) else Stored(targets or container, item.target)
+        return same_bytes(other, Stored(container, name))
     except (CorruptError, NoSuchFile):
         return False
 
 
-def _reader(files: Targets, name: bytes) -> SparseReader:
-    return SparseReader(files, to_str(name), files.stat(name).size)
-
-
-class Targets(WithExtents, Protocol):
+class Targets(Protocol):
     """A container or a data set."""
 
-    def stat(self, name: Name) -> Stat: ...
+    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes: ...
+
+    def extents(self, name: str) -> Sequence[Extent]: ...
+
+
+class Stored(Content):
+    """The content of a file of a container or data set."""
+
+    def __init__(self, files: Targets, name: bytes) -> None:
+        text, end, data = to_str(name), 0, list[tuple[int, int]]()
+        for hole, run in groupby(files.extents(text), key=lambda extent: extent.pointer == 0):
+            size = sum(extent.size for extent in run)
+            if not hole:
+                data.append((end, size))
+            end += size
+        super().__init__(lambda count: files.read(text, self._at, count), end, data)
 
 
 class _Run:
     """A stream as runs of zeros that are not stored, and of bytes."""
 
-    def __init__(self, file: Streamed) -> None:
+    def __init__(self, file: Readable) -> None:
         self._file = file
         self._data = memoryview(b"")
         self._gap = 0
@@ -204,7 +211,7 @@ class _Run:
         return taken
 
 
-def same_bytes(one: Streamed, other: Streamed) -> bool:
+def same_bytes(one: Readable, other: Readable) -> bool:
     """Whether two streams have the same bytes, holes being zeros. Memory: some MiB."""
     a, b = _Run(one), _Run(other)
     while True:

@@ -8,8 +8,8 @@ any other is decoded by itself, and so is one that is damaged or not in the wind
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -20,16 +20,24 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
-from winkfs.container.entry import SpecialEntry, attributed
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.inode import ATTRS, CTIME, PERMISSIONS, Extent, Inode, assemble, cut
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    CTIME,
+    PERMISSIONS,
+    Attrs,
+    Extent,
+    Inode,
+    assemble,
+    cut,
+)
 from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
-from winkfs.container.ondisk.typed import Declared, is_whole
+from winkfs.container.ondisk.typed import Declared, is_whole, to_values
 from winkfs.container.read import Content
 from winkfs.container.select import Query, between_times, positions_of
 from winkfs.container.survey import DENSE, FILES, SPAN, Decoded, Inodes, Problem
 from winkfs.container.table import FileTable
-from winkfs.entry import Entry, default_mode, entries
+from winkfs.entry import Entry, OpenEntry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import to_ns
 
@@ -41,6 +49,52 @@ INODE_READ: Final = 512  # bytes read for an inode alone
 PIECE: Final = 1 << 20  # bytes of a large file that are read at once, except a larger entry
 SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
 UINT32: Final = PREFIXES[2].unpack_from
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpecialEntry(Entry):
+    """One that has attributes, which are decoded when they are asked for, holes, or more than one
+    extent.
+
+    word     the bytes of its attribute entry, which are good; empty: it has none
+    _pieces  None: its content is plain
+    """
+
+    word: bytes = field(repr=False, compare=False)
+    _shown: Declared = field(repr=False, compare=False)
+    _pieces: Callable[[], Iterator[tuple[int, bytes]]] | None = field(repr=False, compare=False)
+
+    @property
+    def xattrs(self) -> Mapping[bytes, bytes]:
+        if not self.word:
+            return {}
+        return self._shown.shown(Attrs.decode(self.word, file=self.name, offset=0).xattrs)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return to_values(self.xattrs)
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        return self._pieces() if self._pieces else Entry.pieces(self)
+
+
+class _OpenAttributed(Entry):
+    """The same of a SpecialEntry whose content is plain."""
+
+    __slots__ = ("_pieces", "_shown", "word")
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(self: Any, *fields: Any) -> None:
+        OpenEntry.__init__(self, *fields[:-2])
+        self.word, self._shown, self._pieces = *fields[-2:], None
+
+
+def attributed(*fields: Any) -> SpecialEntry:
+    """A SpecialEntry of its fields, in order, whose content is plain."""
+    made: Any = _OpenAttributed(*fields)
+    made.__class__ = SpecialEntry
+    return made  # type: ignore[no-any-return]
 
 
 class Window:

@@ -24,11 +24,10 @@ from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.bulk import Encoded, Row
-from winkfs.container.entry import SpecialEntry
 from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
 from winkfs.container.ondisk.inode import ATTRS, Attrs
 from winkfs.container.ondisk.typed import Schema, recorded
-from winkfs.container.scan import scan
+from winkfs.container.scan import SpecialEntry, scan
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord, union
