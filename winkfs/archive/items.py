@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
+from winkformats.extsort import BIAS, SortedRecords
 from winkfs.container.bulk import Row
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.units import CLAMPED, NAMED
@@ -22,6 +24,7 @@ EXECUTABLE: Final = 0o755
 MODES: Final = np.array(DEFAULT_MODES, np.int64)
 MAX_RATIO: Final = 1000  # bytes unpacked for each that is read
 FREE: Final = 1 << 30  # bytes unpacked that are in no proportion to anything
+MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS
 USER: Final = "user."  # extended attributes that are the user's own
 
 
@@ -217,6 +220,18 @@ class Block:
         for name, data, folder, (_, mtime, mode, uid, gid) in zip(*columns, strict=True):
             ftype = FileType.DIR if folder else FileType.FILE
             yield Row(name, bytes(data), mtime, ftype, mode & PERMISSIONS, uid, gid, None)
+
+
+def in_time_order(scratch: str, found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Sort by mtime, (nanoseconds, bytes that come along) each; ties by the bytes.
+
+    scratch  a directory for a temporary file
+    """
+    with SortedRecords(scratch) as records:
+        for mtime_ns, more in found:
+            records.add(MTIME.pack(mtime_ns + BIAS) + more)
+        for record in records:
+            yield MTIME.unpack_from(record)[0] - BIAS, record[MTIME.size :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from typing import IO, Final
 
 from winkformats.disk.pagecache import OnceFile
 from winkformats.errors import FormatError
-from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive import tarheader as tar
 from winkfs.archive.decompress import COMPRESSION, Decompressed
 from winkfs.archive.items import (
@@ -38,6 +37,7 @@ from winkfs.archive.items import (
     Suspect,
     Unreadable,
     clamped,
+    in_time_order,
 )
 from winkfs.archive.tarheader import BLOCK
 from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader, clean
@@ -72,7 +72,7 @@ OTHERS: Final = {
     b"#!WINKME": "a file of a container: winkfs dataset add joins containers",
 }
 """How files begin that people take for tar files, and what to do with them."""
-BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
+PLACE: Final = struct.Struct(">Q")  # offset of a member, bytes
 FEW: Final = 4096  # members that are looked up at once
 BATCH: Final = 16 << 20  # bytes of them, about
 MOST_ATTRIBUTE: Final = 255  # bytes of the name of an extended attribute
@@ -160,29 +160,28 @@ class Tarball:
                 yield item
 
     def _by_mtime(self, file: IO[bytes], source: Decompressed | None) -> Iterator[Item]:
-        with (
-            self._seekable(file, source) as plain,
-            SortedRecords(self._scratch) as records,
-        ):
+        with self._seekable(file, source) as plain:
             reader = self._reader(plain, source)
-            while (member := reader.next()) is not None:
-                known = tar.pax_bytes(reader.globals)
-                if not self._is_wanted(member):
-                    continue
-                if not reader.drain():
-                    self._note(Note(member.name, reader.cut(), True))
-                    continue
-                mtime = nearest_ns(member.mtime_ns)
-                records.add(BY_MTIME.pack(mtime + BIAS, member.at) + known)
-            for record in records:
-                _, offset = BY_MTIME.unpack_from(record)
-                pairs = tar.pax_records(record[BY_MTIME.size :])
+            for _, record in in_time_order(self._scratch, self._placed(reader)):
+                (offset,) = PLACE.unpack_from(record)
+                pairs = tar.pax_records(record[PLACE.size :])
                 reader.go(offset, dict(filter(None, pairs)))
                 again = reader.next()
                 if again is None:
                     self._note(Note(b"byte %d" % offset, "changed while it was read", True))
                 elif item := self._item(reader, again):
                     yield item
+
+    def _placed(self, reader: Reader) -> Iterator[tuple[int, bytes]]:
+        """The mtime of each member, and what is needed to read it again."""
+        while (member := reader.next()) is not None:
+            known = tar.pax_bytes(reader.globals)
+            if not self._is_wanted(member):
+                continue
+            if reader.drain():
+                yield nearest_ns(member.mtime_ns), PLACE.pack(member.at) + known
+            else:
+                self._note(Note(member.name, reader.cut(), True))
 
     @contextlib.contextmanager
     def _seekable(self, file: IO[bytes], source: Decompressed | None) -> Iterator[IO[bytes]]:

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import os
 import stat
-import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice, product
@@ -22,7 +21,7 @@ from typing import BinaryIO, Final
 
 from winkformats import native
 from winkformats.disk.pagecache import OnceFile, ReadOnce
-from winkformats.extsort import BIAS, SortedRecords
+from winkformats.extsort import SortedRecords
 from winkfs.archive.ahead import DIR, FILE, LINK, OTHER, Ahead, Found
 from winkfs.archive.items import (
     LARGE,
@@ -40,6 +39,7 @@ from winkfs.archive.items import (
     Suspect,
     Unreadable,
     clamped,
+    in_time_order,
 )
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.inode import INT64
@@ -58,7 +58,6 @@ from winkfs.units import nearest_ns
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
 MARKS: Final = (None, False, True)
 CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
@@ -228,15 +227,13 @@ class Tree:
 
     def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
         """By mtime. Of what was seen only name and time are kept."""
-        with SortedRecords(self._scratch) as records:
-            for kind, seen, compare in files:
-                mark = MARKS.index(compare)
-                records.add(MTIME.pack(seen.mtime_ns + BIAS, kind, mark) + seen.name)
-            for record in records:
-                mtime, kind, mark = MTIME.unpack_from(record)
-                name = record[MTIME.size :]
-                seen = Seen(name, FTYPES[kind], 0, mtime - BIAS, None)
-                yield kind, seen, MARKS[mark]
+        found = (
+            (seen.mtime_ns, kind + bytes([MARKS.index(compare)]) + seen.name)
+            for kind, seen, compare in files
+        )
+        for mtime, record in in_time_order(self._scratch, found):
+            kind, name = record[:1], record[2:]
+            yield kind, Seen(name, FTYPES[kind], 0, mtime, None), MARKS[record[1]]
 
     # What is there
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import pickle
 import stat
 import struct
 from collections import OrderedDict
@@ -22,7 +23,6 @@ from typing import Final, TypeVar
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import SortedRecords
 from winkfs.archive.items import MAX_RATIO, PERMISSIONS, USER, Note, Notes, Ratio
-from winkfs.container.ondisk.inode import Attrs
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import NoSuchFile, warn_of_damage
 from winkfs.names import (
@@ -46,7 +46,6 @@ NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 OPEN_PARENTS: Final = 64  # directories kept open
 STEP: Final = 256  # files between two calls of `progress`
 DEPTH: Final = struct.Struct(">H")
-DIRECTORY: Final = struct.Struct(">qI")  # mtime_ns, bytes of the attributes before it
 SET_ID: Final = 0o6000
 STICKY: Final = 0o1000
 SHARED: Final = 0o022  # group and others may write
@@ -307,10 +306,9 @@ class Unpacker:
 
     def _note_directory(self, path: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
         """What `finish` is to give it."""
-        mode, kept = self._mode(path, stat), self._kept(path, xattrs)
-        attrs = Attrs(mode, stat.uid, stat.gid, kept).encode()
-        depth = DEPTH.pack(0xFFFF - path.count(b"/"))
-        self._made.add(depth + path + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
+        mode, kept = self._mode(path, stat), dict(self._kept(path, xattrs))
+        given = path, stat.mtime_ns, mode, stat.uid, stat.gid, kept
+        self._made.add(DEPTH.pack(0xFFFF - path.count(b"/")) + pickle.dumps(given))
 
     def _link(self, path: bytes, entry: Entry, target: bytes, parent: int) -> None:
         short = path.rpartition(b"/")[2]
@@ -400,13 +398,9 @@ class Unpacker:
         would change its time, and its mode may forbid it."""
         with self._made as records:
             for record in records:
-                mtime_ns, size = DIRECTORY.unpack(record[-DIRECTORY.size :])
-                end = len(record) - DIRECTORY.size - size
-                path = record[DEPTH.size : end]
-                attrs = Attrs.decode(record[end : -DIRECTORY.size], file="", offset=0)
+                path, *given = pickle.loads(record[DEPTH.size :])
                 try:
-                    fd = self._directories.get(path)
-                    self._give(path, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
+                    self._give(path, self._directories.get(path), *given)
                 except (OSError, OverflowError) as error:
                     what = getattr(error, "strerror", None) or str(error)
                     self._note(Note(path, what, True))

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 import xxhash
 
 from winkformats.errors import FormatError
-from winkformats.extsort import BIAS, SortedRecords
+from winkformats.extsort import BIAS
 from winkfs.archive.http import Response, Undecodable, parse
-from winkfs.archive.items import Item, Note, Notes, Ratio, clamped
+from winkfs.archive.items import Item, Note, Notes, Ratio, clamped, in_time_order
 from winkfs.archive.webnames import apart, at_time, microseconds, place_of
 from winkfs.archive.webrecords import ABOUT, GZIP, Record, is_archive, records
 from winkfs.container.bulk import Row
@@ -35,7 +35,7 @@ from winkfs.entry import FileType
 from winkfs.names import MAX_NAME, to_bytes
 from winkfs.units import nearest_ns
 
-ORDER: Final = struct.Struct(">Q?Q")  # mtime_ns + BIAS, whether it is known, number
+NUMBER: Final = struct.Struct(">Q")  # of a row
 SCHEMA: Final = {
     "url": "string", "status": "int64", "content_type": "string", "date": "timestamp",
     "digest": "string",
@@ -91,13 +91,15 @@ class Warc:
         if not by_mtime:
             yield from rows
             return
-        with SortedRecords(tempfile.gettempdir()) as found:
-            for number, row in enumerate(rows):  # those without a time first
-                mtime, known = row.mtime_ns or 0, row.mtime_ns is not None
-                order = ORDER.pack(mtime + BIAS if known else 0, known, number)
-                found.add(order + pickle.dumps(tuple(row)))
-            for record in found:
-                yield Row(*pickle.loads(memoryview(record)[ORDER.size :]))
+        found = (  # those without a time first
+            (
+                -BIAS if row.mtime_ns is None else row.mtime_ns,
+                NUMBER.pack(number) + pickle.dumps(tuple(row)),
+            )
+            for number, row in enumerate(rows)
+        )
+        for _, record in in_time_order(tempfile.gettempdir(), found):
+            yield Row(*pickle.loads(memoryview(record)[NUMBER.size :]))
 
     def _rows(self) -> Iterator[Row]:
         kinds: dict[str, int] = {}

@@ -173,8 +173,8 @@ class _Repair:
             for default in LEFT_OUT:  # all variables are to lie in one sector
                 block.pop(default, None)
         if not self._guessed:
-            now = f"that at byte {last[COMPRESS]} counts"
-            now = now if last[COMPRESS] else "content is stored as it is"
+            at = last[COMPRESS]
+            now = f"that at byte {at} counts" if at else "content is stored as it is"
             self._changed = f"what content is compressed with is damaged, at byte {was}: {now}"
             return
         if not chains and block.pop(INCHAIN, None) is not None:

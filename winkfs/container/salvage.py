@@ -158,14 +158,16 @@ def _guesses(
         name = path.removesuffix(".data") + suffix
         with contextlib.suppress(FormatError, OSError), open_file(name) as derived:
             known[name] = read_superblock(derived)
-    timed = any(name.endswith(".time") and "CONTID" in known[name] for name in known)
     halves = {
         f"what is readable of the superblock at byte {half}": _readable(storage.read(half, HALF))
         for half in (0, HALF)
     }
     one, other = halves.values()
-    left, known = other | one, known | halves
-    timed = timed or left.get("HAVEAO") == 1
+    left = other | one
+    timed = left.get("HAVEAO") == 1 or any(
+        name.endswith(".time") and "CONTID" in block for name, block in known.items()
+    )
+    known |= halves
     numbers = {
         name: left[name] for name in SANE_NUMBERS if left.get(name, -1) in SANE_NUMBERS[name]
     }
@@ -335,9 +337,8 @@ class _Salvage:
         """Put what is left of a file below lost+found."""
         content, left = left_of(self._store, inode)
         if left and not self._store.settings.ao:
-            ns, kept = self._store.settings.ns_of(inode.mtime), tuple[Any, ...]()
-            if attrs is not None:
-                kept = attrs.mode, attrs.uid, attrs.gid, attrs.xattrs
+            ns = self._store.settings.ns_of(inode.mtime)
+            kept = (attrs.mode, attrs.uid, attrs.gid, attrs.xattrs) if attrs is not None else ()
             self._made.put_rows([Row(f"{LOST}/{name}", content, ns, inode.ftype, *kept)])
             self._found.partial += 1
 
