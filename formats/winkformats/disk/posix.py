@@ -2,7 +2,7 @@
 
     FileStorage      one open file: positional reads and writes, mappings, the page cache
     DeviceStorage    a block device
-    PosixDirectory   files by name
+    PosixDirectory   files by name; `at`: the folder of a store
     FileLock         a lock on a file that no child process inherits
 
 Page-cache policy
@@ -20,15 +20,16 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import stat
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar, cast
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
@@ -64,6 +65,23 @@ _fstatfs = pagecache.libc("fstatfs", _int, _void)
 STATFS: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
 KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def _names_file(call: C) -> C:
+    """A method of `FileStorage` whose OSError names the file."""
+
+    @functools.wraps(call)
+    def named(self: FileStorage, *args: Any) -> Any:
+        try:
+            return call(self, *args)
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
+
+    return cast(C, named)
 
 
 class FileStorage(Storage):
@@ -177,28 +195,22 @@ class FileStorage(Storage):
         """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
         return pagecache.dropper(self.fd, start, min(stop, self.size()))
 
+    @_names_file
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        try:
-            total = sum(map(len, buffers))
-            if self.uncached:
-                self._write_uncached(offset, buffers, total)
-            elif total:
-                done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
-                if done < total:
-                    self._write_rest(offset, buffers, done, 0)
-            return total
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
+        total = sum(map(len, buffers))
+        if self.uncached:
+            self._write_uncached(offset, buffers, total)
+        elif total:
+            done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
+            if done < total:
+                self._write_rest(offset, buffers, done, 0)
+        return total
 
+    @_names_file
     def patch(self, offset: int, data: Buffer) -> None:
-        try:
-            done = os.pwrite(self.fd, data, offset)
-            if done < len(data):
-                self._write_rest(offset, [data], done, 0)
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
+        done = os.pwrite(self.fd, data, offset)
+        if done < len(data):
+            self._write_rest(offset, [data], done, 0)
 
     def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
         # A page that is not in the page cache is read before a part of it is written: those of
@@ -261,50 +273,41 @@ class FileStorage(Storage):
     def _drop(self, start: int, stop: int) -> None:
         self._refused = pagecache.drop(self.fd, start, stop) or self._refused
 
+    @_names_file
     def sync(self) -> None:
-        try:
-            os.fdatasync(self.fd)  # also flushes the size, where reading needs it
-            if self._refused:
-                raise OSError(self._refused, os.strerror(self._refused), self.name)
-            written, self._written = self._written, None
-            if written is not None:
-                self._drop(written, self.size())
-            small, self._small = self._small, None
-            if small is not None:
-                start, stop = small
-                os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
+        os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+        if self._refused:
+            raise OSError(self._refused, os.strerror(self._refused))
+        written, self._written = self._written, None
+        if written is not None:
+            self._drop(written, self.size())
+        small, self._small = self._small, None
+        if small is not None:
+            start, stop = small
+            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    @_names_file
     def preallocate(self, length: int) -> None:
+        size = self.size()
+        if length <= size:
+            return
         try:
-            size = self.size()
-            if length <= size:
-                return
-            try:
-                os.posix_fallocate(self.fd, size, length - size)
-            except OSError as error:
-                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                    return
-                os.ftruncate(self.fd, size)  # part of it may have been done
-                raise
+            os.posix_fallocate(self.fd, size, length - size)
         except OSError as error:
-            error.filename = error.filename or self.name
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return
+            os.ftruncate(self.fd, size)  # part of it may have been done
             raise
 
     def info(self) -> Info:
         return _info(os.fstat(self.fd))
 
+    @_names_file
     def truncate(self, length: int) -> None:
-        try:
-            os.ftruncate(self.fd, length)
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
+        os.ftruncate(self.fd, length)
 
     def duplicate(self) -> Self:
         other = type(self)(self.name, uncached=self.uncached, fd=os.dup(self.fd))
@@ -347,8 +350,9 @@ class DeviceStorage(FileStorage):
 class PosixDirectory(Directory):
     """A directory of this machine.
 
-    fd    of the directory, for one that was reached without following symbolic links; None: names
-          are looked up by its path each time
+    fd    of the directory, for one that was reached without following symbolic links: whatever
+          becomes of its path, and whatever others put into it, no link below it is followed. None:
+          names are looked up by its path each time
     """
 
     def __init__(self, path: str, fd: int | None = None) -> None:
@@ -356,10 +360,15 @@ class PosixDirectory(Directory):
         self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # what paths begin with, and
         self._before = self._folder if fd is None else ""  # what system calls with `dir_fd` take
 
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """The folder at a path, which may be that of a link. Raises OSError."""
+        return cls(path, os.open(path, DIRECTORY))
+
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
     ) -> FileStorage:
-        flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
+        flags = MODES[mode] | (0 if follow and self._fd is None else os.O_NOFOLLOW)
         path = self._folder + name
         fd = _open_regular(self._before + name, flags, path, self._fd)
         return FileStorage(path, uncached=uncached, fd=fd)
@@ -402,9 +411,9 @@ class PosixDirectory(Directory):
 
     def info(self, name: str = "", *, follow: bool = False) -> Info | None:
         try:
-            if not name and self._fd is not None:
+            if self._fd is not None and not name:
                 return _info(os.fstat(self._fd))
-            links, path = follow or not name, self._before + name or "."
+            links, path = self._fd is None and (follow or not name), self._before + name or "."
             return _info(os.stat(path, dir_fd=self._fd, follow_symlinks=links))
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -445,7 +454,7 @@ class PosixDirectory(Directory):
         raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
 
     def lock(self, name: str, *, shared: bool = False) -> FileLock | None:
-        lock = FileLock(self._folder + name, shared=shared)
+        lock = FileLock(self._folder + name, self._before + name, self._fd, shared=shared)
         return lock if lock.held else None
 
     def turn(self, name: str) -> FileTurn:
@@ -455,28 +464,6 @@ class PosixDirectory(Directory):
         if self._fd is not None and self._fd >= 0:
             fd, self._fd = self._fd, -1  # None: the working directory
             os.close(fd)
-
-
-class PosixFolder(PosixDirectory):
-    """The folder of a store, open: whatever becomes of its path, and whatever others put into it,
-    only regular files that lie in it are opened, and no symbolic link below it is followed."""
-
-    @classmethod
-    def at(cls, path: str) -> Self:
-        """Raises OSError. The path itself may be that of a link."""
-        return cls(path, os.open(path, DIRECTORY))
-
-    def open(
-        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = False
-    ) -> FileStorage:
-        return super().open(name, mode, uncached=uncached, follow=False)
-
-    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
-        return super().info(name)
-
-    def lock(self, name: str, *, shared: bool = False) -> FileLock | None:
-        lock = FileLock(self._folder + name, shared=shared, at=(name, self._fd))
-        return lock if lock.held else None
 
     def __del__(self) -> None:
         self.close()
@@ -517,11 +504,9 @@ class FileLock:
     raises    OSError where the file cannot be opened
     """
 
-    def __init__(
-        self, path: str, *, shared: bool = False, at: tuple[str, int | None] | None = None
-    ) -> None:
-        """`at`: name and descriptor of the folder, in which no link is followed."""
-        self._path, self._at = path, at
+    def __init__(self, path: str, at: str, folder: int | None, *, shared: bool = False) -> None:
+        """`at`: its name in a folder, the descriptor of one in which no link is followed."""
+        self._path, self._at, self._folder = path, at, folder
         self._how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fds: list[int] = []
         self._maps: list[int | None] = []  # addresses
@@ -549,9 +534,8 @@ class FileLock:
                 self.release()
 
     def _open(self) -> int:
-        if self._at is None:
-            return _open_regular(self._path, MODES["r"], self._path)
-        return _open_regular(self._at[0], MODES["r"] | os.O_NOFOLLOW, self._path, self._at[1])
+        flags = MODES["r"] | (0 if self._folder is None else os.O_NOFOLLOW)
+        return _open_regular(self._at, flags, self._path, self._folder)
 
     def _take(self) -> bool:
         try:
@@ -662,8 +646,7 @@ class PatchedStorage(FileStorage):
 
     @classmethod
     def behind(cls, path: str, head: bytes) -> Self:
-        with FileStorage(path) as storage:
-            patched = cls(path, uncached=True, fd=os.dup(storage.fd))
+        patched = cls(path, uncached=True)
         patched._head = head
         return patched
 

@@ -11,7 +11,6 @@ FILESIZE = SBSIZE + 8 * CELLSZ * HTSIZE.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Self
@@ -36,7 +35,6 @@ from winkformats.hindex.table import BUCKET, LOAD, Shape
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
 
 MAX_CELLSZ: Final = 4096  # words; a larger claim is damage
-PROBE: Final = 256  # bytes of cells read at a time along a probe sequence
 
 KeyOf = Callable[[int], bytes]
 Cell = tuple[int, ...]
@@ -115,8 +113,12 @@ class HIndex(CellFile):
 
     def hash(self, key: bytes) -> int | None:
         """-> the slot of a key, None where it is not in the table. Cost: one or two reads."""
-        found, _, _ = self._find(key, *hashing.hash_key(self.htalgo, key))
-        return found
+        s, bits = hashing.hash_key(self.htalgo, key)
+        stored = s.to_bytes(8, "big")
+        for slot, cell in table.probe(self.shape, self._read, self.sbsize, bits, stored):
+            if self._key_at(int.from_bytes(cell[:8], "big", signed=True)) == key:
+                return slot
+        return None
 
     def get(self, slot: int) -> Cell:
         """-> the words of a cell, free or not: pointer, S (unsigned), the user's.
@@ -155,19 +157,16 @@ class HIndex(CellFile):
         self._need_writable()
         s, bits = hashing.hash_key(self.htalgo, key)
         cell = self._pack(kv_pointer, s, words)
-        entries, aentries = self._counts()
-        slot, room, takes_free = self._find(key, s, bits)
-        if slot is None and takes_free and entries + 1 > LOAD * self.shape.htsize:
+        known, (entries, aentries) = self.hash(key), self._counts()
+        slot, takes_free = self._room(bits) if known is None else (known, False)
+        if takes_free and entries + 1 > LOAD * self.shape.htsize:
             self.grow(1)
             entries, aentries = self._counts()
-            slot, room, takes_free = self._find(key, s, bits)
+            slot, _ = self._room(bits)
         self._begin_change()
-        if slot is not None:
-            self.storage.patch(self._offset(slot), cell)
-            return slot
-        self.storage.patch(self._offset(room), cell)
-        self._counted = entries + takes_free, aentries + 1
-        return room
+        self.storage.patch(self._offset(slot), cell)
+        self._counted = entries + takes_free, aentries + (known is None)
+        return slot
 
     def delete(self, key: bytes) -> int | None:
         """Mark the cell of a key as deleted -> its slot, None where the key is not there."""
@@ -192,7 +191,8 @@ class HIndex(CellFile):
         """
         self._need_writable()
         shape, offset = self.shape, self.sbsize
-        used = table.used_slots(shape, self._words()[:, 0])
+        heads = self._words()[:, 0]
+        used = np.flatnonzero((heads != shape.htfree) & (heads != shape.htdel))
         bits = self._bits_of(used)
         larger = max(shape.htsize, table.size_for(len(used) + more))
         grown = Shape(larger, shape.cellsz, shape.htfree, shape.htdel)
@@ -212,28 +212,11 @@ class HIndex(CellFile):
 
     # --- cells ---
 
-    def _find(self, key: bytes, s: int, bits: int) -> tuple[int | None, int, bool]:
-        """Follow the probe sequence of a key.
-
-        ->  its slot or None; the slot where it would go, -1 in a full table; is that one free
-            (and not deleted)?
-        """
-        room = -1
-        for slot, cell in self._probe(bits % self.shape.htsize):
-            if cell[0] == self.shape.htfree:
-                return None, room if room >= 0 else slot, room < 0
-            if cell[0] == self.shape.htdel:
-                room = slot if room < 0 else room
-            elif (len(cell) == 1 or cell[1] == s) and self._key_at(cell[0]) == key:
-                return slot, slot, False
-        return None, room, room < 0
-
-    def _probe(self, home: int) -> Iterator[tuple[int, Cell]]:
-        """(slot, words) of all cells from `home` on, past the end to the first."""
-        step = max(PROBE // self.shape.width, 1)
-        for first, stop in ((home, self.shape.htsize), (0, home)):
-            for at in range(first, stop, step):
-                yield from enumerate(self._read_cells(at, min(step, stop - at)), at)
+    def _room(self, bits: int) -> tuple[int, bool]:
+        """-> the slot where a new key goes, -1 in a full table; whether it is not a deleted one."""
+        home, marks = bits % self.shape.htsize, (self.shape.htfree, self.shape.htdel)
+        slot = table.end_of_run(self.shape, self._read, self.sbsize, home, marks)
+        return slot, slot < 0 or self.get(slot)[0] == self.shape.htfree
 
     def _key_at(self, pointer: int) -> bytes:
         if self._key_of is None:
@@ -244,22 +227,25 @@ class HIndex(CellFile):
         return self.sbsize + slot * self.shape.width
 
     def _read_cells(self, slot: int, count: int) -> Iterator[Cell]:
-        data = self.storage.read(self._offset(slot), count * self.shape.width)
-        if len(data) != count * self.shape.width:
-            raise CorruptError(
-                "cells are cut short", file=self.storage.name, offset=self._offset(slot) + len(data)
-            )
+        data = self._read(self._offset(slot), count * self.shape.width)
         return self._cell.iter_unpack(data)
 
-    def _view(self) -> mmap.mmap | memoryview:
-        end = self._offset(self.shape.htsize)
-        if self.storage.size() < end:  # touching the mapping would kill the process
-            raise CorruptError("cells are cut short", file=self.storage.name, offset=end)
-        return self.storage.view(end)
+    def _read(self, offset: int, length: int) -> bytes:
+        data = self.storage.read(offset, length)
+        if len(data) != length:
+            raise self._cut(offset + len(data))
+        return data
+
+    def _cut(self, offset: int) -> CorruptError:
+        return CorruptError("cells are cut short", file=self.storage.name, offset=offset)
 
     def _words(self) -> npt.NDArray[np.int64]:
         """-> int64[HTSIZE, CELLSZ], big-endian, mapped."""
-        words: npt.NDArray[np.int64] = np.frombuffer(self._view(), ">i8", offset=self.sbsize)
+        end = self._offset(self.shape.htsize)
+        if self.storage.size() < end:  # touching the mapping would kill the process
+            raise self._cut(end)
+        view = self.storage.view(end)
+        words: npt.NDArray[np.int64] = np.frombuffer(view, ">i8", offset=self.sbsize)
         return words.reshape(self.shape.htsize, self.shape.cellsz)
 
     def _bits_of(self, slots: Int64) -> UInt64:
@@ -291,7 +277,9 @@ class HIndex(CellFile):
     def _counts(self) -> tuple[int, int]:
         """(ENTRIES, AENTRIES), counted once: a session that was killed leaves wrong ones."""
         if self._counted is None:
-            self._counted = table.count(self.shape, self._words()[:, 0])
+            heads = self._words()[:, 0]
+            entries = int(np.count_nonzero(heads != self.shape.htfree))
+            self._counted = entries, entries - int(np.count_nonzero(heads == self.shape.htdel))
         return self._counted
 
     def _update_superblock(self) -> None:

@@ -1,7 +1,6 @@
 """Hash tables as arrays: look-up of many keys, a table built at once.
 
 A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the user's words.
-`heads` is int64[HTSIZE], the first word of every cell, usually mapped and big-endian.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from winkformats.kv.superblock import SBSIZE, Superblock
 Indices = npt.NDArray[Any]
 Cells = npt.NDArray[np.int64]  # [n, cellsz], native order
 BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stays in the L2 cache
-SEGMENT: Final = 1 << 18  # entries sorted at a time
+SEGMENT: Final = 1 << 18  # entries whose buckets are found at a time
 LOAD: Final = 0.7  # load factor after which a table grows
 MINIMUM: Final = 64  # cells of the smallest table
 FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
@@ -168,13 +167,16 @@ def probe(
             slot += 1
 
 
-def end_of_run(shape: Shape, read: Read, offset: int, home: int) -> int:
-    """The first free cell from slot `home` on, past the last cell to the first; -1: none."""
+def end_of_run(
+    shape: Shape, read: Read, offset: int, home: int, marks: tuple[int, ...] = ()
+) -> int:
+    """The first free cell from slot `home` on, past the last cell to the first; -1: none. `marks`:
+    or one with such a pointer."""
     for slot, cells in _windows(shape, read, offset, home):
         pointers = np.frombuffer(cells, f"V{shape.width}").view(">i8")[:: shape.cellsz]
-        free = np.flatnonzero(pointers == shape.htfree)
-        if len(free):
-            return slot + int(free[0])
+        ends = np.flatnonzero(np.isin(pointers, marks) if marks else pointers == shape.htfree)
+        if len(ends):
+            return slot + int(ends[0])
     return -1
 
 
@@ -195,20 +197,33 @@ def used(shape: Shape, cells: npt.NDArray[np.void], start: int, stop: int) -> tu
 
 
 def write(
-    storage: Storage, block: Superblock, bits: UInt64, words: Callable[[Indices], Cells]
+    storage: Storage,
+    block: Superblock,
+    bits: UInt64,
+    words: Callable[[Indices], Cells],
+    size: int = 0,
 ) -> Shape:
     """Write a whole hindex into an empty storage, not synced: superblock, cells, and the checksums
     of its pages, where the superblock has them.
 
     block   HTSIZE, FILESIZE and, where it has them, SYNCSIZE and PAGESUMS are set here
+    size    HTSIZE; 0: by the number of keys, or another one where they were made for that
     raises  OSError
     cost    as `build`; twice where the keys were made for the first HTSIZE
     """
-    size = size_for(len(bits))
-    shape, passed = _write(storage, block, size, bits, words)
-    if passed > FAR:
+    block["HTSIZE"] = size or size_for(len(bits))
+    shape = Shape.of(block)
+    block["FILESIZE"] = SBSIZE + shape.htsize * shape.width
+    if "SYNCSIZE" in block:
+        block["SYNCSIZE"] = block["FILESIZE"]
+    if pagesums.VARIABLE in block:
+        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
+    storage.write(0, [block.encode()])
+    if build(storage, SBSIZE, shape, bits, words) > FAR and not size:
         storage.truncate(0)
-        shape, _ = _write(storage, block, _other_size(size), bits, words)
+        return write(storage, block, bits, words, _other_size(shape.htsize))
+    if pagesums.VARIABLE in block:
+        pagesums.write(storage, block)
     return shape
 
 
@@ -221,23 +236,6 @@ def _other_size(size: int) -> int:
             return other
 
 
-def _write(
-    storage: Storage, block: Superblock, size: int, bits: UInt64, words: Callable[[Indices], Cells]
-) -> tuple[Shape, int]:
-    block["HTSIZE"] = size
-    shape = Shape.of(block)
-    block["FILESIZE"] = SBSIZE + size * shape.width
-    if "SYNCSIZE" in block:
-        block["SYNCSIZE"] = block["FILESIZE"]
-    if pagesums.VARIABLE in block:
-        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
-    storage.write(0, [block.encode()])
-    passed = build(storage, SBSIZE, shape, bits, words)
-    if pagesums.VARIABLE in block:
-        pagesums.write(storage, block)
-    return shape, passed
-
-
 def build(
     storage: Storage, offset: int, shape: Shape, bits: UInt64, words: Callable[[Indices], Cells]
 ) -> int:
@@ -248,7 +246,7 @@ def build(
     ->      cells that the search for one of them passes, most
     raises  ValueError where n >= HTSIZE
     cost    one pass, BUCKET cells at a time, a third of the time of a table built in one piece;
-            memory: 6 bytes an entry and a few MiB
+            memory: 14 bytes an entry and a few MiB
     """
     n, width = len(bits), shape.width
     if n >= shape.htsize:
@@ -289,28 +287,15 @@ def _slots(bits: UInt64, htsize: int) -> Int64:
 
 
 def _by_bucket(bits: UInt64, htsize: int, count: int) -> tuple[npt.NDArray[np.uint32], list[int]]:
-    """Indices sorted by bucket, stable, and where each bucket begins in them.
-
-    A counting sort in segments, so that no temporary takes 8 bytes an entry.
-    """
+    """Indices sorted by bucket, stable, and where each bucket begins in them."""
     bucket = np.empty(len(bits), np.uint16 if count <= 1 << 16 else np.uint32)
     sizes = np.zeros(count, np.int64)
     for at in range(0, len(bits), SEGMENT):
         part = _slots(bits[at : at + SEGMENT], htsize) // BUCKET
         bucket[at : at + SEGMENT] = part
         sizes += np.bincount(part, minlength=count)
-    ends = [0, *np.cumsum(sizes).tolist()]
-    order = np.empty(len(bits), np.uint32)
-    free = np.array(ends[:-1], np.int64)  # where the next index of each bucket goes
-    for at in range(0, len(bits), SEGMENT):
-        segment = bucket[at : at + SEGMENT]
-        by_bucket = np.argsort(segment, kind="stable")  # radix sort for 16 bits
-        counts = np.bincount(segment, minlength=count)
-        first = np.cumsum(counts) - counts
-        ranks = np.arange(len(segment)) - np.repeat(first, counts)
-        order[np.repeat(free, counts) + ranks] = by_bucket + at
-        free += counts
-    return order, ends
+    order = np.argsort(bucket, kind="stable").astype(np.uint32)  # radix sort for 16 bits
+    return order, [0, *np.cumsum(sizes).tolist()]
 
 
 def _wrap(storage: Storage, offset: int, shape: Shape, carry: Cells) -> None:
@@ -328,25 +313,6 @@ def _wrap(storage: Storage, offset: int, shape: Shape, carry: Cells) -> None:
 def bits_of(s: UInt64) -> UInt64:
     """The slot bits of stored hashes S, for the algorithms where they follow from S."""
     return s & np.uint64(MASK63)
-
-
-def count(shape: Shape, heads: Int64) -> tuple[int, int]:
-    """-> (ENTRIES, AENTRIES): cells that are not free, and those of them that are not deleted."""
-    entries = deleted = 0
-    for at in range(0, shape.htsize, BUCKET):
-        block = heads[at : at + BUCKET]
-        entries += int(np.count_nonzero(block != shape.htfree))
-        deleted += int(np.count_nonzero(block == shape.htdel))
-    return entries, entries - deleted
-
-
-def used_slots(shape: Shape, heads: Int64) -> Int64:
-    """-> int64[AENTRIES], ascending."""
-    parts = [np.empty(0, np.int64)]
-    for at in range(0, shape.htsize, BUCKET):
-        block = heads[at : at + BUCKET]
-        parts.append(np.flatnonzero((block != shape.htfree) & (block != shape.htdel)) + at)
-    return np.concatenate(parts)
 
 
 @dataclass
