@@ -25,7 +25,6 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
-from winkfs.container.index import Trail
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Place, Run
 from winkfs.container.recovery import tail
@@ -70,6 +69,7 @@ class Policy:
 
 
 POLICY: Final = Policy()
+GONE_NAMES: Final = 1 << 20  # names that went and are remembered
 
 
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[FileTable]]:
@@ -222,15 +222,25 @@ def _scratch(store: DataFile) -> Storage:
     return storage
 
 
-class CatalogTrail(Trail):
-    """The files that a writer put since the data file ended at `since`.
+class CatalogTrail:
+    """What a writer put and removed since the data file ended at `since`; -1: not all is known.
 
     What is put in bulk is kept as rows, of all else only the positions of the inodes.
     """
 
     def __init__(self, store: DataFile) -> None:
-        super().__init__(store.kv.end)
-        self._store, self.sorter = store, new_sorter(store)
+        self._store, self.since, self.sorter = store, store.kv.end, new_sorter(store)
+        self.positions, self.gone = array("q"), set[bytes]()
+
+    def note(self, name: bytes, pos: int) -> None:
+        """Note that the inode of a name is now at `pos`; 0: there is no such name any more."""
+        if pos:
+            self.positions.append(pos)
+            return
+        self.gone.add(name)
+        if len(self.gone) > GONE_NAMES:  # too many to be kept: the tail has them
+            self.gone.clear()
+            self.since = -1
 
     @property
     def count(self) -> int:
@@ -253,10 +263,7 @@ class CatalogTrail(Trail):
         before = dict(tail(self._store, covered, self.since))
         self.since = covered
         for name, pos in before.items():
-            if pos:
-                self.put(pos)
-            else:
-                self.remove(name)
+            self.note(name, pos)
         return self.since >= 0
 
     def rows(self, *, whole: bool) -> Iterator[FileTable]:
@@ -318,7 +325,8 @@ class DerivedCatalog:
         self.close()
         self._wanted = True
         if not self._store.settings.classic:
-            self.trail = self._store.index.trail = CatalogTrail(self._store)
+            self.trail = CatalogTrail(self._store)
+            self._store.index.trail = self.trail.note
 
     def follow_bulk(self) -> None:
         """Before files are put in bulk: the same for `keep_up`, where it can make use of it."""

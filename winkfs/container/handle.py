@@ -21,6 +21,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
+from winkformats.kv.sequence import KVSeq
 from winkfs.access import close_at_end, tell_of_forks
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
@@ -127,7 +128,7 @@ class Handle:
         self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
-        self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
+        self._lost: KVSeq | None = None  # whose sync failed, and what was not synced is gone
         self.losses = self.troubles = 0
         self._looked = time.monotonic()
         tell_of_forks(self)
@@ -144,7 +145,7 @@ class Handle:
                     "again"
                 )
                 raise NotAllowed(what, store.base)
-            if moment not in (None, _moment(store)):
+            if moment is not None and moment != _moment(store):
                 raise StalePlan("was changed since it was opened: open it again", store.base)
             store.frozen = moment is not None
             self.store = store
@@ -320,29 +321,24 @@ class Handle:
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
-        with self.lock:
-            if self._is_open():
-                try:
-                    self._finish()
-                finally:
-                    self._release()
+        self._end(self._finish)
 
     def abort(self) -> None:
         """Close, and drop what was changed since the last sync."""
-        with self.lock:
-            if self._is_open():
-                try:
-                    self.store.kv.release()
-                finally:
-                    self._release()
+        self._end(lambda: self.store.kv.release())
 
-    def _is_open(self) -> bool:
-        """Return whether there is something to close. Raises Busy."""
-        if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
-            self._release()
-        if not self.closed:
+    def _end(self, last: Callable[[], None]) -> None:
+        """Do what is to be done last, and close everything. Raises Busy."""
+        with self.lock:
+            if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
+                self._release()
+            if self.closed:
+                return
             self.check_idle()
-        return not self.closed
+            try:
+                last()
+            finally:
+                self._release()
 
     def _finish(self) -> None:
         """Bring to the disk what is not there yet."""
@@ -472,15 +468,14 @@ class Handle:
 
     def _check_lost(self) -> None:
         if self._lost is not None:
-            raise OSError(self._lost.errno, self._lost.strerror, self._lost.filename)
+            self._lost.check_lost()
 
     def need_writable(self) -> None:
         """Refuse what cannot write now; get over a call that was broken off."""
         if self.closed or self._unsure or not self.store.writable:
             self.catch_up()
-        if self._lost is not None:
-            self._check_lost()
         if not self.store.writable:
+            self._check_lost()
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._running:
             self.check_idle()
@@ -520,10 +515,7 @@ class Handle:
 
     def _fall_back(self) -> None:
         """After a failed sync: read on, as the last sync left everything."""
-        try:
-            self.store.kv.check_lost()
-        except OSError as error:
-            self._lost = error
+        self._lost = self.store.kv
         self.store.fall_back()
         self._attach()
         self._unsure = False

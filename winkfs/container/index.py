@@ -18,7 +18,6 @@ position leaves the overlay only behind `stale`.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
@@ -41,31 +40,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 UNSEEN: Final = -1  # for the position of an inode that was not looked up
-MANY: Final = 1 << 20  # names that went and are remembered
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 JOINED: Final = 512  # bulk rows that are joined with those that come next
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
-
-
-class Trail:
-    """What came and went since the data file ended at `since`; -1: not all of that is known."""
-
-    def __init__(self, since: int) -> None:
-        self.since = since
-        self.positions = array("q")
-        self.gone: set[bytes] = set()
-
-    def put(self, pos: int) -> None:
-        """There is a new inode at this position."""
-        self.positions.append(pos)
-
-    def remove(self, name: bytes) -> None:
-        """There is no such name any more."""
-        self.gone.add(name)
-        if len(self.gone) > MANY:  # too many to be kept: the tail has them
-            self.gone.clear()
-            self.since = -1
 
 
 class Index:
@@ -97,7 +75,8 @@ class Index:
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled = NO_ROWS  # bulk rows without double names, too many to fold
         self.gone: Gone | None = None
-        self.trail: Trail | None = None  # is told what comes and goes, but for what is put in bulk
+        # Is called with each name that comes and goes, but for those put in bulk: see `assign`.
+        self.trail: Callable[[bytes, int], None] | None = None
 
     @property
     def count(self) -> int:
@@ -230,10 +209,7 @@ class Index:
         at   of an entry that is replayed: its position
         """
         if self.trail is not None:
-            if pos:
-                self.trail.put(pos)
-            else:
-                self.trail.remove(name_of(key))
+            self.trail(name_of(key), pos)
         if not new and key not in self.overlay:
             if old is None:
                 old = self._lookup_base(key)
@@ -377,7 +353,8 @@ class Index:
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
             rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
         else:  # the slot does not follow from the cell: ask the keys
-            rows = self._hash_positions(cells[:, 0])
+            keys = map(self._key_at, cells[:, 0].tolist())
+            rows = hash_rows(self.settings.htalgo, list(keys), cells[:, 0].copy())
         live = [(key, pos) for key, pos in self.overlay.items() if pos]
         over = hash_rows(
             self.settings.htalgo, [k for k, _ in live], np.array([p for _, p in live], np.int64)
@@ -398,10 +375,6 @@ class Index:
             hidden = self.replaced()
             for cells in self.base.parts():
                 yield cells[~np.isin(cells[:, 0], hidden)] if len(hidden) else cells
-
-    def _hash_positions(self, positions: Int64) -> Rows:
-        keys = list(map(self._key_at, positions.tolist()))
-        return hash_rows(self.settings.htalgo, keys, positions.copy())
 
     def fold(self) -> None:
         """Keep settled rows in memory after all, where no new base could be written."""

@@ -634,8 +634,8 @@ class Changes:
         self.last = pos
         if bulk:
             store.index.add_bulk([key], np.array([pos]))
-            if store.catalog.trail is not None:
-                store.catalog.trail.put(pos)
+            if store.index.trail is not None:
+                store.index.trail(name_of(key), pos)
         else:
             store.index.assign(key, pos, new=new)
         if key in self.drafts:  # now: a reader without the lock goes by both

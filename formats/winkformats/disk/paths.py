@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from winkformats.disk.posix import DeviceStorage, PosixDirectory
+from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
 from winkformats.disk.storage import Directory, Kind, Storage
 
 Factory = Callable[[str], Directory]
@@ -50,7 +50,7 @@ def directory_of(path: str) -> Directory:
 def open_folder(path: str) -> Directory:
     """The folder of a store, open: below it no symbolic link is followed. The one
     way in which a store gets at its files. Raises OSError where it is not there."""
-    return directory_of(path) if scheme_of(path) else PosixDirectory.at(path or ".")
+    return directory_of(path) if scheme_of(path) else PosixFolder.at(path or ".")
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:

@@ -2,7 +2,8 @@
 
     FileStorage      one open file: positional reads and writes, mappings, the page cache
     DeviceStorage    a block device
-    PosixDirectory   files by name; `at`: the folder of a store
+    PosixDirectory   files by name
+    PosixFolder      the folder of a store
     FileLock         a lock on a file that no child process inherits
 
 Page-cache policy
@@ -360,11 +361,6 @@ class PosixDirectory(Directory):
         self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # what paths begin with, and
         self._before = self._folder if fd is None else ""  # what system calls with `dir_fd` take
 
-    @classmethod
-    def at(cls, path: str) -> Self:
-        """The folder at a path, which may be that of a link. Raises OSError."""
-        return cls(path, os.open(path, DIRECTORY))
-
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
     ) -> FileStorage:
@@ -464,6 +460,15 @@ class PosixDirectory(Directory):
         if self._fd is not None and self._fd >= 0:
             fd, self._fd = self._fd, -1  # None: the working directory
             os.close(fd)
+
+
+class PosixFolder(PosixDirectory):
+    """The folder of a store, open: only files that lie in it are opened."""
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """Raises OSError. The path itself may be that of a link."""
+        return cls(path, os.open(path, DIRECTORY))
 
     def __del__(self) -> None:
         self.close()

@@ -187,12 +187,6 @@ def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
     return ExtentArray(joined_rows(rows))
 
 
-def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
-    """The extents of a file after overwrites, see `layer`. `base`: the extents before."""
-    old = as_array(base)
-    return laid_over(layer(sum_of(old), patches), old)
-
-
 def layer(size: int, patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
     """Overwrites of a file of `size` bytes, and BELOW between them.
 
