@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from winkformats.disk import pagecache, room
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
-from winkformats.disk.paths import locate, sync_directory
+from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.posix import BEHIND, FAR, RWF_DONTCACHE, SMALL, FileStorage
 from winkformats.disk.storage import Lookups, replacing
 from winkformats.errors import CorruptError
@@ -425,7 +425,7 @@ def test_a_new_file_takes_the_old_ones_place(tmp_path):
 
 def test_directory_of_a_bare_name_is_the_current_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    sync_directory(os.path.dirname("f"))
+    directory_of(os.path.dirname("f")).sync()
 
 
 # --- the page cache ----------------------------------------------------------------------------

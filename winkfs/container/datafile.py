@@ -19,7 +19,7 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
-from winkfs.container.frames import Frames, find_all
+from winkfs.container.frames import Frames
 from winkfs.container.index import Index
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, Compression
@@ -210,18 +210,6 @@ class DataFile:
                 what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
                 raise NotAllowed(what, self.base)
 
-    def _roll_forward(self, covered: int) -> None:
-        """Take in entries behind FILESIZE, of a sync that the superblock has lost: see `end_of`."""
-        kv, end = self.kv, end_of(self.kv, covered)
-        if end > kv.end:
-            self.remarks.append(
-                f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
-                "entries behind its end were found"
-            )
-            if self.writable and self.settings.compressed:
-                self._places[COMPRESS] = max([self.place(COMPRESS), *find_all(kv, kv.end, end)])
-            kv.extend(end)
-
     def note(self, problem: CorruptError | str) -> None:
         if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
             self.notes.append(text)
@@ -262,7 +250,6 @@ class DataFile:
         """Whether the entry at a position is damaged; a cell that points nowhere names none."""
         if not self.kv.superblock["SBSIZE"] <= pos < self.kv.end:
             return False
-        self.kv.show(pos)
         try:
             self.entry_at(pos)
         except CorruptError:

@@ -1,7 +1,6 @@
 """Rows of the catalog sorted by name in bounded memory.
 
-A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
-the way out. Chunks that follow each other in order make one run: names that come in order are not
+A full chunk is sorted and becomes a run in a scratch file; runs are merged on the way out. Chunks that follow each other in order make one run: names that come in order are not
 sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
 order.
 """
@@ -23,7 +22,6 @@ from winkfs.container.survey import Inodes
 from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
-HELD: Final = 1  # chunks that stay in memory: a scratch file costs as much as the sort
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
@@ -42,10 +40,6 @@ class RowCollector:
         """Inodes that may be live. Raises CorruptError."""
         found = self._inodes.near(positions, batch.data, batch.base)
         self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
-
-    def rest(self) -> None:
-        """No more inodes come."""
-        self.sorter.rest()
 
 
 class ClashFinder:
@@ -118,8 +112,8 @@ class NameSorter:
     scratch  makes the file for the runs that do not stay in memory
     count    rows taken
     raises   OSError from the disk, but not from `add`: who puts files has other things to do
-    cost     n log n in memory; rows beyond HELD chunks are written and read once. Names that come
-             in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
+    cost     n log n in memory; the rows of more than a chunk are written and read once. Names that
+             come in order are not sorted. Memory: two chunks, and up to 512 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
@@ -127,8 +121,7 @@ class NameSorter:
         self._storage: Storage | None = None
         self._waiting: list[FileTable] = []
         self._size = 0  # bytes of these
-        self._runs: list[list[_Block | FileTable]] = []
-        self._room = HELD * chunk  # bytes of runs that may yet stay in memory
+        self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
@@ -156,21 +149,25 @@ class NameSorter:
             self._put_by()
 
     def _put_by(self) -> None:
+        """Make a run of what is in memory."""
         try:
-            self._flush()
+            if self._waiting and self._error is None:
+                count, size = sum(map(len, self._waiting)), max(self._size, 1)
+                self._add_run(self._chunk(max(min(BLOCK, AREA * count // size), 1)))
         except OSError as error:
             self._error = error
             self.close()  # the disk may be full
+        self._waiting, self._size = [], 0
 
     def rows(self, chosen: Callable[[FileTable], Bools] | None = None) -> Iterator[FileTable]:
         """Everything in order, some thousand rows at a time; a part may be empty.
 
         chosen  which of some rows are wanted; None: all. No two of these may have one name
         """
+        if self._runs:
+            self._put_by()
         if self._error is not None:
             raise self._error
-        if self._runs:
-            self._flush()
         # rows that fit into one chunk stay in memory
         found: list[Iterator[FileTable]] = [map(self._read, run) for run in self._runs]
         found = found or [self._chunk(PART)]
@@ -192,24 +189,15 @@ class NameSorter:
         for at in range(0, len(order), each):
             yield found.take(order[at : at + each])
 
-    def _flush(self) -> None:
-        if not self._waiting or self._error is not None:
-            self._waiting, self._size = [], 0
-            return
-        each = max(min(BLOCK, AREA * sum(map(len, self._waiting)) // max(self._size, 1)), 1)
-        self._add_run(self._chunk(each), held=self._room > 0)
-        self._room -= self._size
-        self._waiting, self._size = [], 0
-
-    def _add_run(self, parts: Iterator[FileTable], *, held: bool) -> None:
-        """Rows in order. `held`: they stay in memory."""
-        run: list[_Block | FileTable] | None = None
+    def _add_run(self, parts: Iterator[FileTable]) -> None:
+        """Rows in order."""
+        run: list[_Block] | None = None
         for rows in parts:
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
                     self._runs.append([])
                 run = self._runs[-1]
-            run.append(rows if held else self._write(rows))
+            run.append(self._write(rows))
             self._last = bytes(rows.column[-1])
 
     def _write(self, rows: FileTable) -> _Block:
@@ -225,9 +213,7 @@ class NameSorter:
         self._end += self._storage.write(self._end, parts)
         return block
 
-    def _read(self, block: _Block | FileTable) -> FileTable:
-        if isinstance(block, FileTable):
-            return block
+    def _read(self, block: _Block) -> FileTable:
         assert self._storage is not None
         data = self._storage.read(block.offset, sum(block.sizes))
         if len(data) != sum(block.sizes):

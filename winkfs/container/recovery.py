@@ -163,7 +163,7 @@ class Resolver:
         """Decide -> everything. Counters of what is superseded but not marked are taken off."""
         found = self.found
         if self._names is not None:
-            self._names.rest()
+            self._names.sorter.rest()
         pos, ids, deleted, tomb, s, *bits = self._columns.take()
         live, unfinished = _resolve(pos, ids, s, tomb, self._kv)
         live &= ~deleted | (self._marked & (pos >= self.lost))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -30,22 +31,17 @@ def reindex(
               are no checksums to find the next good entry by
     cost      one pass over the data file; memory: see `rebuild`
     """
-    store = Store(base_of(base), writable=True, load=False, lock=lock)
-    sorter = None if store.settings.classic else new_sorter(store)
-    rows = None if sorter is None else RowCollector(store, sorter)
-    try:
+    with (
+        Store(base_of(base), writable=True, load=False, lock=lock) as store,
+        contextlib.closing(new_sorter(store)) as sorter,
+    ):
+        rows = None if store.settings.classic else RowCollector(store, sorter)
         store.catalog.drop()
         found = rebuild(store.kv, store.settings, problem=store.note, progress=progress, names=rows)
         store.take(found)
         store.catalog.save(sorter if found.whole else None)
         count = store.index.count
         store.close()
-        for line in store.notes:
-            problem(line)
-        return count
-    except BaseException:
-        store.abandon()
-        raise
-    finally:
-        if sorter is not None:
-            sorter.close()
+    for line in store.notes:
+        problem(line)
+    return count

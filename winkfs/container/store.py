@@ -20,9 +20,11 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows, size_for
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.catalog import DerivedCatalog
-from winkfs.container.datafile import DataFile
+from winkfs.container.datafile import DataFile, end_of
+from winkfs.container.frames import find_all
 from winkfs.container.gone import Gone, gone_of
 from winkfs.container.index import MERGE_OVERLAY, Index
+from winkfs.container.ondisk.compressed import COMPRESS
 from winkfs.container.ondisk.data import CUTID, SANE
 from winkfs.container.ondisk.idx import (
     DAMAGED,
@@ -141,14 +143,11 @@ class Store(DataFile):
         if base is None or kv.truncated or (unclean and self.writable):
             self._rebuild()
             return
-        times_from = kv.end
-        if settings.ao:
-            if not self._load_times() and self.writable:
-                self._rebuild()
-                return
-            times_from = self._timed
+        if settings.ao and not self._load_times(base.covered):
+            self._rebuild()
+            return
         try:
-            self._catch_up(min(base.covered, times_from), base.covered, times_from)
+            self._catch_up(base.covered)
         except CorruptError:
             self._rebuild()
 
@@ -168,12 +167,6 @@ class Store(DataFile):
                 "index: winkfs verify shows them, winkfs repair mends it"
             )
         return base
-
-    def _is_kept(self, base: Base) -> bool:
-        """Whether the file on the disk is the base, and says all but what a replay finds."""
-        same = (self.packed, self.damaged) == (base.packed, base.damaged)
-        on_disk = not isinstance(base.storage, MemoryStorage)
-        return on_disk and same and not (self._healing or self.settings.classic)
 
     def _save_index(self) -> None:
         self._healing = False
@@ -216,8 +209,9 @@ class Store(DataFile):
 
     # --- BASE.time ---
 
-    def _load_times(self) -> bool:
-        """Take the time marks from BASE.time -> whether it is good. Else there is none yet."""
+    def _load_times(self, covered: int) -> bool:
+        """Take the time marks of an append-only container from BASE.time -> whether it is good, and
+        reaches as far as the index does."""
         settings, block, end = self.settings, self.kv.superblock, self.kv.end
         loaded = TimeIndex.load(self.base + ".time", settings, block, end, self.remark)
         if loaded is not None and settings.classic:  # else more vouches for it than this
@@ -225,7 +219,7 @@ class Store(DataFile):
             some = marks[:: max(len(marks) // 16, 1)] + marks[-1:]
             loaded = loaded if all(ENTRY.fullmatch(self.key_at(pos)) for pos in some) else None
         self.times, self._timed = loaded or (TimeIndex(settings), -1)
-        return loaded is not None
+        return self._timed >= covered
 
     def _save_times(self) -> None:
         if self.times is None:
@@ -247,14 +241,21 @@ class Store(DataFile):
         again, for a writer may have gone on.
         """
         kv = self.kv
-        size = kv.storage.size()
-        if size <= kv.end or not kv.layout.checksum:  # there is nothing behind it
+        if kv.storage.size() <= kv.end or not kv.layout.checksum:  # there is nothing behind it
             return
         covered = covered_by(self.base + ".idx", self.settings)
-        if kv.end < covered <= size:
+        if covered > kv.end:
             block = read_superblock(kv.storage)
             covered *= block.get("FILESIZE") == kv.superblock.get("FILESIZE")
-        self._roll_forward(covered)
+        end = end_of(kv, covered)
+        if end > kv.end:
+            self.remarks.append(
+                f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
+                "entries behind its end were found"
+            )
+            if self.writable and self.settings.compressed:
+                self._places[COMPRESS] = max([self.place(COMPRESS), *find_all(kv, kv.end, end)])
+            kv.extend(end)
 
     def _plausible(self, base: Base) -> bool:
         """Whether some cells hold what they should: names that are found where they stand.
@@ -272,7 +273,8 @@ class Store(DataFile):
         ]
         return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
 
-    def _catch_up(self, start: int, covered: int, times_from: int) -> None:
+    def _catch_up(self, start: int) -> None:
+        """Take what came from `start` on into the index and the time index."""
         start = max(start, self.kv.start)
         if start >= self.kv.end:
             return
@@ -280,22 +282,17 @@ class Store(DataFile):
         try:
             if self.writable and self.settings.cellsz == 1:  # else what is asked for is checked
                 self.index.check()  # for delflags follow from what the index had
-            self._replay(start, covered, times_from)
+            self._replay(start)
         except DerivedDamage as error:
             self.remark(error)
             self._rebuild()
         finally:
             self._replaying = False
 
-    def _replay(self, start: int, covered: int, times_from: int) -> None:
-        if start < covered:  # only the time index is behind
-            index = Index(self.settings, None, self.key_at, self.is_bad)
-            behind = Replay(self.kv, self.settings, index, self.times)
-            behind.run(start, covered, times_from, self._left_out)
-            start = covered
+    def _replay(self, start: int) -> None:
         replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.damaged
         try:
-            replay.run(start, self.kv.end, times_from, self._left_out)
+            replay.run(start, self.kv.end, max(start, self._timed), self._left_out)
         except CorruptError as error:
             if self.writable or self.kv.layout.checksum:
                 raise
@@ -460,7 +457,7 @@ class Store(DataFile):
             self.kv.advance(block)
             self.note_chains()
             self._remember_filesize()
-            self._catch_up(old, old, old)
+            self._catch_up(old)
         if len(self.index.overlay) > MERGE_OVERLAY:
             self.index.close()
             self._load()
@@ -524,8 +521,12 @@ class Store(DataFile):
         if base is None or base.live < LARGE or not self.kv.layout.checksum:
             return False
         covered = base.covered if self.times is None else min(base.covered, self._timed)
+        on_disk = not isinstance(base.storage, MemoryStorage)
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)  # but for a replay
         return (
-            self._is_kept(base)
+            on_disk
+            and same
+            and not (self._healing or self.settings.classic)
             and not self.index.must_merge
             and covered >= 0
             and self.kv.end - covered <= min(MERGE_TAIL, base.size)
@@ -575,17 +576,13 @@ class Store(DataFile):
         self.catalog.close()
         self.index.replace(base)
         self.packed = base.packed
-        times_from = last
-        if settings.ao:
-            self._load_times()
-            times_from = self._timed
-        if times_from < base.covered:
+        if settings.ao and not self._load_times(base.covered):
             return False
         self._replaying = True
         try:
             if settings.cellsz == 1:
                 self.index.check()
-            nameless = resume(self, self.index, self.times, base.covered, times_from)
+            nameless = resume(self, self.index, self.times, base.covered, self._timed)
         except CorruptError:
             return False
         finally:

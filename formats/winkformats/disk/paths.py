@@ -95,11 +95,6 @@ def make_directory(path: str) -> None:
             raise
 
 
-def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Make the names in a directory durable."""
-    directory_of(os.fspath(directory)).sync()
-
-
 def absolute(path: str) -> str:
     """The path from the root on."""
     return path if scheme_of(path) else os.path.abspath(path)

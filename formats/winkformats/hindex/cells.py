@@ -65,7 +65,10 @@ class CellFile:
         self._update_superblock()
         if self._changed:
             self._forget_sums()
-        self._publish(variables or {}, now)
+        self._note_sync(variables or {}, now)
+        self.storage.sync()  # a superblock must never name cells that are not there
+        self._write_superblock()
+        self._changed = False
 
     def seal(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
         """Like `sync`, with checksums of all pages, but nothing is flushed: the caller does it.
@@ -96,13 +99,6 @@ class CellFile:
     def _update_superblock(self) -> None:
         """Bring sizes and counters in `superblock` up to date; called by `sync`."""
         raise NotImplementedError
-
-    def _publish(self, variables: Mapping[str, int], now: int | None) -> None:
-        """Sync the cells, then the superblock that names them."""
-        self._note_sync(variables, now)
-        self.storage.sync()  # a superblock must never name cells that are not there
-        self._write_superblock()
-        self._changed = False
 
     def _note_sync(self, variables: Mapping[str, int], now: int | None) -> None:
         block = self.superblock

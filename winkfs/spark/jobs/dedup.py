@@ -44,7 +44,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from winkformats.arrays import Int64, UInt64, among
-from winkformats.disk.paths import sync_directory
+from winkformats.disk.paths import directory_of
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import ShardWriter, begun
@@ -467,7 +467,7 @@ def _write_table(duplicates: DataFrame, table: str) -> None:
     try:
         mapped(duplicates.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
         os.rename(staging, table)
-        sync_directory(os.path.dirname(os.path.abspath(table)))
+        directory_of(os.path.dirname(os.path.abspath(table))).sync()
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
