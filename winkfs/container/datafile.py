@@ -360,8 +360,8 @@ class DataFile:
     def syncing_data(self) -> Iterator[None]:
         """`sync_data` in steps, see `GrowingFile.syncing`."""
         block = self.kv.superblock
-        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
-        variables["NEXTFID"] = self.nextfid or block.get("NEXTFID", 0)
+        nextfid = self.nextfid or block.get("NEXTFID", 0)
+        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz, "NEXTFID": nextfid}
         known = {name: value for name, value in variables.items() if name in block}
         known |= self._places
         if self._want_chains and not self.settings.chains and "INCOMPAT" in block:

@@ -1,8 +1,8 @@
 """Rows of the catalog sorted by name in bounded memory.
 
-A full chunk is sorted and becomes a run in a scratch file; runs are merged on the way out. Chunks that follow each other in order make one run: names that come in order are not
-sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
-order.
+A full chunk is sorted and becomes a run in a scratch file; runs are merged on the way out. Chunks
+that follow each other in order make one run: names that come in order are not sorted. `ClashFinder`
+finds the names that are also a directory of other names, as they go by in order.
 """
 
 from __future__ import annotations
