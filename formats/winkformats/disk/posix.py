@@ -21,16 +21,15 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import functools
 import mmap
 import os
 import stat
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Final, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
@@ -66,23 +65,6 @@ _fstatfs = pagecache.libc("fstatfs", _int, _void)
 STATFS: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
 KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
-
-
-C = TypeVar("C", bound=Callable[..., Any])
-
-
-def _names_file(call: C) -> C:
-    """A method of `FileStorage` whose OSError names the file."""
-
-    @functools.wraps(call)
-    def named(self: FileStorage, *args: Any) -> Any:
-        try:
-            return call(self, *args)
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
-
-    return cast(C, named)
 
 
 class FileStorage(Storage):
@@ -196,22 +178,26 @@ class FileStorage(Storage):
         """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
         return pagecache.dropper(self.fd, start, min(stop, self.size()))
 
-    @_names_file
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        total = sum(map(len, buffers))
-        if self.uncached:
-            self._write_uncached(offset, buffers, total)
-        elif total:
-            done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
-            if done < total:
-                self._write_rest(offset, buffers, done, 0)
-        return total
+        try:
+            total = sum(map(len, buffers))
+            if self.uncached:
+                self._write_uncached(offset, buffers, total)
+            elif total:
+                done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
+                if done < total:
+                    self._write_rest(offset, buffers, done, 0)
+            return total
+        except OSError as error:
+            raise self._named(error) from None
 
-    @_names_file
     def patch(self, offset: int, data: Buffer) -> None:
-        done = os.pwrite(self.fd, data, offset)
-        if done < len(data):
-            self._write_rest(offset, [data], done, 0)
+        try:
+            done = os.pwrite(self.fd, data, offset)
+            if done < len(data):
+                self._write_rest(offset, [data], done, 0)
+        except OSError as error:
+            raise self._named(error) from None
 
     def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
         # A page that is not in the page cache is read before a part of it is written: those of
@@ -274,41 +260,52 @@ class FileStorage(Storage):
     def _drop(self, start: int, stop: int) -> None:
         self._refused = pagecache.drop(self.fd, start, stop) or self._refused
 
-    @_names_file
     def sync(self) -> None:
-        os.fdatasync(self.fd)  # also flushes the size, where reading needs it
-        if self._refused:
-            raise OSError(self._refused, os.strerror(self._refused))
-        written, self._written = self._written, None
-        if written is not None:
-            self._drop(written, self.size())
-        small, self._small = self._small, None
-        if small is not None:
-            start, stop = small
-            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        try:
+            os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+            if self._refused:
+                raise OSError(self._refused, os.strerror(self._refused))
+            written, self._written = self._written, None
+            if written is not None:
+                self._drop(written, self.size())
+            small, self._small = self._small, None
+            if small is not None:
+                start, stop = small
+                os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The error, with the name of the file."""
+        error.filename = error.filename or self.name
+        return error
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
-    @_names_file
     def preallocate(self, length: int) -> None:
-        size = self.size()
-        if length <= size:
-            return
         try:
-            os.posix_fallocate(self.fd, size, length - size)
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            size = self.size()
+            if length <= size:
                 return
-            os.ftruncate(self.fd, size)  # part of it may have been done
-            raise
+            try:
+                os.posix_fallocate(self.fd, size, length - size)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    return
+                os.ftruncate(self.fd, size)  # part of it may have been done
+                raise
+        except OSError as error:
+            raise self._named(error) from None
 
     def info(self) -> Info:
         return _info(os.fstat(self.fd))
 
-    @_names_file
     def truncate(self, length: int) -> None:
-        os.ftruncate(self.fd, length)
+        try:
+            os.ftruncate(self.fd, length)
+        except OSError as error:
+            raise self._named(error) from None
 
     def duplicate(self) -> Self:
         other = type(self)(self.name, uncached=self.uncached, fd=os.dup(self.fd))
