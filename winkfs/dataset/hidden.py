@@ -41,7 +41,7 @@ from winkformats.arrays import (
     column_at,
     outranked,
 )
-from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
@@ -341,12 +341,15 @@ def _names_at(store: Store, positions: Int64) -> TextColumn:
     cost    of few, and of tombstones, gathered from the data file, a page each; else one pass over
             the blocks of BASE.cat that may have some
     """
-    if len(positions) * SPARSE <= store.index.count:
-        return _from_data(store, positions)
+    from winkfs.container.select import catalogued
+
     parts, places = list[TextColumn](), [NOTHING]
-    for names, where in _from_catalog(store, positions):
-        parts.append(names)
-        places.append(where)
+    if len(positions) * SPARSE > store.index.count:
+        order = np.argsort(positions)
+        wanted = positions[order]
+        for rows in catalogued(store, wanted):
+            parts.append(rows.column)
+            places.append(order[np.searchsorted(wanted, rows.pos)])
     left = np.setdiff1d(np.arange(len(positions)), np.concatenate(places), assume_unique=True)
     if len(left) or not parts:
         parts.append(_from_data(store, positions[left]))
@@ -362,23 +365,6 @@ def _joined(parts: list[TextColumn]) -> TextColumn:
     if any(part.dtype == object for part in parts):
         parts = [part.astype(object) for part in parts]
     return np.concatenate(parts)
-
-
-def _from_catalog(store: Store, positions: Int64) -> Iterator[tuple[TextColumn, Int64]]:
-    """Names, and whose of the positions they are; none of those that BASE.cat does not tell."""
-    from winkfs.container.catalog import open_catalog
-
-    catalog = open_catalog(store)
-    if catalog is None:
-        return
-    order = np.argsort(positions)
-    wanted = positions[order]
-    with catalog:
-        try:
-            for rows in catalog.at(wanted, SPARSE):
-                yield rows.column, order[np.searchsorted(wanted, rows.pos)]
-        except DerivedDamage as error:
-            store.remark(error)
 
 
 def _from_data(store: Store, positions: Int64) -> TextColumn:
