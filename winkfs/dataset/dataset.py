@@ -11,11 +11,10 @@ from winkfs.access import close_at_end
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container, Data
 from winkfs.container.ondisk.compressed import NONE, level_of
-from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
-from winkfs.dataset.records import State, union
+from winkfs.dataset.records import union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.entry import Entry, FileType
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
@@ -117,7 +116,7 @@ class Dataset(DatasetReading):
                 return self.generation
             record = self._writer.finish()
             try:
-                generation = self._transaction.commit([record], check=self._check_decided)
+                generation = self._transaction.commit([record], since=self._decided)
             except DatasetConflict:  # it has swept everything
                 self.abort()
                 raise
@@ -130,11 +129,6 @@ class Dataset(DatasetReading):
         DatasetConflict where another commit has put or deleted one of the same files since."""
         with self._lock:
             self._decided = self.generation
-
-    def _check_decided(self, now: State) -> None:
-        if self._decided is not None and self._transaction is not None and self._writer is not None:
-            record = self._transaction.located([self._writer.finish()])
-            refuse_changed(self._log, self._decided, now, record)
 
     def abort(self) -> None:
         """Discard what was changed since the last sync."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
@@ -304,6 +304,29 @@ def union(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
             numbers = {found.get(name), kind} == {"int64", "float64"}
             found[name] = "float64" if numbers else kind
     return found
+
+
+def misfit(
+    known: Mapping[str, str],
+    schema: Mapping[str, str],
+    shown: Callable[[str], str] = str,
+    advice: str = "convert it",
+) -> str | None:
+    """What is wrong with the first column that cannot be in a data set with the known ones; None:
+    all can.
+
+    shown   how the type of a column is called
+    advice  what to do about a wrong one
+    """
+    spelt = {name.lower(): name for name in known}
+    for name, kind in schema.items():
+        one, there = spelt.get(name.lower(), name), known.get(name, kind)
+        if name not in known and one != name:
+            return f"column {name!r} is {one!r} in the data set: rename it"
+        if there != kind and {there, kind} != {"int64", "float64"}:
+            what = f"column {name!r} is {shown(there)} in the data set, not {shown(kind)}"
+            return f"{what}: {advice}"
+    return None
 
 
 def _records(values: Any) -> tuple[ShardRecord, ...]:

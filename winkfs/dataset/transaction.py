@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Directory, Kind, replacing
 from winkformats.errors import FormatError
+from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
-from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
+from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, misfit, union
 from winkfs.dataset.shard import copy_bytes, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan, held_back
 from winkfs.names import FILES, MANIFESTS
@@ -187,6 +188,7 @@ class Transaction:
         metrics: Mapping[str, Any] | None = None,
         removed: Iterable[str] | None = None,
         after: int | None = None,
+        since: int | None = None,
         check: Callable[[State], None] | None = None,
     ) -> int:
         """Make the shards of `records`, and no other attempt, visible -> the generation.
@@ -197,6 +199,8 @@ class Transaction:
                   `base_generation`, else none
         after     the generation that the commit must follow: what was decided by reading it, such
                   as deletes, may be wrong after another; None: any
+        since     the generation by whose files it was decided what to put and delete: a commit that
+                  has put or deleted one of the same files since refuses this; None: none does
         check     called with what this follows; it may refuse by raising. Again where another
                   commit came in between. `located` says where the shards are
         raises    DatasetConflict where one of them is gone, or the data set has a column of another
@@ -222,8 +226,11 @@ class Transaction:
             self._check_columns(before, chosen, gone)
             if after is not None and before.generation != after:
                 raise DatasetConflict("was changed meanwhile: try again", self.root)
-            if check is not None and before.generation not in checked:
-                check(before)
+            if before.generation not in checked:
+                if since is not None:
+                    refuse_changed(log, since, before, self.located(chosen))
+                if check is not None:
+                    check(before)
                 checked.add(before.generation)
             return replace(
                 next_manifest(before, self.operation),
@@ -289,19 +296,10 @@ class Transaction:
         if self.operation in REWRITES:
             return
         known = union(record.schema for record in before.shards if record.path not in removed)
-        for schema in [record.schema for record in records]:
-            spelt = {name.lower(): name for name in known}
-            for name, kind in schema.items():
-                one = spelt.get(name.lower(), name)
-                there = known.get(name, kind)
-                if name not in known and one != name:
-                    what = f"column {name!r} is {one!r} in the data set: rename it"
-                elif there != kind and {there, kind} != {"int64", "float64"}:
-                    what = f"column {name!r} is {there} in the data set, not {kind}: convert it"
-                else:
-                    continue
+        for record in records:
+            if what := misfit(known, record.schema):
                 raise DatasetConflict(what, self.root)
-            known = union([known, schema])
+            known = union([known, record.schema])
 
     def _ranked(self, before: State, records: list[ShardRecord]) -> tuple[ShardRecord, ...]:
         if self.operation in REWRITES:

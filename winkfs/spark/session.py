@@ -179,8 +179,6 @@ def delete(
 def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -> dict[str, int]:
     """The same in a data set."""
     from winkfs.dataset.dataset import open as open_dataset
-    from winkfs.dataset.hidden import refuse_changed
-    from winkfs.dataset.manifest import Log
     from winkfs.dataset.transaction import ShardWriter, begun
 
     with open_dataset(root) as known:
@@ -192,12 +190,8 @@ def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -
         writer = ShardWriter(transaction, "00000", ao=ao)
         writer.gone.update(names)
         record = writer.finish()
-        log = Log(transaction.root)
-        generation = transaction.commit(
-            [record],
-            metrics={"deleted": len(names)},
-            check=lambda now: refuse_changed(log, seen, now, transaction.located([record])),
-        )
+        metrics = {"deleted": len(names)}
+        generation = transaction.commit([record], metrics=metrics, since=seen)
     return {"deleted": len(names), "generation": generation}
 
 

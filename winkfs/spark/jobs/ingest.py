@@ -49,9 +49,8 @@ from winkfs.container.ondisk.typed import (
     parse_schema,
     schema_text,
 )
-from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import Log, is_dataset
-from winkfs.dataset.records import ShardRecord, State
+from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
@@ -570,14 +569,9 @@ def _commit(
     streams = {unit.id: known[unit.id][0] + 1 if unit.id in known and again else 0 for unit in part}
     records = more + [done.record for done in found if done.record is not None]
     metrics = {"job": "ingest", "units": len(part), "bad": sum(done.bad for done in found)}
-    check = None
-    if any(done.captures for done in found):  # their names were decided by what was there
-
-        def check(now: State) -> None:
-            log, here = Log(transaction.root), transaction.located(records)
-            refuse_changed(log, transaction.base_generation, now, here)
-
-    transaction.commit(records, streams=streams, metrics=metrics, check=check)
+    # Names of captures were decided by what was there.
+    since = transaction.base_generation if any(done.captures for done in found) else None
+    transaction.commit(records, streams=streams, metrics=metrics, since=since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_winkfs import one_line
-from winkfs.dataset.hidden import hidden_of, hidden_rows, refuse_changed
+from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log, create, is_dataset
-from winkfs.dataset.records import ShardRecord, State
+from winkfs.dataset.records import ShardRecord, State, misfit
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
@@ -120,16 +120,8 @@ def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
     inputs = Inputs.of(fields, options.ignore_extra)
     if inputs.schema and is_dataset(options.path):
         known = snapshot(options.path).columns
-        spelt = {name.lower(): name for name in known}
-        for name, kind in inputs.schema.items():
-            if spelt.get(name.lower(), name) != name:
-                one = spelt[name.lower()]
-                raise ValueError(f"column {name!r} is {one!r} in the data set: rename it")
-            there = known.get(name, kind)
-            if there != kind and {there, kind} != {"int64", "float64"}:
-                raise ValueError(
-                    f"column {name!r} is {TYPED[there]} in the data set, not {TYPED[kind]}: cast it"
-                )
+        if what := misfit(known, inputs.schema, TYPED.__getitem__, "cast it"):
+            raise ValueError(what)
     return inputs
 
 
@@ -186,14 +178,10 @@ def publish(
         print(f"winkfs: {transaction.root}: {clamped.line()}", file=sys.stderr)
 
     def check(before: State) -> None:
-        if options.after is not None:
-            refuse_changed(
-                Log(transaction.root), options.after, before, transaction.located(records)
-            )
         if options.error_on_conflict:
             refuse_duplicates(transaction, before, records)
 
-    return transaction.commit(records, streams, metrics, check=check)
+    return transaction.commit(records, streams, metrics, since=options.after, check=check)
 
 
 @dataclass
