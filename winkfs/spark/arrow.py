@@ -53,6 +53,12 @@ def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:
     return _binary(np.cumsum([0, *sizes], dtype=np.int64), data, len(values), valid)
 
 
+def contents(values: Sequence[bytes | Exception | None]) -> tuple[pa.Array, dict[int, str]]:
+    """A binary column, null where there is none, and the errors: index -> line."""
+    errors = {i: str(value) for i, value in enumerate(values) if isinstance(value, Exception)}
+    return binaries([None if isinstance(v, Exception) else v for v in values]), errors
+
+
 def texts(values: Sequence[str | None]) -> pa.Array:
     """A column of strings; None is null."""
     return binaries([None if value is None else value.encode() for value in values]).view(

@@ -137,15 +137,7 @@ class RecordsSource:
         """See `rows.Contents.read`."""
         from winkfs.spark import arrow
 
-        values: list[bytes | None] = []
-        errors: dict[int, str] = {}
-        for number, at in enumerate(pos.tolist()):
-            body = self._bodies[at]
-            if isinstance(body, Exception):
-                errors[number] = str(body)
-                body = None
-            values.append(body)
-        return arrow.binaries(values), errors
+        return arrow.contents([self._bodies[at] for at in pos.tolist()])
 
     def values(self, rows: FileTable) -> dict[str, Column]:
         """See `rows.Source.values`: id, file, offset and what else the store knows."""

@@ -17,7 +17,7 @@ import numpy as np
 from winkfs.container.ondisk.typed import Column
 from winkfs.entry import default_mode
 from winkfs.errors import NoSuchFile
-from winkfs.names import DATA, base_of, to_bytes
+from winkfs.names import DATA, Name, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
 from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
 from winkfs.spark.reading.partition import OPEN, Named, Part, Recorded, weights_of
@@ -161,17 +161,15 @@ class NamedSource:
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
         """See `rows.Contents.read`."""
-        import pyarrow as pa
+        from winkfs.spark import arrow
 
-        values: list[bytes | None] = []
-        errors: dict[int, str] = {}
-        for number, at in enumerate(pos.tolist()):
-            try:
-                values.append(self._store.read(self._stats[at].name))
-            except (OSError, ValueError) as error:  # FormatError is a ValueError
-                values.append(None)
-                errors[number] = str(error)
-        return pa.array(values, pa.binary()), errors
+        return arrow.contents([self._content(self._stats[at].name) for at in pos.tolist()])
+
+    def _content(self, name: Name) -> bytes | Exception:
+        try:
+            return self._store.read(name)
+        except (OSError, ValueError) as error:  # FormatError is a ValueError
+            return error
 
     def values(self, rows: FileTable) -> dict[str, Column]:
         """See `rows.Source.values`: such stores have no columns of the user."""
