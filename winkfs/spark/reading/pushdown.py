@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CONF: Final = "spark.sql.python.filterPushdown.enabled"
+BOUNDS: Final = {
+    "EqualTo": (0, 1), "GreaterThan": (1, None), "GreaterThanOrEqual": (0, None),
+    "LessThan": (None, 0), "LessThanOrEqual": (None, 1),
+}  # fmt: skip
+"""Filter -> the value that is the first, and the one behind the last, from that of the filter."""
 _proved: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
@@ -111,17 +116,8 @@ def _by_number(selection: Selection, one: Any, column: str, value: Any) -> Selec
         if not isinstance(value, datetime) or value.tzinfo is None:
             return selection
         unit, value = 1000, (value - EPOCH) // timedelta(microseconds=1)
-    low = after = None
-    if isinstance(one, datasource.EqualTo):
-        low, after = value * unit, (value + 1) * unit
-    elif isinstance(one, datasource.GreaterThan):
-        low = (value + 1) * unit
-    elif isinstance(one, datasource.GreaterThanOrEqual):
-        low = value * unit
-    elif isinstance(one, datasource.LessThan):
-        after = value * unit
-    elif isinstance(one, datasource.LessThanOrEqual):
-        after = (value + 1) * unit
+    steps = BOUNDS.get(type(one).__name__, (None, None))
+    low, after = (None if step is None else (value + step) * unit for step in steps)
     if column == "size":
         upper = None if after is None else after - 1
         return replace(
