@@ -46,10 +46,11 @@ from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 from winkfs.container.survey import InodeRows, files_at, inode_rows
 from winkfs.container.table import FileTable
-from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.manifest import Log
-from winkfs.dataset.records import ShardRecord, by_rank
+from winkfs.dataset.records import by_rank
 from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.options import (
     STREAMING,
@@ -298,18 +299,14 @@ class DatasetFeed:
         """The shards that a generation added, in order; of the first, all. Raises StalePlan."""
         try:
             if generation == snapshot:
-                state = self._log.state(generation)
-                hidden = hidden_of(self._log, state)
-                return [self._shard(r, hidden.get(r.path, NOTHING)) for r in state.shards]
+                return list(snapshot_of(self._log, self._log.state(generation)).shards)
             manifest = self._log.read(generation)
         except StalePlan:
             raise _stale(
                 self._log.root, f"generation {generation} was vacuumed before it was read"
             ) from None
-        return [] if manifest.rewrites else [self._shard(record) for record in manifest.added]
-
-    def _shard(self, record: ShardRecord, hidden: Int64 = NOTHING) -> Shard:
-        return Shard(f"{self._log.root}/{record.path}", record, hidden)
+        added = () if manifest.rewrites else manifest.added
+        return [Shard(f"{self._log.root}/{record.path}", record) for record in added]
 
     def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
         """The end of the batch that begins at `start`. Cost: the columns of one shard."""

@@ -18,11 +18,10 @@ from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.container.table import FileTable
-from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.dataset.snapshot import plain_shard
+from winkfs.dataset.snapshot import plain_shard, snapshot_of
 from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.results import orders
 from winkfs.spark.reading.options import Options
@@ -102,8 +101,7 @@ def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -
 def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
     makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
-    with Store(shard.base, writable=False, load=False) as store:
-        shard.check(store)
+    with shard.open(load=False) as store:
         catalog = open_catalog(store, behind=0)
         if catalog is None:
             return part
@@ -139,9 +137,7 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
 
 def _selected(options: Options, shard: Shard) -> FileTable:
     """The selected files of a shard that can be seen."""
-    with Store(shard.base, writable=False, load=False) as store:
-        store.load()
-        shard.check(store)
+    with shard.open() as store:
         return _visible(options, shard, store)
 
 
@@ -277,25 +273,18 @@ def changes(options: Options, contents: bool, stores: list[OpenStore]) -> list[S
 
 def _changes_of(log: Log, manifest: Manifest, contents: bool) -> Iterator[Part]:
     """What one commit deleted, then what it put."""
-    number = manifest.generation
+    number, added = manifest.generation, {record.path for record in manifest.added}
     if manifest.removed:
-        before = log.state(number - 1)
-        hidden = hidden_of(log, before)
-        for record in before.shards:
-            if record.path in manifest.removed and record.files:
-                gone = hidden.get(record.path, NOTHING)
-                shard = Shard(f"{log.root}/{record.path}", record, gone)
+        for shard in snapshot_of(log, log.state(number - 1)).shards:
+            if shard.record.path in manifest.removed and shard.record.files:
                 piece = replace(piece_of(shard, number), gone=True)
-                yield Part(piece, OPEN + weight_of(shard, False), gone)
-    if not manifest.added:
-        return
-    hidden = hidden_of(log, log.state(number))
-    for record in manifest.added:
-        shard = Shard(f"{log.root}/{record.path}", record, hidden.get(record.path, NOTHING))
-        if record.tombstones:
+                yield Part(piece, OPEN + weight_of(shard, False), shard.hidden)
+    for shard in snapshot_of(log, log.state(number)).shards if added else ():
+        record = shard.record
+        if record.path in added and record.tombstones:
             piece = replace(piece_of(shard, number), gone=True, tombs=record.tombs_at)
             # as one row, which is in no more than one task
             yield Part.of_rows(piece, np.array([record.size - 1]), np.array([0]), False)
-        if record.files > len(shard.hidden):
+        if record.path in added and record.files > len(shard.hidden):
             weight = OPEN + weight_of(shard, contents)
             yield Part(piece_of(shard, number), weight, shard.hidden)
