@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
+from winkfs.container.ondisk.chain import laid_over, layer, sum_of
 from winkfs.container.ondisk.inode import Extent, ExtentArray, cut
 
 Byte = tuple[int, int]  # entry, offset in its value; (0, 0) in a hole
@@ -14,7 +14,7 @@ Byte = tuple[int, int]  # entry, offset in its value; (0, 0) in a hole
 
 def overlay(base: list[Extent], patches: list[tuple[int, Extent]]) -> ExtentArray:
     """The extents of a file after overwrites."""
-    old = as_array(base)
+    old = ExtentArray.of(base)
     return laid_over(layer(sum_of(old), patches), old)
 
 

@@ -22,7 +22,7 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Catalog, Run
-from winkfs.container.ondisk.chain import as_array, whole
+from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import (
     BELOW,
@@ -30,14 +30,13 @@ from winkfs.container.ondisk.inode import (
     FRAME,
     HEAD,
     INT64,
-    Extent,
     Inode,
     attributes,
 )
 from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
 from winkfs.container.survey import FIELDS, InodeRows, fileids
-from winkfs.container.table import NOTHING, FileTable, some
+from winkfs.container.table import NOTHING, FileTable
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 FAULTS: Final = (
@@ -167,8 +166,7 @@ class Extents:
         except CorruptError as error:
             self._problem(str(error))
             return np.empty((0, 3), np.int64)
-        attrs = [Extent(inode.attrs[0], 0, -inode.attrs[1])] if inode.attrs else []
-        pairs = np.concatenate([as_array(attrs).rows, as_array(inode.extents).rows])
+        pairs = inode.triples
         return pairs[pairs[:, 0] > 0]
 
     def _check_attrs(self, pos: int, at: int, size: int) -> None:
@@ -274,7 +272,7 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool
     alone = catalog.covered == store.kv.end and len(runs) == 1
     if not (alone or all(map(_ascends, runs))):  # one alone has to be equal to what ascends
         return False
-    known, true = rows_now(store, catalog, query), filter(some, true)
+    known, true = rows_now(store, catalog, query), filter(len, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
         one = one if len(one) else next(known, NOTHING)

@@ -21,7 +21,7 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import Compressor
-from winkfs.container.ondisk.chain import as_array, laid_over, layer, sum_of
+from winkfs.container.ondisk.chain import laid_over, layer, sum_of
 from winkfs.container.ondisk.compressed import PIECE as FRAMED
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
@@ -120,7 +120,7 @@ class Draft:
         under = self.under
         if not isinstance(under.extents, ExtentArray):
             return self.owned - inode.owned
-        rows = as_array(inode.extents).pointers
+        rows = ExtentArray.of(inode.extents).pointers
         more = [*self.added, *(under.attrs or ())[:1]]
         own = np.append(under.extents.pointers, np.array(more, np.int64))
         at = np.searchsorted(rows, own)
@@ -138,7 +138,7 @@ class Draft:
         """The first `body` bytes of the content, exactly."""
         if self.patches:
             rows = layer(sum_of(self.base), self.patches)
-            base, over = laid_over(rows, as_array(self.base)), self.changed
+            base, over = laid_over(rows, ExtentArray.of(self.base)), self.changed
             known = None if over is None else (base, laid_over(rows, over))
             self.base, self.patches, self.over = base, [], known
         return self.base

@@ -235,14 +235,12 @@ class Files:
         return found
 
     def stat(self, key: bytes) -> Stat:
-        draft, name = self.drafts.get(key), name_of(key)
-        if draft:
-            return self.stated(
-                name, draft.fileid, draft.lsize, draft.ftype, draft.mtime, draft.attrs
-            )
-        inode = self.inode(key)[1]
-        attrs = self._content.attrs(inode)
-        return self.stated(name, inode.fileid, inode.lsize, inode.ftype, inode.mtime, attrs)
+        held: Draft | Inode | None = self.drafts.get(key)
+        if held is None:
+            held = self.inode(key)[1]
+        attrs = self._content.attrs(held) if isinstance(held, Inode) else held.attrs
+        name, fileid = name_of(key), held.fileid
+        return self.stated(name, fileid, held.lsize, held.ftype, held.mtime, attrs)
 
     def stated(
         self,

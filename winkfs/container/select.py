@@ -26,7 +26,7 @@ from winkfs.container.recovery import tail
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.container.survey import Problem, files_at
-from winkfs.container.table import ALWAYS, FileTable, Times, joined, live, some
+from winkfs.container.table import ALWAYS, FileTable, Times, joined, live
 from winkfs.container.where import Asked, Both, Condition
 from winkfs.entry import FileType
 from winkfs.names import INODE, after, base_of, name_of
@@ -109,7 +109,7 @@ def rows_now(
     runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
     rest = query._replace(where=None) if alone else query
     kept = partial(rest.kept, schema=dict(store.schema))
-    return filter(some, map(kept, live(joined([*runs, iter(later)]))))
+    return filter(len, map(kept, live(joined([*runs, iter(later)]))))
 
 
 def all_rows(

@@ -394,7 +394,7 @@ NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     """Several runs, each in byte order of the names, as one, the oldest first: of rows with one
     name that of the last run."""
-    waiting = [(NOTHING, filter(some, run)) for run in runs]
+    waiting = [(NOTHING, filter(len, run)) for run in runs]
     while True:
         waiting = [(rows or next(run, NOTHING), run) for rows, run in waiting]
         waiting = [(rows, run) for rows, run in waiting if rows]
@@ -410,12 +410,7 @@ def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
                 stop = bisect_right(range(stop), last, key=rows.name)
             parts.append(rows.part(0, stop))
             waiting[i] = rows.part(stop), run
-        yield _over(list(filter(some, parts)))
-
-
-def some(rows: FileTable) -> bool:
-    """Whether there are any."""
-    return len(rows) > 0
+        yield _over(list(filter(len, parts)))
 
 
 def _over(parts: list[FileTable]) -> FileTable:

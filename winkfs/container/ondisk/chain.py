@@ -56,7 +56,7 @@ def whole(
     """
     if not inode.nexti:
         return inode
-    extents = as_array(inode.extents)
+    extents = ExtentArray.of(inode.extents)
     links = [link_of(pos, inode.size, inode)]
     try:
         for at, found in _below(inode, pos, entry_at, form, file):
@@ -129,9 +129,9 @@ def above(
     ->      it, or one that builds on inodes of `under`; and these, from the newest on
     cost    each extent is written again as often as those below it double: log2 of their number
     """
-    old = as_array(cut(under.extents, 0, under.lsize))
+    old = ExtentArray.of(cut(under.extents, 0, under.lsize))
     links = under.links or (Link(pos, under.size, old),)
-    rows = changed(old, as_array(inode.extents)) if rows is None else rows
+    rows = changed(old, ExtentArray.of(inode.extents)) if rows is None else rows
     while links and (links[0].size <= RATIO * (24 * len(rows) + BESIDE) or len(links) == LINKS):
         rows, links = laid_over(rows, links[0].extents), links[1:]
     if not links:
@@ -227,11 +227,6 @@ def _reach(extents: ExtentArray) -> int:
     return int(extents.ends[below[-1]]) if len(below) else 0
 
 
-def as_array(extents: Sequence[Extent]) -> ExtentArray:
-    """The same as columns."""
-    return extents if isinstance(extents, ExtentArray) else ExtentArray.of(extents)
-
-
 def sum_of(extents: Sequence[Extent]) -> int:
     """Bytes of all of them."""
     if isinstance(extents, ExtentArray):
@@ -241,4 +236,4 @@ def sum_of(extents: Sequence[Extent]) -> int:
 
 def link_of(pos: int, size: int, inode: Inode) -> Link:
     """An inode of a chain, as it is stored at `pos`. `size`: bytes of its value."""
-    return Link(pos, size, as_array(cut(inode.extents, 0, inode.lsize)))
+    return Link(pos, size, ExtentArray.of(cut(inode.extents, 0, inode.lsize)))

@@ -95,6 +95,8 @@ class ExtentArray(Sequence[Extent]):
 
     @classmethod
     def of(cls, extents: Iterable[Extent]) -> Self:
+        if isinstance(extents, cls):
+            return extents
         rows = np.array(list(extents), np.int64)
         return cls(rows.reshape(-1, 3))
 
@@ -167,8 +169,7 @@ def joined(*parts: Sequence[Extent]) -> Sequence[Extent]:
     """Extents one behind the other."""
     if sum(map(len, parts)) <= FEW:
         return [extent for part in parts for extent in part]
-    arrays = [part if isinstance(part, ExtentArray) else ExtentArray.of(part) for part in parts]
-    return ExtentArray(np.concatenate([array.rows for array in arrays]))
+    return ExtentArray(np.concatenate([ExtentArray.of(part).rows for part in parts]))
 
 
 def check_size(size: int, container: int, file: str) -> None:
@@ -276,21 +277,14 @@ class Attrs:
     def size(self) -> int:
         """Bytes that they take, encoded."""
         own = ATTRS.size if self.ctime_ns is None else ATTRS.size + NAMED_CTIME
-        if not self.xattrs:
-            return own
         return own + sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
 
     def encode(self) -> bytes:
-        if not self.xattrs:
-            head = ATTRS.pack(self.mode, self.uid, self.gid)
-            if self.ctime_ns is None:
-                return head
-            return head + JUST_CTIME + CTIME_VALUE.pack(self.ctime_ns)
-        parts, named = [ATTRS.pack(self.mode, self.uid, self.gid)], dict(self.xattrs)
-        if self.ctime_ns is not None:
-            named[CTIME] = CTIME_VALUE.pack(self.ctime_ns)
-        for name, value in named.items():
+        parts = [ATTRS.pack(self.mode, self.uid, self.gid)]
+        for name, value in self.xattrs.items():
             parts += [struct.pack(">H", len(name)), name, struct.pack(">I", len(value)), value]
+        if self.ctime_ns is not None:
+            parts += [JUST_CTIME, CTIME_VALUE.pack(self.ctime_ns)]
         return b"".join(parts)
 
     @classmethod
@@ -375,33 +369,24 @@ class Inode:
         """The same as a set."""
         return frozenset(self.pointers)
 
+    @property
+    def triples(self) -> Int64:
+        """Its attributes and extents as they are stored, int64[n, 3]."""
+        named = [] if self.attrs is None else [Extent(self.attrs[0], 0, -self.attrs[1])]
+        return ExtentArray.of(joined(named, self.extents)).rows
+
     def encode(self, form: InodeForm, least: int) -> bytes:
         """-> the inode's value, at least `least` bytes, as long as its pairs need.
 
         raises  ValueError for an extent with a skip where there is no PAIROFF
         """
-        pairs: list[int] = []
-        if self.attrs:
-            pairs += [self.attrs[0], 0, -self.attrs[1]] if form.pairoff else [
-                self.attrs[0], -self.attrs[1],
-            ]  # fmt: skip
-        many = b""
-        if form.pairoff and isinstance(self.extents, ExtentArray):
-            many = self.extents.rows.astype(">i8").tobytes()
-        else:
-            for extent in self.extents:
-                if form.pairoff:
-                    pairs += extent
-                elif extent.skip:
-                    raise ValueError("an extent with a skip needs PAIROFF")
-                else:
-                    pairs += [extent.pointer, extent.size]
-        count = (len(pairs) * 8 + len(many)) // form.pair
-        body = struct.pack(
-            f">6q{len(pairs)}q",
-            self.nexti, self.fileid, self.lsize, self.ftype, self.mtime, count, *pairs,
-        )  # fmt: skip
-        body += many
+        pairs = self.triples
+        if not form.pairoff:
+            if pairs[:, 1].any():
+                raise ValueError("an extent with a skip needs PAIROFF")
+            pairs = pairs[:, ::2]
+        fields = self.nexti, self.fileid, self.lsize, self.ftype, self.mtime, len(pairs)
+        body = struct.pack(">6q", *fields) + pairs.astype(">i8").tobytes()
         value = form.sum(body).to_bytes(8, "big") + body
         return value.ljust(max(-(-least // 8) * 8, len(value)), b"\0")
 
@@ -548,13 +533,9 @@ def check_attrs(attrs: Attrs) -> Attrs:
 # --- times of many inodes ---
 
 
-def nearest_many(seconds: Int64) -> Int64:
-    """Seconds -> nanoseconds, the nearest that int64 holds, int64[n]."""
-    exact = np.clip(seconds, -HIGHEST, HIGHEST) * NANO
-    info = np.iinfo(np.int64)
-    return np.where(seconds > HIGHEST, info.max, np.where(seconds < -HIGHEST, info.min, exact))
-
-
 def nanoseconds(mtimes: Int64, unit: int) -> Int64:
     """FMTIMEs, `unit` nanoseconds each -> nanoseconds, the nearest that int64 holds, int64[n]."""
-    return mtimes if unit == 1 else nearest_many(mtimes)
+    if unit == 1:
+        return mtimes
+    exact = np.clip(mtimes, -HIGHEST, HIGHEST) * NANO
+    return np.where(mtimes > HIGHEST, INT64, np.where(mtimes < -HIGHEST, -INT64 - 1, exact))
