@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -285,11 +287,11 @@ def task_count(options: Options, weight: int, rows: int) -> int:
 
 def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
     """The parts one after the other, cut into tasks of equal weight."""
-    weight = sum([part.weight for part in parts])
+    weight = sum(map(attrgetter("weight"), parts))
     rows = sum(len(part.rows) for part in parts if part.rows is not None)
     count = task_count(options, weight, rows)
     share = weight / count
-    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    tasks: dict[int, list[Piece]] = defaultdict(list)
     begin = 0
     for part in parts:
         end = begin + part.weight
@@ -303,4 +305,4 @@ def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
                 tasks[number].append(piece)
             low, number = high, number + 1
         begin = end
-    return [Scan(tuple(pieces)) for pieces in tasks if pieces]
+    return list(map(Scan, map(tuple, tasks.values())))

@@ -5,14 +5,12 @@ Rows of append-only shards are sorted by mtime, by way of a scratch file where m
 
 from __future__ import annotations
 
-import glob
 import mmap
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,6 +18,7 @@ import pyarrow as pa
 
 from winkformats.arrays import Int64
 from winkfs.container.bulk import NAME_LIMIT, BulkPut
+from winkfs.container.datafile import remove_files
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import Schema
 from winkfs.dataset.transaction import ShardWriter
@@ -225,6 +224,4 @@ class Attempt:
         if self._shard is not None:
             self._shard.abandon()
         for base in self._bases:
-            folder = Path(base).parent
-            for file in folder.glob(glob.escape(Path(base).name) + ".*"):
-                file.unlink(missing_ok=True)
+            remove_files(base)
