@@ -354,7 +354,9 @@ class Packer:
 
     def _block(self, block: Block) -> None:
         assert self._columns is not None
-        self._count_block(block)
+        directories = int(block.folders.sum())
+        self._count(FileType.DIR, 0, directories)
+        self._count(FileType.FILE, int(block.facts[0].sum()), len(block.names) - directories)
         ftypes, attrs = block.types(attrs=self._attrs), list[Attrs | None]()
         attrs += [None] * len(block.names)
         if self._attrs:
@@ -430,25 +432,16 @@ class Packer:
         if "xattrs" in changed:
             container.setxattrs(name, dict(meta.xattrs or {}), strict=False)
 
-    def _count(self, ftype: int, size: int) -> None:
+    def _count(self, ftype: int, size: int, files: int = 1) -> None:
+        """Count files of a type, with so many bytes together."""
         report = self._report
         if ftype == FileType.DIR:
-            report.directories += 1
+            report.directories += files
         elif ftype == FileType.LINK:
-            report.links += 1
+            report.links += files
         else:
-            report.files += 1
+            report.files += files
             report.bytes += size
-        self._advance(1)
-
-    def _count_block(self, block: Block) -> None:
-        n, directories = len(block.names), int(block.folders.sum())
-        self._report.directories += directories
-        self._report.files += n - directories
-        self._report.bytes += int(block.facts[0].sum())
-        self._advance(n)
-
-    def _advance(self, files: int) -> None:
         before = self._done // STEP
         self._done += files
         if steps := self._done // STEP - before:

@@ -589,32 +589,30 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
 # --- from one container to another ---
 
 
+@dataclass(frozen=True, slots=True)
 class FileCopier:
     """Copies files of a store into a container that is open for writing, with all their metadata.
 
     Entries stay as they are where the container can have them; else the content is written anew.
     """
 
-    def __init__(self, source: Store, target: Handle, *, keep_ids: bool = False) -> None:
-        """`keep_ids`: with the FILEIDs that they have, of which the target has none."""
-        self._source, self._target, self._keep_ids = source, target, keep_ids
-        self._content = Content(source)
-        self._file = source.kv.storage.name
-        if keep_ids:
-            target.store.nextfid = max(target.store.nextfid, source.nextfid)
+    source: Store
+    target: Handle
 
-    def copy(self, pos: int, inode: Inode, attrs: Attrs | None, key: bytes) -> None:
+    def copy(
+        self, pos: int, inode: Inode, attrs: Attrs | None, key: bytes, fileid: int | None = None
+    ) -> None:
         """Copy the file whose inode is at `pos`.
 
         inode   with all its extents
         attrs   as they are shown; None: the defaults of the target
         key     of the inode in the target
+        fileid  FILEID that it gets, which no other has there; None: a new one
         raises  CorruptError where it is damaged: nothing of it is there then; Refusal EFBIG where
                 holes that are out of all proportion would become zeros; OSError
         cost    memory: its largest entry
         """
-        target, ns = self._target, self._source.settings.ns_of(inode.mtime)
-        fileid = inode.fileid if self._keep_ids else None
+        target, ns = self.target, self.source.settings.ns_of(inode.mtime)
         with target.lock:
             target.need_writable()
             changes, fill = target.changes, partial(self._fill, pos, inode)
@@ -629,13 +627,13 @@ class FileCopier:
             draft.base = joined(self._entries(pos, inode, draft))
             draft.body = inode.lsize
             return
-        if not self._target.store.settings.holes:
-            check_size(inode.lsize, self._source.kv.end, self._file)
-        fill(draft, writer, self._content, inode, writer.chunk)
+        if not self.target.store.settings.holes:
+            check_size(inode.lsize, self.source.kv.end, self.source.kv.storage.name)
+        fill(draft, writer, Content(self.source), inode, writer.chunk)
 
     def _fits(self, inode: Inode) -> bool:
         """Whether the target can have the extents of a file, and would write no others."""
-        old, new = self._source, self._target.store
+        old, new = self.source, self.target.store
         try:
             made, wanted = old.frames.compression, new.frames.compression
         except CorruptError:
@@ -651,12 +649,13 @@ class FileCopier:
 
     def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
         """Append the entries of the content of a file, checked -> its extents."""
-        source, kv, new = self._source, self._target.store.kv, {0: 0}
+        source, kv, new = self.source, self.target.store.kv, {0: 0}
+        file = source.kv.storage.name
 
         @lru_cache(1)  # an entry may have many extents
         def value(pointer: int, framed: bool) -> bytes:
             entry = source.entry_at(pointer)
-            check_lives(entry, pos, source.kv.storage.read, self._file)
+            check_lives(entry, pos, source.kv.storage.read, file)
             found = source.frames.content(entry.value, pointer) if framed else entry.value
             if pointer not in new:
                 number = kv.end if draft.owns else 0
@@ -667,5 +666,5 @@ class FileCopier:
         extents = cut(inode.extents, 0, inode.lsize)
         for extent in extents:
             if extent.pointer:
-                assemble([extent], lambda at, _, framed: value(at, framed), self._file)
+                assemble([extent], lambda at, _, framed: value(at, framed), file)
         return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]

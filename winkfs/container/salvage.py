@@ -295,7 +295,9 @@ class _Salvage:
     def __init__(self, store: Store, made: Container, found: Salvaged, *, keep_ids: bool) -> None:
         self._store, self._made, self._found = store, made, found
         self._content = Content(store)
-        self._copier = FileCopier(store, made, keep_ids=keep_ids)
+        self._copier, self._keep_ids = FileCopier(store, made), keep_ids
+        if keep_ids:
+            made.store.nextfid = max(made.store.nextfid, store.nextfid)
         self._owned: set[int] = set()  # entries that files name
 
     def files(self, progress: Callable[[int], None] | None) -> None:
@@ -314,7 +316,8 @@ class _Salvage:
             try:
                 if damage:
                     raise damage[0]
-                self._copier.copy(pos, inode, attrs, key)
+                fileid = inode.fileid if self._keep_ids else None
+                self._copier.copy(pos, inode, attrs, key, fileid)
                 self._found.files += 1
             except CorruptError as error:
                 self._found.problems.append(f"{name}: {error}")
