@@ -178,8 +178,7 @@ class _ContainerBackup(_Copying):
         if not locate(self._base)[0].exists(locate(self._base)[1] + DATA):
             raise NoSuchFile("no such container (there is no BASE.data)", self._base)
         self._check_free()
-        head = locate(self._dest)[0]
-        if head.info() is None:
+        if self._directory.info() is None:
             make_directory(absolute(self._dest).rpartition("/")[0])
         lock = WriterLock(self._dest)
         try:
@@ -205,8 +204,7 @@ class _ContainerBackup(_Copying):
     def _copy(self, stack: contextlib.ExitStack, lock: WriterLock, state: int) -> None:
         name, block, end = self._base + DATA, None, 0
         if state:
-            directory, own = locate(self._base)
-            states = (_states(directory, own) or [])[::-1]
+            states = (_states(*locate(self._base)) or [])[::-1]
             if state >= len(states):
                 raise Refusal(f"has {max(len(states) - 1, 0)} earlier states", self._base)
             chosen = states[state]

@@ -49,7 +49,6 @@ from winkfs.archive.update import (
     Update,
     differences,
     now_ns,
-    root_of_tree,
     said_of,
     same_content,
 )
@@ -593,7 +592,10 @@ def _is_odd(row: Row) -> bool:
 
 
 def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
-    """What a mark knows a directory by; 0 for a tar file."""
+    """What a mark knows a directory by, another one in its place has another number; 0 for a tar
+    file. Raises OSError."""
     if source == STDIN or not Path(source).is_dir():
         return 0
-    return root_of_tree(source, exclude, xattrs=xattrs)
+    parts = [os.path.realpath(os.fsencode(source)), b"%d" % os.stat(source).st_ino]
+    parts += [b"%d" % xattrs, *map(to_bytes, sorted(exclude))]
+    return xxhash.xxh3_64_intdigest(b"\0".join(parts)) >> 1

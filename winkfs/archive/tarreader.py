@@ -316,24 +316,18 @@ class Reader:
 
     def _extend(self, before: Extended, head: tar.Header) -> bool:
         """Take an extended header -> whether it was all there."""
-        size = head.size or 0
-        if head.kind in LONG:
-            data = self._data(size, MOST_LONG)
-            text = None if data is None else data.partition(b"\0")[0]
-            if text is None:
-                before.whole = False
-                before.faults.append(f"its long name has {size:,} bytes")
-            elif head.kind == tar.LONG_NAME:
-                before.name = text
-            else:
-                before.link = text
+        size, long = head.size or 0, head.kind in LONG
+        data = self._data(size, MOST_LONG if long else MOST_EXTENDED)
+        if data is None:
+            before.whole = False
+            what = "long name has {:,} bytes" if long else "pax header has {:,} bytes: not read"
+            before.faults.append(f"its {what.format(size)}")
+        elif head.kind == tar.LONG_NAME:
+            before.name = data.partition(b"\0")[0]
+        elif head.kind == tar.LONG_LINK:
+            before.link = data.partition(b"\0")[0]
         else:
-            data = self._data(size, MOST_EXTENDED)
-            if data is None:
-                before.whole = False
-                before.faults.append(f"its pax header has {size:,} bytes: not read")
-            else:
-                before.add(data)
+            before.add(data)
         return not self._ended
 
     def _member(self, head: tar.Header, before: Extended, at: int, block: bytes) -> Member:

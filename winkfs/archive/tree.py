@@ -164,7 +164,10 @@ class Tree:
     def blocks(self) -> Generator[Item | Block, None, None]:
         """As `items`; the compiled path gives as columns what is plain."""
         with self._opened() as root:
-            yield from self._each(root) if native.code is None else self._ahead(root)
+            if native.code is None:
+                yield from filter(None, map(self._read, self._found(root)))
+            else:
+                yield from self._ahead(root)
 
     def changed(
         self, update: Chooser | None, *, by_mtime: bool
@@ -222,7 +225,8 @@ class Tree:
                 self._failed(name, error)
                 continue
             size = status.st_size if kind in (FILE, LINK) else 0
-            seen = Seen(name, FTYPES[kind], size, _mtime(status), status.st_ctime_ns)
+            mtime = nearest_ns(status.st_mtime_ns)
+            seen = Seen(name, FTYPES[kind], size, mtime, status.st_ctime_ns)
             yield kind, seen
 
     def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
@@ -321,11 +325,8 @@ class Tree:
 
     # What is in it
 
-    def _each(self, root: int) -> Iterator[Item]:
-        return filter(None, map(self._read, self._found(root)))
-
     def _ahead(self, root: int) -> Generator[Item | Block, None, None]:
-        """The same, and the next ones are read while these are stored."""
+        """All there is, the next ones read while these are stored."""
         leave = self._own.data if self._own else None
         ahead = Ahead(self._read, xattrs=self._xattrs.everything, leave=leave)
         return ahead.items(partial(self._found, root))
@@ -336,17 +337,15 @@ class Tree:
             what = f"its name has {len(found.name):,} bytes, a container takes {MAX_NAME:,}"
             self._note(Note(found.name, what, True))
             return None
+        read = self._file if found.kind == FILE else self._no_file
         try:
             if len(found.path) > MAX_PATH:
                 with _nearer(found) as near:
-                    return self._opened_item(near, mtime_ns)
-            return self._opened_item(found, mtime_ns)
+                    return read(near, mtime_ns)
+            return read(found, mtime_ns)
         except OSError as error:
             self._failed(found.name, error)
             return None
-
-    def _opened_item(self, found: Found, mtime_ns: int | None) -> Item | None:
-        return (self._file if found.kind == FILE else self._no_file)(found, mtime_ns)
 
     def _file(self, found: Found, mtime_ns: int | None) -> Item | None:
         fd = os.open(found.path, OPEN_FILE, dir_fd=found.fd)
@@ -355,15 +354,13 @@ class Tree:
             if self._own and _identity(before) == self._own.data:
                 return None
             size = before.st_size
-            mtime = _mtime(before) if mtime_ns is None else mtime_ns
-            if _is_clamped(before):
-                self._note(clamped(found.name))
+            mtime = self._mtime(found.name, before, mtime_ns)
+            mode, uid, gid = before.st_mode & PERMISSIONS, before.st_uid, before.st_gid
             xattrs = self._xattrs.of(fd, before)
             sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
             if size >= LARGE or sparse:
                 watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
-                mode, uid, gid = before.st_mode & PERMISSIONS, before.st_uid, before.st_gid
                 return Large(found.name, watched, size, Meta(mtime, mode, uid, gid, xattrs), sparse)
             data = self._read_once(fd, size) if size else b""
             if _state(os.fstat(fd)) != _state(before) or len(data) != size:
@@ -371,24 +368,28 @@ class Tree:
         finally:
             if fd >= 0:
                 os.close(fd)
-        mode, owner = before.st_mode & PERMISSIONS, (before.st_uid, before.st_gid)
-        return Row(found.name, data, mtime, FileType.FILE, mode, *owner, xattrs)
+        return Row(found.name, data, mtime, FileType.FILE, mode, uid, gid, xattrs)
 
     def _no_file(self, found: Found, mtime_ns: int | None) -> Row | None:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-        mtime = _mtime(status) if mtime_ns is None else mtime_ns
-        if _is_clamped(status) and kind != OTHER:
-            self._note(clamped(name))
         if kind == OTHER:
             what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
             self._note(Note(name, what, False))
             return None
+        mtime = self._mtime(name, status, mtime_ns)
         target = os.readlink(path, dir_fd=fd) if kind == LINK else b""
         mode = None if kind == LINK else status.st_mode & PERMISSIONS
         xattrs = self._xattrs.of(b"/proc/self/fd/%d/%b" % (fd, path), status)
         owner = status.st_uid, status.st_gid
         return Row(name, target, mtime, FTYPES[kind], mode, *owner, xattrs)
+
+    def _mtime(self, name: bytes, status: os.stat_result, given: int | None) -> int:
+        """The mtime of a file, or the one that is given; a note where it has one that none has."""
+        nearest = nearest_ns(status.st_mtime_ns)
+        if nearest != status.st_mtime_ns:
+            self._note(clamped(name))
+        return nearest if given is None else given
 
     def _failed(self, name: bytes, error: OSError) -> None:
         what = "vanished before it was read" if error.errno == errno.ENOENT else error.strerror
@@ -539,15 +540,6 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _mtime(status: os.stat_result) -> int:
-    ns = status.st_mtime_ns
-    return ns if -INT64 <= ns <= INT64 else nearest_ns(ns)
-
-
-def _is_clamped(status: os.stat_result) -> bool:
-    return not -INT64 - 1 <= status.st_mtime_ns <= INT64
 
 
 def _found(root: int, kind: bytes, seen: Seen) -> Found:

@@ -119,10 +119,9 @@ def unpack(
             unpacker = Unpacker(
                 directories, container, Ratio(max_ratio), report, count,
                 force=force, same_permissions=same_permissions, same_owner=same_owner,
+                some=match is not None,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
-            if match is not None:
-                unpacker.follow()
             for done, entry in enumerate(found, 1):
                 if match is None or match(entry.name):
                     unpacker.put(entry)
@@ -213,7 +212,9 @@ class Unpacker:
         force: bool,
         same_permissions: bool,
         same_owner: bool,
+        some: bool,
     ) -> None:
+        """`some`: only files that were chosen are put, and `complete` is called then."""
         self._directories = directories
         self._container, self._ratio = container, ratio
         self._most, self._stored = container.most_content, container.stored_bytes
@@ -226,6 +227,8 @@ class Unpacker:
         self._trusted = same_permissions
         self._made = SortedRecords(directories.path)
         self._above = SortedRecords(directories.path)
+        if some:
+            directories.made = self._above.add
         self._user, self._group = os.geteuid(), os.getegid()
         self._gives_owners = same_owner and self._user == 0
 
@@ -287,7 +290,9 @@ class Unpacker:
 
     def _put(self, path: bytes, entry: Entry) -> None:
         if entry.ftype == FileType.DIR:
-            self._directory(path, entry)
+            self._directories.get(path, 0o700)  # private until it gets its own mode at the end
+            self._note_directory(path, entry, entry.xattrs)
+            self._report.directories += 1
             return
         head, _, short = path.rpartition(b"/")
         if entry.ftype == FileType.LINK:
@@ -298,11 +303,6 @@ class Unpacker:
             self._link(path, entry, target, self._directories.get(head))
         else:
             self._file(entry, path, short, self._directories.get(head))
-
-    def _directory(self, path: bytes, entry: Entry) -> None:
-        self._directories.get(path, 0o700)  # private until it gets its own mode at the end
-        self._note_directory(path, entry, entry.xattrs)
-        self._report.directories += 1
 
     def _note_directory(self, path: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
         """What `finish` is to give it."""
@@ -373,10 +373,6 @@ class Unpacker:
         except IsADirectoryError:
             raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
         return make()
-
-    def follow(self) -> None:
-        """Note the directories that are made, for `complete`."""
-        self._directories.made = self._above.add
 
     def complete(self, container: Reader) -> None:
         """Directories that were not chosen, and were made for what is, get modes and times too."""

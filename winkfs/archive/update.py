@@ -9,7 +9,6 @@ BASE.idx; without it all files are suspects.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
-import xxhash
 
 from winkformats.errors import CorruptError
 from winkfs.archive.items import Content, Item, Large, Meta, Readable, Seen, Some
@@ -128,18 +126,13 @@ class Finder:
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
         kinds = np.where(file, int(FileType.FILE), rows.ftype)
         columns = kinds, rows.size, rows.mtime, rows.pos >= self._end
-        units = np.full(len(kinds), unit_of(self.container))
+        units = np.full(len(kinds), self.container.store.settings.mtime_unit)
         rest = zip(*(column.tolist() for column in (*columns, units)), strict=True)
         return dict(zip(rows.names, rest, strict=True))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # of a data set: it may have been closed
             self._storage.drop_seen()
-
-
-def unit_of(container: Container) -> int:
-    """Resolution of mtimes in the container, nanoseconds."""
-    return container.store.settings.mtime_unit
 
 
 # --- comparing ---
@@ -237,8 +230,8 @@ def differences(item: Item, container: Container) -> set[str]:
     """What of mtime, mode, owner and xattrs a container has otherwise than the source, as far as
     it can hold them."""
     name, meta = to_bytes(item.name), said_of(item)
-    old, unit = container.stat(name), unit_of(container)
-    link, settings = old.ftype == FileType.LINK, container.store.settings
+    old, settings = container.stat(name), container.store.settings
+    link, unit = old.ftype == FileType.LINK, settings.mtime_unit
     found = {"mtime"} if old.mtime_ns != meta.mtime_ns // unit * unit else set()
     if settings.attrs:
         if not link and old.mode != meta.mode:
@@ -294,14 +287,6 @@ class Mark(NamedTuple):
         container.sync()
         end = container.store.kv.end
         container.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
-
-
-def root_of_tree(path: str, exclude: Sequence[str], *, xattrs: bool) -> int:
-    """Another directory in its place has another number. Raises OSError."""
-    real = os.path.realpath(os.fsencode(path))
-    parts = [real, b"%d" % os.stat(path).st_ino, b"%d" % xattrs]
-    parts += map(to_bytes, sorted(exclude))
-    return xxhash.xxh3_64_intdigest(b"\0".join(parts)) >> 1
 
 
 def now_ns() -> int:

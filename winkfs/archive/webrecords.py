@@ -87,11 +87,6 @@ class Stream:
         """Return the number of the member that has an index, -1: of none that is known."""
         return bisect.bisect_right(self._members, index, key=itemgetter(0)) - 1
 
-    @property
-    def within_member(self) -> bool:
-        """Whether a member was begun and not yet found whole."""
-        return self._unpacker is not None and self.damage is None
-
     def more(self) -> bool:
         """Unpack on -> whether there was anything."""
         if not self.packed or self.damage is not None:
@@ -188,9 +183,8 @@ class Stream:
         """Unpack up to index `stop` of a block that begins at `start` -> how far it reaches: less
         at the end, and where a new member begins with a record."""
         while len(self.buffer) <= stop + 4 and self._edge(start, stop) == stop:
-            if len(self.buffer) >= stop and not self.within_member:
-                break
-            if not self.more():
+            within_member = self._unpacker is not None and self.damage is None
+            if (len(self.buffer) >= stop and not within_member) or not self.more():
                 break
         return min(self._edge(start, stop), len(self.buffer))
 
