@@ -366,11 +366,10 @@ def compact(
     """
     if order not in ORDERS:
         raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
-    if compress is not None:
-        level_of(compress)  # before anything is opened
+    level = None if compress is None else level_of(compress)  # before anything is opened
     with Store(base_of(base), writable=not dry_run) as store, sound(store):
         _check(store, order)
-        compression = _compression(store, compress)
+        compression = _compression(store, level)
         block, size, files = _superblock(store, compression), store.kv.end, store.index.count
         if dry_run and compression is None:
             return Compacted(size, block["SBSIZE"] + _kept_bytes(store, progress), files)
@@ -425,14 +424,13 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
     return block.note_writer() if "CONTID" in block else block
 
 
-def _compression(store: Store, compress: str | None) -> Compression | None:
+def _compression(store: Store, level: int | None) -> Compression | None:
     """What contents are to be compressed with; None: they stay as they are.
 
-    raises  ValueError; NotAllowed where the container cannot have compressed content; Refusal, also
-            where the library is missing, or content is damaged
+    raises  NotAllowed where the container cannot have compressed content; Refusal, also where the
+            library is missing; CorruptError
     """
-    level = -1 if compress is None else level_of(compress)
-    if level < 0 or (not level and not store.settings.compressed):
+    if level is None or (not level and not store.settings.compressed):
         return None
     if store.settings.classic:
         raise NotAllowed("a classic container cannot have compressed content", store.base)

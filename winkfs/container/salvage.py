@@ -28,7 +28,7 @@ from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, re
 from winkfs.container.bulk import Row
 from winkfs.container.compact import FileCopier
 from winkfs.container.container import Container, building
-from winkfs.container.ondisk.compressed import LEVEL, Compression, word_of
+from winkfs.container.ondisk.compressed import LEVEL, word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_superblock
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
 from winkfs.container.read import Content
@@ -92,7 +92,10 @@ def salvage(
         searched = not store.kv.layout.checksum and _find_inodes(store)
         ao, columns = store.settings.ao, dict(store.schema)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": columns}
-        compression = _compression(store)
+        compression = None
+        if store.settings.compressed:
+            with contextlib.suppress(CorruptError):  # nothing says it any more
+                compression = store.frames.compression
         if compression is not None:
             settings["compress"] = word_of(compression.level or LEVEL)
         with building(base_of(out), ao=ao, **settings) as made:
@@ -280,13 +283,6 @@ class _OneFile(PosixDirectory):
 
 
 # --- copying ---
-
-
-def _compression(store: Store) -> Compression | None:
-    """What content is compressed with; None: not at all, or nothing says it any more."""
-    with contextlib.suppress(CorruptError):
-        return store.frames.compression if store.settings.compressed else None
-    return None
 
 
 class _Salvage:
