@@ -13,11 +13,12 @@ import os
 import sys
 import threading
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
+from winkformats.closing import Closing
 from winkfs.errors import Closed, ReadOnly, Refusal
 
 PATIENCE: Final = 5.0  # seconds that the end of the process waits for a thread inside a call
@@ -157,7 +158,7 @@ def _close_writer(writer: Writer, lock: Lock, *, failed: bool, last: bool) -> st
             lock.release()
 
 
-class Keeping(ABC):
+class Keeping(Closing):
     """A writer that keeps what it was given: `close` makes it durable, and is called where a `with`
     block ends, also by an exception, and at the normal end of the process. Until it is closed it
     stays open, also where nobody refers to it any more."""
@@ -184,12 +185,6 @@ class Keeping(ABC):
     def leave(self) -> None:
         """To be called when it is closed. Idempotent."""
         _kept.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
 
 
 _kept: Final[set[Keeping]] = set()  # weak references would let go of what waits in memory

@@ -9,10 +9,11 @@ import errno
 import fnmatch
 import io
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final, Literal, Self, overload
+from typing import Any, ClassVar, Final, Literal, overload
 
+from winkformats.closing import Closing
 from winkformats.errors import CorruptError
 from winkfs.entry import Entry, FileReader, FileType, Stat
 from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
@@ -23,7 +24,7 @@ Problem = Callable[[CorruptError], None]
 BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
 
 
-class Reader(ABC):
+class Reader(Closing):
     """Files by name. A name is str, bytes or a Path; slashes separate directories."""
 
     changed_by: ClassVar[str] = "another program"  # the methods that write, for a message
@@ -97,14 +98,8 @@ class Reader(ABC):
         """Bytes of content that it can have, where no entry is content of two files."""
         return self.stored_bytes
 
-    def close(self) -> None:  # noqa: B027 - many have nothing open
+    def close(self) -> None:
         """Close what is open. Idempotent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close()
 
     def __contains__(self, name: object) -> bool:
         try:

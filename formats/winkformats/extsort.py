@@ -19,11 +19,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO, Any, Final, Protocol, Self
+from typing import IO, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.closing import Closing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 
@@ -37,7 +38,7 @@ PAIR: Final = 16  # bytes of a pair on the disk
 BLOCK: Final = 256  # pairs: a merge reads no less at a time from each run, so 4 KiB
 
 
-class SortedRecords:
+class SortedRecords(Closing):
     """Takes records in any order, gives them back once in byte order.
 
     directory   where the scratch file lies, if one is needed
@@ -52,12 +53,6 @@ class SortedRecords:
         self._room = run
         self._runs: list[list[int]] = []  # ends of the blocks of each run; the first is its start
         self._scratch: IO[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def add(self, record: bytes) -> None:
         self._records.append(record)

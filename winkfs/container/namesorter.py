@@ -1,8 +1,9 @@
 """Rows of the catalog sorted by name in bounded memory.
 
-A full chunk is sorted and becomes a run in a scratch file; runs are merged on the way out. Chunks
-that follow each other in order make one run: names that come in order are not sorted. `ClashFinder`
-finds the names that are also a directory of other names, as they go by in order.
+A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
+the way out. Chunks that follow each other in order make one run: names that come in order are not
+sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
+order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from winkfs.container.survey import Inodes
 from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
+HELD: Final = 1  # chunks that stay in memory: a scratch file costs as much as the sort
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
@@ -112,8 +114,8 @@ class NameSorter:
     scratch  makes the file for the runs that do not stay in memory
     count    rows taken
     raises   OSError from the disk, but not from `add`: who puts files has other things to do
-    cost     n log n in memory; the rows of more than a chunk are written and read once. Names that
-             come in order are not sorted. Memory: two chunks, and up to 512 KB for each run
+    cost     n log n in memory; rows beyond HELD chunks are written and read once. Names that come
+             in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
@@ -121,7 +123,8 @@ class NameSorter:
         self._storage: Storage | None = None
         self._waiting: list[FileTable] = []
         self._size = 0  # bytes of these
-        self._runs: list[list[_Block]] = []
+        self._runs: list[list[_Block | FileTable]] = []
+        self._room = HELD * chunk  # bytes of runs that may yet stay in memory
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
@@ -157,6 +160,7 @@ class NameSorter:
         except OSError as error:
             self._error = error
             self.close()  # the disk may be full
+        self._room -= self._size
         self._waiting, self._size = [], 0
 
     def rows(self, chosen: Callable[[FileTable], Bools] | None = None) -> Iterator[FileTable]:
@@ -191,13 +195,13 @@ class NameSorter:
 
     def _add_run(self, parts: Iterator[FileTable]) -> None:
         """Rows in order."""
-        run: list[_Block] | None = None
+        run: list[_Block | FileTable] | None = None
         for rows in parts:
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
                     self._runs.append([])
                 run = self._runs[-1]
-            run.append(self._write(rows))
+            run.append(rows if self._room > 0 else self._write(rows))
             self._last = bytes(rows.column[-1])
 
     def _write(self, rows: FileTable) -> _Block:
@@ -213,7 +217,9 @@ class NameSorter:
         self._end += self._storage.write(self._end, parts)
         return block
 
-    def _read(self, block: _Block) -> FileTable:
+    def _read(self, block: _Block | FileTable) -> FileTable:
+        if isinstance(block, FileTable):
+            return block
         assert self._storage is not None
         data = self._storage.read(block.offset, sum(block.sizes))
         if len(data) != sum(block.sizes):

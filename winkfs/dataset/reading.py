@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
@@ -282,12 +282,6 @@ class DatasetReading(Reader):
                 return False
             self._take(newest)
             return True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"generation {self.generation}"

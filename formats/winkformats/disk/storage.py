@@ -11,11 +11,12 @@ import contextlib
 import enum
 import mmap
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
+from winkformats.closing import Closing
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.errors import CorruptError
@@ -62,7 +63,7 @@ class Info(NamedTuple):
     links: int = 1
 
 
-class Storage(ABC):
+class Storage(Closing):
     """One open file. Offsets and lengths are bytes from the start of the file.
 
     name       the path, for messages
@@ -105,17 +106,7 @@ class Storage(ABC):
     def duplicate(self) -> Self:
         """The same file, to be closed on its own."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-
     # --- what follows from it ---
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def size(self) -> int:
         """Bytes of the file."""
@@ -171,16 +162,16 @@ class Storage(ABC):
         """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
         return None
 
-    def remember_resident(self) -> None:  # noqa: B027 - there may be none
+    def remember_resident(self) -> None:
         """`drop_seen` keeps what is in the page cache now. Cost: grows with the file."""
 
-    def drop_seen(self) -> None:  # noqa: B027
+    def drop_seen(self) -> None:
         """Take what was read since, also through sparse views, out of the page cache.
 
         cost    a system call a range; a twentieth of reading with RWF_DONTCACHE instead
         """
 
-    def read_ahead(self, offset: int, length: int) -> None:  # noqa: B027
+    def read_ahead(self, offset: int, length: int) -> None:
         """Have these bytes brought into the page cache, in the background. The next `drop_seen`
         leaves them there."""
 
@@ -317,7 +308,7 @@ class Turn:
         self.release()
 
 
-class Directory(ABC):
+class Directory(Closing):
     """A directory. Names are relative to it and may have slashes in them.
 
     path    of the directory, for messages and for `locate`
@@ -380,7 +371,7 @@ class Directory(ABC):
     def mkdir(self, name: str) -> None:
         """Raises FileExistsError."""
 
-    def take_after(self, name: str) -> None:  # noqa: B027 - most have no owners
+    def take_after(self, name: str) -> None:
         """Give a directory the mode and owner of this one, as far as we may."""
 
     @abstractmethod
@@ -408,14 +399,8 @@ class Directory(ABC):
         """Of those who take turns, see `Turn`. The file is there. Raises OSError."""
         return Turn(self, name)
 
-    def close(self) -> None:  # noqa: B027 - most have nothing open
+    def close(self) -> None:
         """Close the directory. Idempotent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def exists(self, name: str) -> bool:
         return self.info(name) is not None

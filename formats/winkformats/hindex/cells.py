@@ -14,11 +14,12 @@ import errno
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.closing import Closing
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, scheme_of
 from winkformats.disk.storage import Storage, replacing
@@ -30,7 +31,7 @@ MAX_INT64: Final = (1 << 63) - 1
 VOUCHERS: Final = ("DATAEND", "SYNCTIME", pagesums.VARIABLE)  # a derived file is believed by these
 
 
-class CellFile:
+class CellFile(Closing):
     """One open file. Not for direct use: HIndex and Perm are.
 
     storage     the file; another object after a rewrite
@@ -44,12 +45,6 @@ class CellFile:
         self.writable = writable
         self._changed = False  # since the last sync
         self._closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
         """Return when all cells, and then the superblock that says so, are on the disk.

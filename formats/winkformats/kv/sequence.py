@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from winkformats.arrays import Int64
+from winkformats.closing import Closing
 from winkformats.disk.storage import Buffer, Lookups, Storage
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError, FormatError
@@ -47,7 +48,7 @@ BESIDE: Final = 64  # bytes of an entry beside its value, mostly
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 4 MiB are no faster, 16 slower
 
 
-class GrowingFile:
+class GrowingFile(Closing):
     """The bytes of a kvseq, and how they become durable.
 
     end                 logical end, bytes: with what is not yet written
@@ -84,12 +85,6 @@ class GrowingFile:
         self._syncs = 0  # how many were begun
         self._unsure = False  # the superblock in the file may be that of the sync before
         self.visible = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # --- adding ---
 

@@ -38,6 +38,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, among
+from winkformats.closing import Closing
 from winkformats.disk.storage import Buffer, Storage
 from winkformats.errors import FormatError
 from winkformats.kv.entry import MASK64, Layout
@@ -367,7 +368,7 @@ class Run:
         return Column.concat(parts)
 
 
-class Catalog:
+class Catalog(Closing):
     """The rows of a BASE.cat, or of a scratch file, in byte order of their names; immutable.
 
     contid, covered  whose it is: CONTID, and FILESIZE of the data file whose live files these are
@@ -407,12 +408,6 @@ class Catalog:
             raise DerivedDamage(str(error), file=storage.name, offset=0) from None
         self._base, self.count = self.runs[0], self.runs[0].count
         self._close = weakref.finalize(self, storage.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file. Idempotent."""

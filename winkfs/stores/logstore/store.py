@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.closing import Closing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.logstore import entry
 from winkformats.logstore.entry import (
@@ -197,7 +198,7 @@ def as_recids(recids: Sequence[int] | Int64) -> Int64:
     return found.astype(np.int64, copy=False)
 
 
-class Snapshot(Lookups):
+class Snapshot(Lookups, Closing):
     """The records as of its making, whatever is committed or compacted since.
 
     Files that it needs are removed when it is closed, or nobody refers to it any more.
@@ -231,12 +232,6 @@ class Snapshot(Lookups):
         if self._is_open:
             self._is_open = False
             self._log.table.close(self._seen)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class Transaction:
