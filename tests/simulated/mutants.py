@@ -170,8 +170,8 @@ MUTANTS = (
     ),
     Mutant(
         "a superblock that forgets a counter", DATAFILE,
-        '        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}\n',
-        '        variables = {"ITOTSZ": self.itotsz}\n',
+        '        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz, "NEXTFID": nextfid}\n',
+        '        variables = {"ITOTSZ": self.itotsz, "NEXTFID": nextfid}\n',
         f"{CUTS}[plain]",
     ),
     Mutant(
