@@ -27,7 +27,6 @@ from winkformats import native
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, KVEntry
-from winkformats.kv.sequence import KVSeq
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import (
@@ -184,10 +183,6 @@ class Files:
         self._store, self._content = store, content
         self.drafts: dict[bytes, Draft] = {}
 
-    @property
-    def _kv(self) -> KVSeq:
-        return self._store.kv
-
     def settle_bulk(self) -> None:
         """Look through what was put in bulk for double names; after that the index is whole."""
         index = self._store.index
@@ -212,14 +207,15 @@ class Files:
         store.kept.pop(pos, None)
         if pos and not store.keeps_older:
             store.doomed.append(pos)
-            self._kv.aentries -= 1
+            store.kv.aentries -= 1
         self.doom_entries(pointers)
 
     def doom_entries(self, pointers: Set[int]) -> None:
         """The same for entries that no inode names any more."""
-        if self._kv.layout.delflag and not self._store.keeps_older:
-            self._store.doomed += sorted(pointers)
-            self._kv.aentries -= len(pointers)
+        store = self._store
+        if store.kv.layout.delflag and not store.keeps_older:
+            store.doomed += sorted(pointers)
+            store.kv.aentries -= len(pointers)
 
     def find(self, key: bytes) -> bool:
         """Whether there is a file with this inode key."""

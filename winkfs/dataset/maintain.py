@@ -48,7 +48,7 @@ from winkfs.dataset.manifest import (
     root_of,
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
-from winkfs.dataset.shard import copy_bytes, describe
+from winkfs.dataset.shard import copy_bytes, described
 from winkfs.dataset.transaction import MARK, Transaction, begun, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
@@ -515,10 +515,7 @@ def _proven(root: str, before: State, data: bytes) -> Manifest | None:
 
 def _is_there(root: str, record: ShardRecord) -> bool:
     """Whether a shard is what its record says."""
-    base = f"{root}/{record.path}"
-    tombs_at = record.tombs_at if record.tombstones else 0
     try:
-        seen = describe(base, record.path, tombs_at)
+        return described(root, record) == record
     except (FormatError, Refusal, OSError):
         return False
-    return replace(seen, rank=record.rank) == record

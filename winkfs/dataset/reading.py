@@ -355,10 +355,8 @@ class DatasetReading(Reader):
 
     def _get(self, names: list[bytes]) -> tuple[list[bytes], bytes | None]:
         """-> contents up to the first missing name, and that name."""
-        homes = self._handles.find_many(names)
         got: dict[int, bytes] = {}
-        for number in np.unique(homes[homes >= 0]).tolist():
-            rows = np.flatnonzero(homes == number).tolist()
+        for number, rows in self._by_home(names):
             some = self._handles.container(number).some([names[i] for i in rows])[0]
             got.update(zip(rows, some, strict=False))
         if len(got) < len(names):  # missing, or two names with one hash
@@ -379,10 +377,15 @@ class DatasetReading(Reader):
         there may be left out. Valid until the next call."""
         with self._lock:
             self._check()
-            found = self._handles.find_many(names)
-            for number in np.unique(found[found >= 0]).tolist():
-                some = [names[i] for i in np.flatnonzero(found == number).tolist()]
+            for number, rows in self._by_home(names):
+                some = [names[i] for i in rows]
                 yield self.shards[number], self._handles.container(number), some
+
+    def _by_home(self, names: Sequence[bytes]) -> Iterator[tuple[int, list[int]]]:
+        """Numbers of the shards that have these names, most likely, and which of them."""
+        homes = self._handles.find_many(names)
+        for number in np.unique(homes[homes >= 0]).tolist():
+            yield number, np.flatnonzero(homes == number).tolist()
 
     def home(self, name: Name) -> Container:
         """The container that has a file. Raises NoSuchFile."""

@@ -225,6 +225,12 @@ def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
         return _record(store, catalog.runs[0], path, tombs_at)
 
 
+def described(root: str, record: ShardRecord) -> ShardRecord:
+    """The record that a shard of a data set has by what is there now. Raises as `describe`."""
+    tombs_at = record.tombs_at if record.tombstones else 0
+    return replace(describe(f"{root}/{record.path}", record.path, tombs_at), rank=record.rank)
+
+
 def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
     """The record by BASE.cat; None: there is none that is good, of one run and of this moment."""
     from winkfs.container.catalog import open_catalog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
 from winkfs.dataset.manifest import COPY, PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard, describe
+from winkfs.dataset.shard import Shard, described
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import Refusal
@@ -94,24 +93,15 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
     try:
         shard.open(load=False).abandon()
         found = verify_container(shard.base, progress)
+        for problem in found.problems:
+            report.add(problem)
+        report.more += found.more
+        report.entries += found.entries
+        report.bytes += found.bytes
+        if not found.problems and described(root, record) != record:
+            report.add(f"{shard.base}: is not what its manifest says of it")
     except (*FAULTS, OSError) as error:
         report.add(str(error))
-        return
-    for problem in found.problems:
-        report.add(problem)
-    report.more += found.more
-    report.entries += found.entries
-    report.bytes += found.bytes
-    if found.problems:
-        return
-    try:
-        tombs_at = record.tombs_at if record.tombstones else 0
-        seen = describe(shard.base, record.path, tombs_at)
-    except (*FAULTS, OSError) as error:
-        report.add(str(error))
-        return
-    if replace(seen, rank=record.rank) != record:
-        report.add(f"{shard.base}: is not what its manifest says of it")
 
 
 def _check_hidden(log: Log, report: Report) -> None:

@@ -114,6 +114,10 @@ ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
 REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
+Readers = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""Option -> the attribute that it sets, and what reads its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a read, checked. Times are nanoseconds, sizes bytes.
@@ -149,12 +153,9 @@ class Options:
         """
         given = given_of(options)
         check_names(given, [*READERS, *others])
-        values: dict[str, Any] = {}
         if "path" not in given and "paths" in given:  # that is how Spark hands on load([a, b])
             given["path"] = given.pop("paths")
-        for name, (attribute, read) in READERS.items():
-            if name.lower() in given:
-                values[attribute] = value_of(given, name, read)
+        values = values_of(given, READERS)
         if not values.get("sources"):
             raise ValueError(f"no path: say which container or data set: .load(BASE){IN_TABLES}")
         if "paths_file" in values:
@@ -201,6 +202,15 @@ def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) ->
         return None if text is None else read(text)
     except (ValueError, KeyError) as error:
         raise ValueError(f"option {name} is {text!r}: it takes {error.args[0]}") from None
+
+
+def values_of(given: Mapping[str, str], readers: Readers) -> dict[str, Any]:
+    """The attributes that the given options set. Raises ValueError."""
+    return {
+        attribute: value_of(given, name, read)
+        for name, (attribute, read) in readers.items()
+        if name.lower() in given
+    }
 
 
 # --- readers of values: what a ValueError says comes behind "it takes" ---
@@ -330,7 +340,7 @@ def _split(text: str) -> int:
 
 
 flag: Final = one_of(true=True, false=False)
-READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+READERS: Final[Readers] = {
     "path": ("sources", _sources),
     "columns": ("columns", _words),
     "content": ("content", one_of(inline="inline", ref="ref", none="none")),

@@ -28,7 +28,7 @@ array<string>.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -46,6 +46,7 @@ from winkfs.names import MARK, to_name, to_path
 from winkfs.spark.reading.options import (
     IN_TABLES,
     TYPED,
+    Readers,
     check_names,
     count,
     flag,
@@ -55,6 +56,7 @@ from winkfs.spark.reading.options import (
     one_of,
     size_of,
     value_of,
+    values_of,
 )
 from winkfs.spark.reading.partition import batch_ranges
 from winkfs.units import LAST, MICRO, NAMED, Clamped
@@ -91,7 +93,7 @@ def _codec(text: str) -> str:
     return text
 
 
-READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+READERS: Final[Readers] = {
     "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
     "ao": ("ao", flag),
     "timemp": ("timemp", count),
@@ -130,9 +132,7 @@ class SinkOptions:
         if not given.get("path"):
             raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
         values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
-        for name, (attribute, read) in READERS.items():
-            if name.lower() in given:
-                values[attribute] = value_of(given, name, read)
+        values |= values_of(given, READERS)
         return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 
 
