@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +55,7 @@ class SortedRecords(Closing):
         self._scratch: IO[bytes] | None = None
 
     def add(self, record: bytes) -> None:
-        self._records.append(record)
-        self._room -= len(record) + OVERHEAD
-        if self._room <= 0:
-            self._flush()
+        self.extend([record])
 
     def extend(self, records: list[bytes]) -> None:
         """Add many, which together are no more than a small part of a run."""
@@ -135,75 +132,39 @@ class Run:
             yield np.frombuffer(data, self.dtype).astype(np.int64).reshape(-1, 2)
 
 
-class Order(Protocol):
-    cost: int  # bytes of memory that a pair takes while it is sorted
-
-    def sort(self, pairs: Pairs) -> Pairs:
-        """-> the same pairs in order; equal ones keep their order."""
-
-    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
-        """Merge sorted runs, `count` pairs of each in memory; of equal pairs the earlier run's
-        come first."""
-
-
 class ByRight:
-    """Ascending right integers."""
+    """Ascending right integers. `cost`: bytes of memory that a pair takes while it is sorted."""
 
     cost = 64
 
     def sort(self, pairs: Pairs) -> Pairs:
+        """-> the same pairs in order; equal ones keep their order."""
         return pairs[np.argsort(pairs[:, 1], kind="stable")]
 
     def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
-        cursors = [_Cursor(run, count) for run in runs]
-        while True:
-            ends = [(int(c.right[-1]), i) for i, c in enumerate(cursors) if c.more]
-            if not ends:
-                break
-            # Unread pairs are >= limit. Those equal to it go out in the order of the runs: all of
-            # the runs up to `first`, which may have more of them on the disk, and none behind it.
-            limit, first = min(ends)
-            yield self._joined(
-                [c.take(limit, "right" if i <= first else "left") for i, c in enumerate(cursors)]
-            )
-        yield self._joined([c.pairs for c in cursors])
-
-    def _joined(self, parts: Sequence[Pairs]) -> Pairs:
-        return self.sort(np.concatenate(parts))
-
-
-class _Cursor:
-    """The next pairs of one run: at least half of `count` while the run has as many."""
-
-    def __init__(self, run: Run, count: int) -> None:
-        self._half = max(count // 2, 1)
-        self._blocks = run.blocks(self._half)
-        self._left = len(run)
-        self.pairs: Pairs = np.empty((0, 2), np.int64)
-        self._fill()
-
-    @property
-    def more(self) -> bool:
-        """Is there something that is not in `pairs` yet?"""
-        return self._left > 0
-
-    def take(self, limit: int, side: Any) -> Pairs:
-        """-> the pairs below the limit, and with side "right" those equal to it."""
-        n = int(np.searchsorted(self.right, limit, side))
-        out, self.pairs = self.pairs[:n], self.pairs[n:]
-        self._fill()
-        return out
-
-    def _fill(self) -> None:
-        while self._left and len(self.pairs) < self._half:
-            block = next(self._blocks)
-            self._left -= len(block)
-            self.pairs = np.concatenate((self.pairs, block))
-        self.right = np.ascontiguousarray(self.pairs[:, 1])  # searchsorted copies a strided column
+        """Merge sorted runs, `count` pairs of each in memory; of equal pairs the earlier run's
+        come first."""
+        blocks = [run.blocks(max(count // 2, 1)) for run in runs]
+        held = [next(each, np.empty((0, 2), np.int64)) for each in blocks]
+        left = [len(run) - len(pairs) for run, pairs in zip(runs, held, strict=True)]
+        while any(left):
+            # What is not held is >= limit. What equals it goes out in the order of the runs: all of
+            # the runs up to `first`, which may have more of it on the disk, and none behind it.
+            limit, first = min((int(held[i][-1, 1]), i) for i, more in enumerate(left) if more)
+            done = []
+            for i, pairs in enumerate(held):
+                n = np.searchsorted(pairs[:, 1], limit, "right" if i <= first else "left")
+                done.append(pairs[:n])
+                held[i] = pairs[n:]
+                if n == len(pairs) and left[i]:
+                    held[i] = next(blocks[i])
+                    left[i] -= len(held[i])
+            yield self.sort(np.concatenate(done))
+        yield self.sort(np.concatenate(held))
 
 
 class ByKey:
-    """Ascending key(pair), for a comparison only the caller knows."""
+    """The same by ascending key(pair), for a comparison only the caller knows."""
 
     cost = 400  # two ints, a tuple, its wrapper and some bytes of key
 
@@ -217,6 +178,9 @@ class ByKey:
         merged = heapq.merge(*(_tuples(run.blocks(count)) for run in runs), key=self.key)
         while rows := list(islice(merged, count)):
             yield _array(rows)
+
+
+Order = ByRight | ByKey
 
 
 def _tuples(blocks: Iterable[Pairs]) -> Iterator[Pair]:
