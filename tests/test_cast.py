@@ -92,7 +92,7 @@ def reads_an_entry(path: Path) -> bool:
     ends = ("kv.get", "kv.get_many", "layout.read", "layout.decode", "entry_at")
     return (
         any(
-            text.endswith(ends) or text in ("values_at", "entry_rows", "lookup.value")
+            text.endswith(ends) or text in ("values_at", "entries_at", "lookup.value")
             for text in calls(path)
         )
         or "kv.get," in path.read_text()

@@ -1,8 +1,8 @@
 """What verify compares, each in little memory and in the one pass that it makes over the data file.
 
 - extents: whether inodes point to data entries of their own. Mostly a data entry stands right
-  before its inode, in the same batch: it is checked there and forgotten. Of the other inodes the
-  position is kept, and they are read again.
+  before its inode, in the same batch: it is checked there and forgotten. Of the other inodes what
+  they point to is kept until all entries are known.
 - the index and the catalog against the files that they should hold.
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from winkformats.arrays import Bools, Int64, among
 from winkformats.errors import CorruptError
@@ -24,21 +23,12 @@ from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Catalog, Run
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import (
-    BELOW,
-    CK_XXH3,
-    FRAME,
-    HEAD,
-    INT64,
-    Inode,
-    attributes,
-)
+from winkfs.container.ondisk.inode import FRAME, Inode, attributes
 from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
-from winkfs.container.survey import FIELDS, InodeRows, fileids
+from winkfs.container.survey import InodeRows, fileids
 from winkfs.container.table import NOTHING, FileTable
 
-PIECE: Final = 1 << 15  # inodes read again at a time
 FAULTS: Final = (
     "extent points to no data entry",
     "extent is longer than its entry",
@@ -55,49 +45,43 @@ class Extents:
     frames   whether to decompress the content of files that are not deleted
     marked   positions of entries of live files that are marked deleted
     doubtful positions of inodes that build on others, or of which an extent is wrong
-    cost     memory: 8 bytes a data entry, and 8 an inode with data in another batch
+    cost     memory: 8 bytes a data entry, and 32 an extent of an inode with data in another batch
     """
 
     def __init__(
         self, store: Store, problem: Callable[[str], None], *, frames: bool = True
     ) -> None:
         self._store, self._report, self._frames = store, problem, frames
-        self._name, self._form = store.kv.storage.name, store.settings.form
-        self._again = False  # inodes are read again: what is wrong with them was reported before
+        self._name = store.kv.storage.name
         self._places = table.Columns(np.int64)  # positions of data entries
-        self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
+        self._left: list[Int64] = []  # claims of inodes, for each batch
         self.marked: list[int] = []
         self.doubtful: list[int] = []
 
-    def _problem(self, line: str) -> None:
-        if not self._again:
-            self._report(line)
-
-    def take(self, batch: Batch, rows: InodeRows) -> None:
+    def take(self, rows: InodeRows) -> None:
         """Check what can be checked within a batch."""
-        claims, chosen = self._claims(rows), rows.others
+        batch, claims, chosen = rows.batch, self._claims(rows), rows.others
         self._places.add(batch.pos[chosen])
         self.doubtful += rows.pos[rows.fields[:, 1] != 0].tolist()
         missing, short, dead, alien = _faults(batch, chosen, claims)
         deleted = rows.deleted[np.searchsorted(rows.pos, claims[:, 0])]  # also if it is live
         doubt = (missing | short | alien | (dead & ~deleted)) & (claims[:, 1] != 0)
         if doubt.any():
-            self._left.append(np.unique(claims[doubt, 0]))
+            inodes = claims[:, 0]
+            self._left.append(claims[np.isin(inodes, inodes[doubt]) & (claims[:, 1] != 0)])
 
     def check(self, live: Int64) -> None:
         """Every extent of a live file must point to an entry of its own that is long enough.
 
         live    int64[n], ascending: inodes of the live files
         """
-        (places,), self._again = self._places.take(), True
+        (places,), kv = self._places.take(), self._store.kv
         for left in self._left:
-            inodes = left[among(left, live)]
-            for at in range(0, len(inodes), PIECE):
-                claims = self._claims(_rows_of(self._batch(inodes[at : at + PIECE])))
-                claims = claims[claims[:, 1] != 0]
-                pointers = np.unique(claims[:, 1])
-                batch = self._batch(pointers[among(pointers, places)])
-                self._report_faults(claims, _faults(batch, np.arange(len(batch)), claims))
+            claims = left[among(left[:, 0], live)]
+            pointers = np.unique(claims[:, 1])
+            pointers, data = pointers[among(pointers, places)], memoryview(kv.view(kv.end - 1))
+            batch = Batch(kv.storage, kv.layout, 0, data, pointers)
+            self._report_faults(claims, _faults(batch, np.arange(len(batch)), claims))
 
     def _report_faults(self, claims: Int64, faults: Bools) -> None:
         missing, short, dead, alien = faults
@@ -107,16 +91,12 @@ class Extents:
             for inode, pointer, *_ in claims[wrong].tolist():
                 self._report(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
 
-    def _batch(self, positions: Int64) -> Batch:
-        kv = self._store.kv
-        return Batch(kv.storage, kv.layout, 0, memoryview(kv.view(kv.end - 1)), positions)
-
     # --- the claims of inodes ---
 
     def _claims(self, rows: InodeRows) -> Int64:
         """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID."""
-        row, pairs = rows.pairs(self._form)
-        odd = self._odd(rows, row, pairs)
+        row, pairs = rows.pairs
+        odd = (rows.size > 0) & ~rows.sound
         parts = [(row[~odd[row]], pairs[~odd[row]])]
         for one in np.flatnonzero(odd).tolist():
             found = self._decoded(rows, one)
@@ -131,40 +111,20 @@ class Extents:
         need = np.where(size < 0, -size, skip + size)
         if self._store.settings.compressed:
             framed = (skip >= FRAME) & (size >= 0)
-            if self._frames and not self._again:
+            if self._frames:
                 self._check_frames(rows, row[framed], pointer[framed], need[framed] - FRAME)
             need[framed] = 1
         return np.stack([rows.pos[row], pointer, need, rows.fileid[row]], 1)
-
-    def _odd(self, rows: InodeRows, row: Int64, pairs: Int64) -> Bools:
-        """Return which inodes build on others, or have something wrong with them, bool[n]."""
-        (pointer, skip, size), count = pairs.T, rows.fields[:, 6]
-        named = (size < 0) & (np.diff(row, prepend=-1) > 0)  # attributes
-        reach = np.zeros(len(rows.pos), np.int64)
-        np.add.at(reach, row, np.where(named, 0, size))
-        odd: Bools = (rows.fields[:, 1] != 0) | (rows.fileid < 1) | (count < 0)
-        odd |= (rows.lsize < 0) | (reach < rows.lsize)
-        odd |= count > (rows.size - HEAD.size) // self._form.pair
-        wrong = (pointer == BELOW) | (skip < 0) | (size < 0) | (skip > INT64 - size)
-        odd[row[wrong & ~named]] = True
-        odd &= rows.size > 0
-        good = np.flatnonzero((rows.size > 0) & ~odd)
-        begin = rows.batch.value[rows.which[good]]
-        bodies = rows.batch.slices(begin + 8, begin + HEAD.size + count[good] * self._form.pair)
-        digest = xxhash.xxh3_64_intdigest if self._form.ckalgo == CK_XXH3 else self._form.sum
-        sums = np.fromiter(map(digest, bodies), np.uint64, len(good))
-        odd[good[sums.view(np.int64) != rows.fields[good, 0]]] = True
-        return odd
 
     def _decoded(self, rows: InodeRows, row: int) -> Int64:
         """The pairs of an odd inode, int64[m, 3]; none of one that is wrong, which is reported."""
         pos = int(rows.pos[row])
         try:
-            inode = Inode.decode(rows.value(row), self._form, file=self._name, offset=pos)
+            inode = Inode.decode(rows.value(row), rows.form, file=self._name, offset=pos)
             if not rows.deleted[row]:  # one that is deleted may be a part of others
-                inode = whole(inode, pos, self._store.entry_at, self._form, self._name)
+                inode = whole(inode, pos, self._store.entry_at, rows.form, self._name)
         except CorruptError as error:
-            self._problem(str(error))
+            self._report(str(error))
             return np.empty((0, 3), np.int64)
         pairs = inode.triples
         return pairs[pairs[:, 0] > 0]
@@ -174,26 +134,24 @@ class Extents:
         try:
             attributes(inode, store.owner, store.entry_at, self._name)
         except CorruptError as error:
-            self._problem(f"{self._name}: inode at byte {pos}: {error}")
+            self._report(f"{self._name}: inode at byte {pos}: {error}")
 
     def _check_frames(self, rows: InodeRows, row: Int64, pointers: Int64, needs: Int64) -> None:
         """Frames of live inodes must have so many bytes in them at least, int64[m] all.
 
         cost  decompresses each once an inode
         """
-        order = np.lexsort((needs, pointers, row))
-        row, pointers, needs = row[order], pointers[order], needs[order]
-        last = np.append((np.diff(row) != 0) | (np.diff(pointers) != 0), True)[: len(row)]
-        last &= ~rows.deleted[row]
-        row, pointers, needs, batch = row[last], pointers[last], needs[last], rows.batch
-        at = np.searchsorted(batch.pos, pointers)
-        near = among(pointers, batch.pos)
-        for pos, pointer, need, i, here in zip(
-            *(column.tolist() for column in (rows.pos[row], pointers, needs, at, near)), strict=True
-        ):
+        wanted: dict[tuple[int, int], int] = {}  # the row of an inode and a pointer -> bytes
+        for i, pointer, need in zip(row.tolist(), pointers.tolist(), needs.tolist(), strict=True):
+            if not rows.deleted[i]:
+                wanted[i, pointer] = max(need, wanted.get((i, pointer), need))
+        batch = rows.batch
+        for (i, pointer), need in sorted(wanted.items()):
+            at = int(np.searchsorted(batch.pos, pointer))
+            near = at < len(batch) and batch.pos[at] == pointer
             with contextlib.suppress(CorruptError):  # reported as an entry that is missing
-                entry = batch.entry(i) if here else self._store.entry_at(pointer)
-                self._check_frame(entry.value, pos, pointer, need)
+                entry = batch.entry(at) if near else self._store.entry_at(pointer)
+                self._check_frame(entry.value, int(rows.pos[i]), pointer, need)
 
     def _check_frame(self, value: bytes, pos: int, pointer: int, need: int) -> None:
         try:
@@ -202,14 +160,7 @@ class Extents:
                 raise CorruptError("content of a frame", file=self._name, offset=pointer,
                                    expected=need, found=found)  # fmt: skip
         except CorruptError as error:
-            self._problem(f"{self._name}: inode at byte {pos}: {error}")
-
-
-def _rows_of(batch: Batch) -> InodeRows:
-    """The rows of a batch that holds nothing but checked inodes."""
-    fields = batch.words(batch.value, FIELDS, ">i8").astype(np.int64)
-    which = np.arange(len(batch))
-    return InodeRows(batch, which, batch.pos, batch.flags == 1, fields, batch.value_len)
+            self._report(f"{self._name}: inode at byte {pos}: {error}")
 
 
 def _faults(batch: Batch, chosen: Int64, claims: Int64) -> Bools:

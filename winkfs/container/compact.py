@@ -67,7 +67,7 @@ from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.read import Content
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
-from winkfs.container.survey import NONE, chained, is_inode, rows_of
+from winkfs.container.survey import chained, is_inode, rows_of
 from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
@@ -196,8 +196,8 @@ class Rewrite:
         """Indices of the inodes among the chosen entries that come last."""
         if not batch.whole:
             return chosen[is_inode(batch)[chosen]]
-        rows = rows_of(batch, self._store.settings, lambda _: None, NONE)
-        row, pairs = rows.pairs(self._settings.form)
+        rows = rows_of(batch, self._store.settings, lambda _: None, checked=True)
+        row, pairs = rows.pairs
         old = pairs[:, 0]
         there = (old == 0) | among(old, batch.pos[chosen]) | (self.places.of(old) >= 0)
         odd = rows.fields[:, 1] != 0
@@ -214,8 +214,8 @@ class Rewrite:
         runs = [batch.data[a:b] for a, b in zip(begins, stops, strict=True)]
         data = memoryview(bytearray().join(runs))
         made = Batch(kv.storage, kv.layout, kv.end, data, offsets)
-        rows = rows_of(made, self._settings, raise_it, NONE)
-        _, where = rows.places(form)
+        rows = rows_of(made, self._settings, raise_it, checked=True)
+        _, where = rows.places
         pointers = made.words(where, 1, ">i8")[:, 0].astype(np.int64)
         there = pointers != 0  # a hole points nowhere
         pointers[there] = self.places.of(pointers[there])
@@ -547,11 +547,11 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
     found = None
     if not store.settings.ao and store.settings.cellsz <= 2:
         rows, _ = store.index.merged()
-        found = Rebuilt(
-            Rows(rows.s, rows.bits, moved.places.of(rows.pos)), None, store.nextfid, end=kv.end,
-            entries=kv.entries, aentries=kv.aentries, itotsz=store.itotsz + moved.grown,
-            dtotsz=store.dtotsz,
-        )  # fmt: skip
+        found = Rebuilt(kv, store.settings)
+        found.rows = Rows(rows.s, rows.bits, moved.places.of(rows.pos))
+        found.nextfid, found.end = store.nextfid, kv.end
+        found.entries, found.aentries = kv.entries, kv.aentries
+        found.itotsz, found.dtotsz = store.itotsz + moved.grown, store.dtotsz
     packed = store.packed
     # Files behind PACKEND are others than those that were packed: they lie anywhere now.
     known = packed and packed["PACKEND"] == store.kv.end

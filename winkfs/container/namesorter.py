@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, TextColumn, text_column, text_order
+from winkformats.arrays import Bools, TextColumn, text_column, text_order
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.kv.scan import Batch
 from winkfs.container.datafile import DataFile
-from winkfs.container.survey import Inodes
+from winkfs.container.survey import InodeRows, Inodes
 from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
@@ -36,11 +35,11 @@ class RowCollector:
 
     def __init__(self, store: DataFile, sorter: NameSorter) -> None:
         self._store, self.sorter = store, sorter
-        self._inodes = Inodes(store.kv, store.settings, store.note, checked=True)
+        self._inodes = Inodes(store.kv, store.settings, store.note)
 
-    def take(self, batch: Batch, positions: Int64) -> None:
-        """Inodes that may be live. Raises CorruptError."""
-        found = self._inodes.near(positions, batch.data, batch.base)
+    def take(self, rows: InodeRows) -> None:
+        """Inodes that may be live."""
+        found = self._inodes.of(rows)
         self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from winkformats.errors import CorruptError, DamagedRange, raise_it
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.entry import KVEntry
-from winkformats.kv.scan import Batch, scan
+from winkformats.kv.scan import scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import entries_of as entries_with
 from winkfs.container.index import UNSEEN, Index
@@ -59,9 +59,9 @@ class Counts:
     itotsz: int = 0
     dtotsz: int = 0
 
-    def add(self, batch: Batch, rows: InodeRows) -> None:
+    def add(self, rows: InodeRows) -> None:
         """Count the entries of a batch; what its delflags do not say yet counts as live."""
-        flags, live = batch.flags, ~rows.deleted
+        flags, live = rows.batch.flags, ~rows.deleted
         self.entries += len(flags)
         self.aentries += len(flags) - int(np.count_nonzero(flags))
         self.itotsz += int(rows.size[live].sum())
@@ -74,11 +74,15 @@ class Counts:
         self.dtotsz += sign * inode.lsize
 
 
-@dataclass
 class Rebuilt(Counts):
-    """What the data file says.
+    """What a whole data file says: takes its inodes batch by batch, then decides which are live.
 
-    rows        the live files; those of a `Resolver` in file order
+    names   is given all inodes that may be live, but for those `flagged`
+    marked  take for live what only its delflag says is not: what came later has set it. None: where
+            deletions leave tombstones
+
+    lost        set by the caller: entries below were lost, and a tombstone may be among them
+    rows        the live files, in file order
     times       time marks; None: the container is not append-only
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
@@ -93,31 +97,6 @@ class Rebuilt(Counts):
     """
 
     rows: Rows
-    times: TimeIndex | None
-    nextfid: int = 1
-    unfinished: list[int] = field(default_factory=list)
-    due: int = 0
-    dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    flagged: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    columns: list[int] = field(default_factory=list)
-    heirs: dict[int, int] = field(default_factory=dict)
-    end: int = 0
-    whole: bool = True
-    damaged: int = 0
-
-    def superseded_columns(self, kv: KVSeq) -> list[int]:
-        """Those that a later one has replaced: they are to be marked deleted."""
-        return [pos for pos in self.columns if pos < kv.superblock.get(COLUMNS, 0)]
-
-
-class Resolver:
-    """Takes the batches of a whole data file, then decides who is live.
-
-    names   is given all inodes that may be live, but for `Rebuilt.flagged`
-    marked  take for live what only its delflag says is not: what came later has set it. None: where
-            deletions leave tombstones
-    lost    set by the caller: entries below were lost, and a tombstone may be among them
-    """
 
     def __init__(
         self,
@@ -127,63 +106,66 @@ class Resolver:
         *,
         marked: bool | None = None,
     ) -> None:
+        super().__init__()
         self._kv, self._settings, self._names = kv, settings, names
         self._marked = settings.tombstones if marked is None else marked
-        self.lost = 0
-        empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
-        times = TimeIndex(settings) if settings.ao else None
-        self.found = Rebuilt(empty, times, end=kv.start)
+        self.times = TimeIndex(settings) if settings.ao else None
+        self.nextfid, self.end, self.lost = 1, kv.start, 0
+        self.unfinished, self.columns, self.heirs = list[int](), list[int](), dict[int, int]()
+        self.dead = self.flagged = np.empty(0, np.int64)
+        self.due, self.whole, self.damaged = 0, True, 0
         bits = [] if settings.htalgo in SLOT_FROM_S else [np.uint64]
-        self._columns = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
+        self._seen = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
 
-    def take(self, batch: Batch, rows: InodeRows) -> None:
+    def take(self, rows: InodeRows) -> None:
         """Count a batch and note its inodes."""
-        found, settings = self.found, self._settings
-        found.add(batch, rows)
-        found.end = int(batch.base + batch.end[-1])
-        if COLUMNS in self._kv.superblock:
+        batch, block, htalgo = rows.batch, self._kv.superblock, self._settings.htalgo
+        self.add(rows)
+        self.end = int(batch.base + batch.end[-1])
+        if COLUMNS in block:
             declared = entries_with(batch, KEY)
-            found.columns += batch.pos[declared[batch.flags[declared] == 0]].tolist()
-        live, tomb = ~rows.deleted, rows.size == 0
-        ids = rows.fileid
-        if len(ids):
-            found.nextfid = min(max(found.nextfid, int(ids.max()) + 1), SANE)
-        if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
+            self.columns += batch.pos[declared[batch.flags[declared] == 0]].tolist()
+        tomb, ids = rows.size == 0, rows.fileid
+        self.nextfid = min(max(self.nextfid, int(ids.max(initial=0)) + 1), SANE)
+        if "NEXTFID" not in block:  # data without an inode: a writer that died
             named = int(fileids(batch, rows.others).max(initial=0))
-            found.nextfid = max(found.nextfid, named + 1)
-        if found.times is not None:
-            found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
-        hashed = hash_rows(settings.htalgo, rows.keys, rows.pos)
+            self.nextfid = max(self.nextfid, named + 1)
+        if self.times is not None:
+            self.times.add_many(rows.mtime[~tomb], rows.firsts[~tomb])
+        hashed = hash_rows(htalgo, rows.keys, rows.pos)
         bits = [] if hashed.bits is None else [hashed.bits]
-        self._columns.add(rows.pos, ids, rows.deleted, tomb, hashed.s, *bits)
+        self._seen.add(rows.pos, ids, rows.deleted, tomb, hashed.s, *bits)
         if self._names is not None:
-            self._names.take(batch, rows.pos[live & ~tomb])
+            self._names.take(rows.take(np.flatnonzero(~(rows.deleted | tomb))))
 
     def finish(self) -> Rebuilt:
-        """Decide -> everything. Counters of what is superseded but not marked are taken off."""
-        found = self.found
+        """Decide -> itself. Counters of what is superseded but not marked are taken off."""
         if self._names is not None:
             self._names.sorter.rest()
-        pos, ids, deleted, tomb, s, *bits = self._columns.take()
+        pos, ids, deleted, tomb, s, *bits = self._seen.take()
         live, unfinished = _resolve(pos, ids, s, tomb, self._kv)
         live &= ~deleted | (self._marked & (pos >= self.lost))
         unfinished &= ~deleted
-        found.unfinished = pos[unfinished].tolist()
+        self.unfinished = pos[unfinished].tolist()
         may_stay = np.isin(s[unfinished], s[live]) if self._settings.havedups else False
-        found.due = int(np.count_nonzero(unfinished)) - int(np.count_nonzero(may_stay))
-        found.dead, found.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
-        for positions, sign in ((found.flagged.tolist(), 1), (found.unfinished, -1)):
+        self.due = int(np.count_nonzero(unfinished)) - int(np.count_nonzero(may_stay))
+        self.dead, self.flagged = pos[deleted & ~tomb & ~live], pos[deleted & live]
+        for positions, sign in ((self.flagged.tolist(), 1), (self.unfinished, -1)):
             for at in positions:
-                found.add_inode(self._kv.get(at), self._settings, self._kv, sign)
-        found.rows = Rows(s, bits[0] if bits else None, pos)
+                self.add_inode(self._kv.get(at), self._settings, self._kv, sign)
+        self.rows = Rows(s, bits[0] if bits else None, pos)
         if live.all():
-            return found
+            return self
         old = ids[~live & ~tomb]
         if len(old):
             both = np.flatnonzero(live)[np.isin(ids[live], old)]
-            found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
-        found.rows = found.rows.take(live)
-        return found
+            self.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
+        self.rows = self.rows.take(live)
+        return self
+
+    def superseded_columns(self) -> list[int]:
+        """Those that a later one has replaced: they are to be marked deleted."""
+        return [pos for pos in self.columns if pos < self._kv.superblock.get(COLUMNS, 0)]
 
 
 def rebuild(
@@ -201,7 +183,7 @@ def rebuild(
     problem   called with each damaged range, which is skipped
     names     is given all inodes that may be live; they are right only where the result is `whole`
     stop      only what is before it
-    marked    see `Resolver`
+    marked    see `Rebuilt`
     progress  called with the number of bytes done since the last call
     raises    CorruptError where the chain of entries breaks and there are no checksums to find
               where it goes on; for a reader, or in a file cut short, it just ends there
@@ -213,36 +195,34 @@ def rebuild(
         # Without a look at the checksums of contents. A damaged length leads the walk astray: it
         # then meets something impossible, or other sums than the superblock has.
         with contextlib.suppress(CorruptError):
-            resolver = Resolver(kv, settings, names)
+            found = Rebuilt(kv, settings, names)
             for batch in scan(kv.storage, kv.layout, kv.start, end, progress=progress):
-                resolver.take(batch, rows_of(batch, settings, raise_it))
-            quick = resolver.finish()
-            if _is_counted(quick, known):
-                quick.whole = not len(quick.flagged)
-                return quick
-            del quick  # not twice in memory
+                found.take(rows_of(batch, settings, raise_it))
+            if _is_counted(found.finish(), known):
+                found.whole = not len(found.flagged)
+                return found
         progress = names = None
-    resolver = Resolver(kv, settings, names, marked=marked)
+    found = Rebuilt(kv, settings, names, marked=marked)
     damage: list[CorruptError] = []
 
     def report(error: CorruptError) -> None:
         damage.append(error)
         if not isinstance(error, DamagedRange):
-            resolver.lost = max(resolver.lost, error.offset)
+            found.lost = max(found.lost, error.offset)
         elif not error.last:  # else the file is as it was when it ended there
-            resolver.lost = error.stop
+            found.lost = error.stop
         problem(error)
 
     try:
-        for batch, rows in inode_rows(
+        for _, rows in inode_rows(
             kv.storage, kv.layout, settings, kv.start, end, problem=report, progress=progress
         ):
-            resolver.take(batch, rows)
+            found.take(rows)
     except CorruptError as error:
         if kv.writable:
             raise
         report(error)
-    found = resolver.finish()
+    found.finish()
     found.whole, found.damaged = not damage and not len(found.flagged), len(damage)
     if not damage and whole and not _is_counted(found, known):
         return _with_flipped(kv, settings, found, report)
@@ -319,7 +299,7 @@ class Replay:
         *,
         marked: bool | None = None,
     ) -> None:
-        """`marked`: see `Resolver`."""
+        """`marked`: see `Rebuilt`."""
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._marked = settings.tombstones if marked is None else marked
         self.declares = False  # columns: what the new ones replace may be far up in the file
@@ -357,10 +337,10 @@ class Replay:
         ):
             self.declares = self.declares or len(entries_with(batch, KEY)) > 0
             if self.counts is not None:
-                self.counts.add(batch, rows)
+                self.counts.add(rows)
             if self._times is not None:
                 new = (rows.pos >= times_from) & (rows.size > 0)
-                self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
+                self._times.add_many(rows.mtime[new], rows.firsts[new])
             self._take(rows)
 
     def _take(self, rows: InodeRows) -> None:
@@ -456,7 +436,7 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
         done = finish(data, found.unfinished, found.heirs)
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
-    if found.columns and (old := found.superseded_columns(kv)) and kv.layout.delflag:
+    if found.columns and (old := found.superseded_columns()) and kv.layout.delflag:
         kv.confirm()
         kv.mark_deleted(old)
         kv.aentries -= len(old)

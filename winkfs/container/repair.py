@@ -229,7 +229,7 @@ class _Repair:
             self._read_inodes()
         if not self._guessed:
             entry_at = self._store.entry_at
-            self._marked = [p for p in self._report.marked if not is_filler(entry_at(p))]
+            self._marked = [p for p in self._check.extents.marked if not is_filler(entry_at(p))]
         if not found.steps:
             problems = self._report.problems
             found.steps += [f"count and index anew: {problem}" for problem in problems]
@@ -302,7 +302,7 @@ class _Repair:
             flagged = rows.deleted & (rows.size > 0) & (rows.pos < lost)
             last = zip(rows.pos.tolist(), flagged.tolist(), strict=True)
             ends.update(zip(rows.names, last, strict=True))
-            row, pairs = rows.pairs(settings.form)
+            row, pairs = rows.pairs
             first = np.searchsorted(row, row)
             for i in np.flatnonzero(self._damaged_at(pairs[:, 0])).tolist():
                 fileid, number = int(rows.fileid[row[i]]), i - int(first[i])

@@ -11,23 +11,27 @@ large, has several extents, or is damaged is read by itself. Damage goes to a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, column_at, fetch, rows_at, texts_at
+from winkformats.arrays import Bools, Int64, column_at, ends_of, fetch, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
+from winkformats.hashing import xxh3_at
 from winkformats.kv.entry import Layout
-from winkformats.kv.scan import Batch, EntryRows, entry_rows, lengths_at, scan_intact
+from winkformats.kv.scan import Batch, entries_at, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.data import INODE_BYTES, Settings
 from winkfs.container.ondisk.inode import (
     ATTRS,
+    BELOW,
+    CK_XXH3,
     HEAD,
     HIGHEST,
+    INT64,
     Attrs,
     Inode,
     InodeForm,
@@ -41,7 +45,6 @@ from winkfs.container.table import (
     CTIME,
     EMPTY,
     KIND,
-    NOTHING,
     SPECIAL,
     Blobs,
     FileTable,
@@ -55,17 +58,15 @@ if TYPE_CHECKING:
 Problem = Callable[[CorruptError], None]
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
-NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
 SPAN: Final = 8 << 20  # bytes of the data file read at once
 FILES: Final = 2048  # inodes of a piece, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 FEW: Final = 1024  # inodes whose pages may stay in the page cache: to find what to drop costs more
-KEYS: Final = 255  # bytes of the longest key that becomes part of a row
-VALUES: Final = 1024  # bytes of the largest inode that does
+KEYS: Final = 255  # bytes of a key behind which the length of a value is looked for
 APART: Final = 512  # bytes read of an entry that is read for itself
 SEVERAL: Final = 8  # of these, above which the disk is asked for all before the first is waited for
-LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
+LONGEST: Final = 1312  # bytes read of the last inode of a piece: of most it is all
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
 ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
 
@@ -73,23 +74,29 @@ ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
 # --- a range, as it is stored ---
 
 
-@dataclass(frozen=True, slots=True)
 class InodeRows:
-    """The inode entries of one batch, as columns of n rows in file order.
+    """Inode entries of a batch, as columns of n rows in file order.
 
     which     int64[n]  their indices in the batch
     pos       int64[n]  kv_pointers
     deleted   bool[n]   delflag
-    fields    int64[n, 7]  CKSUM .. DCOUNT; zeros for a tombstone
     size      int64[n]  bytes of the inode's value; 0 for a tombstone
+    fields    int64[n, 7]  CKSUM .. DCOUNT; zeros for a tombstone
     """
 
-    batch: Batch
-    which: Int64
-    pos: Int64
-    deleted: npt.NDArray[np.bool_]
-    fields: Int64
-    size: Int64
+    def __init__(self, batch: Batch, form: InodeForm, which: Int64) -> None:
+        self.batch, self.form, self.which = batch, form, which
+        self.pos, self.deleted = batch.pos[which], batch.flags[which] == 1
+        self.size = batch.value_len[which]
+        full = self.size > 0
+        self.fields: Int64 = np.zeros((len(which), FIELDS), np.int64)
+        self.fields[full] = batch.words(batch.value[which[full]], FIELDS, ">i8")
+
+    def take(self, chosen: Int64) -> InodeRows:
+        """Return some of them: ascending indices."""
+        if len(chosen) == len(self.which):
+            return self
+        return InodeRows(self.batch, self.form, self.which[chosen])
 
     @property
     def fileid(self) -> Int64:
@@ -117,6 +124,13 @@ class InodeRows:
         return texts_at(batch.raw, batch.key[which], batch.key_len[which] - len(INODE))
 
     @property
+    def named(self) -> Bools:
+        """Which have a name that can be."""
+        ends = self.batch.key[self.which] + self.batch.key_len[self.which] - len(INODE)
+        named: Bools = (ends > self.batch.key[self.which]) & (self.batch.raw[ends - 1] != 0)
+        return named
+
+    @property
     def others(self) -> Int64:
         """Indices of the entries of the batch that are not among these."""
         chosen = np.ones(len(self.batch), bool)
@@ -126,25 +140,65 @@ class InodeRows:
     def value(self, row: int) -> bytes:
         return self.batch.entry(int(self.which[row])).value
 
-    def places(self, form: InodeForm) -> tuple[Int64, Int64]:
-        """Of the pairs of all inodes that have room for theirs, in file order: the row of each, and
-        where it stands in the window, int64[m]."""
+    @cached_property
+    def counts(self) -> Int64:
+        """How many pairs each has; 0 where it has no room for them, int64[n]."""
         count = self.fields[:, 6]
-        count = np.where((count > 0) & (count <= (self.size - HEAD.size) // form.pair), count, 0)
+        room = (self.size - HEAD.size) // self.form.pair
+        return np.where((count > 0) & (count <= room), count, 0)
+
+    @cached_property
+    def places(self) -> tuple[Int64, Int64]:
+        """Of the pairs of all inodes, in file order: the row of each, and where it stands in the
+        window, int64[m]."""
+        count = self.counts
         row = np.repeat(np.arange(len(count)), count)
         number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        return row, self.batch.value[self.which[row]] + HEAD.size + number * form.pair
+        return row, self.batch.value[self.which[row]] + HEAD.size + number * self.form.pair
 
-    def pairs(self, form: InodeForm) -> tuple[Int64, Int64]:
+    @cached_property
+    def pairs(self) -> tuple[Int64, Int64]:
         """The same pairs: the row of each, int64[m]; (kv_pointer, skip, size), int64[m, 3], the
         first of attributes with size < 0."""
-        row, where = self.places(form)
-        pairs = self.batch.words(where, form.pair // 8, ">i8").astype(np.int64)
-        return row, pairs if form.pairoff else np.insert(pairs, 1, 0, axis=1)
+        row, where = self.places
+        pairs = np.zeros((len(row), 3), np.int64)
+        step = 1 if self.form.pairoff else 2
+        pairs[:, ::step] = self.batch.words(where, self.form.pair // 8, ">i8")
+        return row, pairs
 
-    def firsts(self, settings: Settings) -> Int64:
+    @cached_property
+    def fit(self) -> Bools:
+        """Which can be all of an inode, but for CKSUM: those that build on no other, and have
+        fields and extents that fit together, bool[n]."""
+        row, (pointer, skip, size) = self.pairs[0], self.pairs[1].T
+        named = (size < 0) & (np.diff(row, prepend=-1) > 0)  # attributes
+        sizes, last = ends_of(np.where(named, 0, size)), np.cumsum(self.counts)
+        reach = sizes[last] - sizes[last - self.counts]
+        fit: Bools = (self.size > 0) & (self.counts == self.fields[:, 6])
+        fit &= (self.fields[:, 1] == 0) & (self.fileid >= 1) & (self.lsize >= 0)
+        fit &= (self.fields[:, 4] >= 0) & (self.fields[:, 4] <= 255) & (reach >= self.lsize)
+        wrong = (pointer == BELOW) | (skip < 0) | (size < 0) | (skip > INT64 - size)
+        fit[row[wrong & ~named]] = False
+        return fit
+
+    @cached_property
+    def sound(self) -> Bools:
+        """Which of those that fit have a right CKSUM, too, bool[n]."""
+        found = self.fit.copy()
+        begin = self.batch.value[self.which[found]]
+        end = begin + HEAD.size + self.counts[found] * self.form.pair
+        if self.form.ckalgo == CK_XXH3:
+            sums = xxh3_at(self.batch.data, begin + 8, end)
+        else:
+            bodies = self.batch.slices(begin + 8, end)
+            sums = np.fromiter(map(self.form.sum, bodies), np.uint64, len(begin))
+        found[found] = sums.view(np.int64) == self.fields[found, 0]
+        return found
+
+    @property
+    def firsts(self) -> Int64:
         """Position of the first entry of each file: its inode or what it points to before that."""
-        found, (row, pairs) = self.pos.copy(), self.pairs(settings.form)
+        found, (row, pairs) = self.pos.copy(), self.pairs
         there = pairs[:, 0] > 0
         np.minimum.at(found, row[there], pairs[there, 0])
         return found
@@ -152,16 +206,11 @@ class InodeRows:
 
 def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
     """Which entries of the batch are inodes: those whose key ends in "/I0"."""
-    tail = batch.key + batch.key_len
-    raw = batch.raw
+    tail, raw = batch.key + batch.key_len, batch.raw
     found = (batch.key_len >= 3) & (tail <= len(raw))  # a damaged length may point anywhere
-    if not found.any():
-        return found
     if not batch.whole:
-        key = batch.keys(np.array([0]))[0]
-        return found & key.endswith(INODE)
-    last = np.where(found, tail, 3)
-    found &= (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
+        return found & batch.keys(np.array([0]))[0].endswith(INODE)
+    found[found] = (batch.words(tail[found] - 3, 3, "u1") == INODE_BYTES).all(1)
     return found
 
 
@@ -192,48 +241,34 @@ def rows_of(
     batch: Batch,
     settings: Settings,
     problem: Problem,
-    known_bad: Int64 | None = None,
+    *,
+    checked: bool = False,
 ) -> InodeRows:
     """The inode entries of a batch, each checked; a bad one is handed to `problem` and left out.
 
-    known_bad  indices of the bad entries of the batch, where they are known already
+    checked  the entries of the batch were found good
     """
     which = np.flatnonzero(is_inode(batch))
     if len(which) and not batch.whole:  # one that is larger than a window
         data = memoryview(batch.storage.read(batch.base, int(batch.end[0])))
         batch = Batch(batch.storage, batch.layout, batch.base, data, batch.at)
-    bad = set((batch.bad(which) if known_bad is None else known_bad).tolist())
-    bad &= set(which.tolist()) if bad else bad
     size = batch.value_len[which]
-    short = (size != 0) & (size < HEAD.size)
-    for i in [*bad, *which[short].tolist()]:
-        problem(CorruptError("bad inode entry", file=batch.storage.name, offset=int(batch.pos[i])))
-    keep = ~short
-    if bad:
-        keep &= ~np.isin(which, list(bad))
-    which, size = which[keep], size[keep]
-    full = size > 0
-    fields = np.zeros((len(which), FIELDS), np.int64)
-    fields[full] = batch.words(batch.value[which[full]], FIELDS, ">i8")
-    deleted = batch.flags[which] == 1
-    rows = InodeRows(batch, which, batch.pos[which], deleted, fields, size)
-    return rows if batch.layout.checksum else _check_inodes(rows, settings, problem)
-
-
-def _check_inodes(rows: InodeRows, settings: Settings, problem: Problem) -> InodeRows:
-    """Check CKSUM one by one, where no entry checksum covers the inode already."""
-    good = np.ones(len(rows.which), bool)
-    for i in np.flatnonzero(rows.size).tolist():
+    short = which[(size != 0) & (size < HEAD.size)]
+    bad = short if checked else np.union1d(short, batch.bad(which))
+    for offset in batch.pos[bad].tolist():
+        problem(CorruptError("bad inode entry", file=batch.storage.name, offset=offset))
+    rows = InodeRows(batch, settings.form, which[~np.isin(which, bad)])
+    if batch.layout.checksum:
+        return rows
+    wrong = []  # no checksum of entries covers them
+    for row in np.flatnonzero((rows.size > 0) & ~rows.sound).tolist():
         try:
-            offset, file = int(rows.pos[i]), rows.batch.storage.name
-            Inode.decode(rows.value(i), settings.form, file=file, offset=offset)
+            offset, file = int(rows.pos[row]), batch.storage.name
+            Inode.decode(rows.value(row), settings.form, file=file, offset=offset)
         except CorruptError as error:
             problem(error)
-            good[i] = False
-    return InodeRows(
-        rows.batch, rows.which[good], rows.pos[good], rows.deleted[good], rows.fields[good],
-        rows.size[good],
-    )  # fmt: skip
+            wrong.append(row)
+    return rows.take(np.delete(np.arange(len(rows.pos)), wrong))
 
 
 def inode_rows(
@@ -253,7 +288,7 @@ def inode_rows(
              it goes on
     """
     for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
-        yield batch, rows_of(batch, settings, problem, NONE)
+        yield batch, rows_of(batch, settings, problem, checked=True)
 
 
 # --- positions, as a table ---
@@ -271,27 +306,11 @@ class Decoded(NamedTuple):
     attrs: Int64
     words: Blobs | None
 
-    def take(self, index: Int64) -> Decoded:
-        words = None if self.words is None else self.words[index]
-        return Decoded(self.table.take(index), self.attrs[index], words)
-
-    @classmethod
-    def concat(cls, parts: list[Decoded]) -> Decoded:
-        words = [np.full(len(p.attrs), None, object) if p.words is None else p.words for p in parts]
-        return cls(
-            FileTable.concat([part.table for part in parts]),
-            np.concatenate([part.attrs for part in parts]), np.concatenate(words),
-        )  # fmt: skip
-
-
-NONE_DECODED: Final = Decoded(NOTHING, np.empty((0, 2), np.int64), None)
-
 
 class Inodes:
     """Decodes the inodes of a container.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
-    checked  the checksums of the entries were found right
     storage  of the data file; None: that of the handle, which may be closed before `ordinary` is
              called
     """
@@ -302,25 +321,26 @@ class Inodes:
         settings: Settings,
         problem: Problem | None,
         *,
-        checked: bool = False,
         storage: Storage | None = None,
     ) -> None:
         self._kv, self._storage, self._problem = kv, storage or kv.storage, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
-        self._layout, self._form, self._settings = kv.layout, settings.form, settings
-        self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
-        self._words = settings.form.pair // 8  # of a pair
-        self._checked = checked
+        self._layout, self._settings = kv.layout, settings
 
     def near(self, positions: Int64, data: memoryview, base: int) -> Decoded:
         """The files with inodes at `positions`; `data`: bytes of the file from `base` on."""
-        found = self._all(positions, data, positions - base)
-        return self._with_words(found, data, base)
+        return self._with_words(self._all(positions, data, positions - base), data, base)
 
     def ordinary(self, positions: Int64, data: memoryview, base: int) -> tuple[Decoded, Int64]:
         """-> those that are ordinary and good, and their indices among the positions."""
         found, which = self.gathered(positions, data, positions - base)
         return self._with_words(found, data, base), which
+
+    def of(self, rows: InodeRows) -> Decoded:
+        """The files of checked entries."""
+        found, which = self._decoded(rows)
+        batch = rows.batch
+        return self._with_words(self._filled(found, which, rows.pos), batch.data, batch.base)
 
     def apart(self, positions: Int64) -> Decoded:
         """The same where there is too much between the inodes to read it."""
@@ -331,20 +351,21 @@ class Inodes:
                 self._storage.read_ahead(start, APART)
         at = np.full(len(positions), -1)
         data, at[inside] = fetch(self._storage, positions[inside], APART)
-        return self._all(positions, memoryview(data), at)
+        return self._all(positions, data, at)
 
-    def _all(self, positions: Int64, data: memoryview, at: Int64) -> Decoded:
+    def _all(self, positions: Int64, data: memoryview | bytes, at: Int64) -> Decoded:
         """`at`: offsets of the entries in `data`, negative for those that are not there."""
-        found, which = self.gathered(positions, data, at)
+        return self._filled(*self.gathered(positions, data, at), positions)
+
+    def _filled(self, found: Decoded, which: Int64, positions: Int64) -> Decoded:
+        """Add those of the positions that are not among the found ones, `which`."""
         if len(which) == len(positions):
             return found
-        odd = np.ones(len(positions), bool)
-        odd[which] = False
-        alone = [one for pos in positions[odd].tolist() if (one := self._alone(pos))]
-        if not alone:
-            return found
-        whole = Decoded.concat([found, *alone])
-        return whole.take(np.argsort(whole.table.pos))
+        alone = [one for pos in np.delete(positions, which).tolist() if (one := self._alone(pos))]
+        tables, attrs, _ = zip(found, *alone, strict=True)
+        table = FileTable.concat(tables)
+        order = np.argsort(table.pos)
+        return Decoded(table.take(order), np.concatenate(attrs)[order], None)
 
     # --- many ---
 
@@ -352,86 +373,54 @@ class Inodes:
         self, positions: Int64, data: memoryview | bytes, at: Int64
     ) -> tuple[Decoded, Int64]:
         """As `ordinary`, without attributes. `at`: offsets in `data`, as `_all` takes them."""
-        rows = entry_rows(data, at, self._layout, (1 + len(INODE), KEYS), (HEAD.size, VALUES))
-        if not len(rows.which):
-            return NONE_DECODED, rows.which
-        pos, words = positions[rows.which], 8 * (7 + 2 * self._words)
-        wide = rows_at(rows.raw + bytes(words), rows.begin + rows.value, words)
-        # CKSUM .. DCOUNT and two pairs, which may lie behind the end of an inode
-        fields = wide.view(">i8").astype(np.int64)
-        lsize = fields[:, 3]
-        special, extents, extent = self._extents(fields)
-        skip = extent[:, 1] if self._form.pairoff else np.zeros_like(lsize)
-        one = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
-        good = self._sound(rows, pos, fields) & (one | ((extents == 0) & (lsize == 0)))
-        plain = one & (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0) & (lsize > 0)
-        plain &= good
-        first = fields[:, 7 : 7 + self._words]
-        attrs = np.where(special[:, None], first[:, [0, -1]], 0)
-        follows = np.where(special, attrs[:, 0], pos)  # attributes stand between content and inode
-        plain &= self._is_value(extent[:, 0], lsize, follows, fields[:, 2], plain)
-        pointer = np.where(lsize == 0, EMPTY, np.where(plain, extent[:, 0], BY_INODE))
-        kind = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4]) + special * SPECIAL
-        times, beyond = self._times(fields[:, 5])
-        kind += beyond * ASK
-        attrs[:, 1] = -attrs[:, 1]
-        which, names_at, lengths = rows.which, rows.begin + self._key_at, rows.key_len - len(INODE)
-        columns = [pos, fields[:, 2], lsize, times, pointer, kind]
-        if not good.all():
-            columns, attrs = [column[good] for column in columns], attrs[good]
-            which, names_at, lengths = which[good], names_at[good], lengths[good]
-        names = column_at(np.frombuffer(rows.raw, np.uint8), names_at, lengths)
-        return Decoded(FileTable.of(names, *columns), attrs, None), which
+        batch, there = entries_at(self._storage, self._layout, data, at, positions)
+        rows = rows_of(batch, self._settings, lambda error: None)
+        found, which = self._decoded(rows)
+        return found, there[rows.which[which]]
+
+    def _decoded(self, rows: InodeRows) -> tuple[Decoded, Int64]:
+        """-> those that have a name and build on no other, and their indices among the rows."""
+        which = np.flatnonzero(rows.fit & rows.named)
+        return self._files(rows.take(which)), which
+
+    def _files(self, rows: InodeRows) -> Decoded:
+        """Inodes with a name and a right number of pairs."""
+        fields, count, lsize = rows.fields, rows.counts, rows.lsize
+        first = np.cumsum(count) - count
+        pairs = np.concatenate([rows.pairs[1], np.zeros((2, 3), np.int64)])  # behind the last one
+        special = (count > 0) & (pairs[first, 2] < 0)
+        attrs = np.zeros((len(count), 2), np.int64)
+        attrs[special] = pairs[first[special]][:, ::2] * (1, -1)
+        content, skip, size = pairs[first + special].T
+        plain = (count - special == 1) & (size == lsize) & (skip == 0) & (content > 0) & (lsize > 0)
+        plain &= fields[:, 1] == 0
+        follows = np.where(special, attrs[:, 0], rows.pos)  # attributes stand between the two
+        plain &= self._is_value(content, lsize, follows, rows.fileid, plain)
+        pointer = np.where(lsize == 0, EMPTY, np.where(plain, content, BY_INODE))
+        unit, mtime = self._settings.mtime_unit, rows.mtime
+        beyond = ((mtime > HIGHEST) | (mtime < -HIGHEST)) & (unit > 1)  # int64 does not hold it
+        kind = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
+        kind += special * SPECIAL + beyond * ASK
+        columns = rows.pos, rows.fileid, lsize, nanoseconds(mtime, unit), pointer, kind
+        batch, which = rows.batch, rows.which
+        names = column_at(batch.raw, batch.key[which], batch.key_len[which] - len(INODE))
+        return Decoded(FileTable.of(names, *columns), attrs, None)
 
     def _with_words(self, found: Decoded, data: memoryview, base: int) -> Decoded:
         """Take the attributes of files that lie in what was read, as they do beside an inode."""
         pos, size = found.attrs.T
-        mine = np.flatnonzero(pos >= max(base, 1))
+        mine = np.flatnonzero((pos >= max(base, 1)) & (size <= ATTRS_READ))
         if not len(mine):
             return found
-        bounds = (4, 24), (ATTRS.size, ATTRS_READ)
-        rows = entry_rows(data, pos[mine] - base, self._layout, *bounds)
-        which = mine[rows.which]
-        if not len(which):
-            return found
-        good = rows.value_len >= size[which]
-        good &= rows.good(self._layout, pos[which])  # `checked` says it of inodes only
-        begin = rows.begin + rows.value
-        known = np.full(len(pos), None, object) if found.words is None else found.words
-        words = rows.slices(begin, begin + size[which])
-        for i, ok, word in zip(which.tolist(), good.tolist(), words, strict=True):
-            if ok:
-                known[i] = word
+        batch, there = entries_at(self._storage, self._layout, data, pos[mine] - base, pos[mine])
+        mine = mine[there]
+        good = batch.value_len >= size[mine]
+        good[batch.bad()] = False
+        mine, begin = mine[good], batch.value[good]
+        known = np.full(len(pos), None, object)
+        for i, word in zip(mine.tolist(), batch.slices(begin, begin + size[mine]), strict=True):
+            known[i] = bytes(word)
         return found._replace(words=known)
-
-    def _sound(self, rows: EntryRows, pos: Int64, fields: Int64) -> Bools:
-        """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
-        layout, form = self._layout, self._form
-        tails = rows_at(rows.raw, rows.begin + self._key_at + rows.key_len - 4, 4)
-        good: Bools = (tails[:, 1:] == INODE_BYTES).all(1) & (tails[:, 0] != 0)
-        count = fields[:, 6]
-        pairs_end = HEAD.size + count * form.pair
-        good &= (count >= 0) & (count <= VALUES) & (pairs_end <= rows.value_len)
-        good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
-        good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
-        if self._checked:
-            return good
-        good &= rows.good(layout, pos)
-        if not layout.checksum:
-            where = rows.begin + rows.value
-            stops = where + np.clip(pairs_end, 8, rows.value_len)
-            sums = np.fromiter(map(form.sum, rows.slices(where + 8, stops)), np.uint64, len(good))
-            good &= sums.view(np.int64) == fields[:, 0]
-        return good
-
-    def _extents(self, fields: Int64) -> tuple[Bools, Int64, Int64]:
-        """-> which have attributes, how many extents, the first of these: int64[n, 2 or 3]."""
-        words, count = self._words, fields[:, 6]
-        first, second = fields[:, 7 : 7 + words], fields[:, 7 + words :]
-        special = (count > 0) & (first[:, -1] < 0)
-        if not special.any():
-            return special, count, first
-        return special, count - special, np.where(special[:, None], second, first)
 
     def _is_value(
         self, pointer: Int64, size: Int64, pos: Int64, fileid: Int64, asked: Bools
@@ -453,54 +442,35 @@ class Inodes:
 
     def _value_sizes(self, pointer: Int64) -> Int64:
         """Bytes of the values of these entries, unchecked; -1 for what is none. int64[n]"""
-        layout, limit = self._layout, self._end
-        found = np.full(len(pointer), -1, np.int64)
-        which = np.flatnonzero((pointer >= self._start) & (pointer < limit - self._key_at))
+        found, layout = np.full(len(pointer), -1, np.int64), self._layout
+        last = self._end - layout.delflag - layout.key.prefix
+        which = np.flatnonzero((pointer >= self._start) & (pointer < last))
         data, at = fetch(self._storage, pointer[which], APART)
-        at += layout.delflag
-        length = lengths_at(data, at, layout.key)
-        value = at + layout.key.size(0) + (length if layout.key.room < 0 else 0)
-        near = (length >= 0) & (length <= KEYS)
-        near &= pointer[which] + value - at + layout.delflag + layout.value.prefix <= limit
-        found[which[near]] = lengths_at(data, value[near], layout.value)
+        batch, there = entries_at(self._storage, layout, data, at, pointer[which], beyond=1 << 62)
+        near = batch.key_len <= KEYS
+        found[which[there[near]]] = batch.value_len[near]
         return found
-
-    def _times(self, mtime: Int64) -> tuple[Int64, Bools]:
-        """-> mtimes in nanoseconds, and which of them int64 does not hold."""
-        unit = self._settings.mtime_unit
-        return nanoseconds(mtime, unit), ((mtime > HIGHEST) | (mtime < -HIGHEST)) & (unit > 1)
 
     # --- one ---
 
     def _alone(self, pos: int) -> Decoded | None:
+        """Any inode; None: it is damaged."""
         try:
-            return self._decoded(pos)
+            if not self._start <= pos < self._end:
+                raise CorruptError("no entry", file=self._name, offset=pos)
+            entry, form = self._kv.get(pos), self._settings.form
+            inode = Inode.decode(entry.value, form, file=self._name, offset=pos)
+            data, place = self._kv.storage.read(pos, entry.size), np.array([pos])
+            batch, which = entries_at(self._storage, self._layout, data, np.array([0]), place)
+            rows = InodeRows(batch, form, which[is_inode(batch)])
+            if not rows.named.any() or not 0 <= inode.ftype <= 255:
+                raise CorruptError("no inode with a name", file=self._name, offset=pos)
+            return self._files(rows)
         except CorruptError as error:
             if self._problem is None:
                 raise
             self._problem(error)
             return None
-
-    def _decoded(self, pos: int) -> Decoded:
-        """Any inode. Raises CorruptError."""
-        if not self._start <= pos < self._end:
-            raise CorruptError("no entry", file=self._name, offset=pos)
-        entry = self._kv.get(pos)
-        inode = Inode.decode(entry.value, self._form, file=self._name, offset=pos)
-        name = entry.key.removesuffix(INODE)
-        if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:
-            raise CorruptError("no inode with a name", file=self._name, offset=pos)
-        pointer, size = BY_INODE if inode.lsize else EMPTY, np.array([inode.lsize])
-        if len(inode.extents) == 1 and inode.lsize and not inode.nexti:
-            extent = inode.extents[0]
-            whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
-            if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:
-                pointer = extent.pointer
-        times, beyond = self._times(np.array([inode.mtime]))
-        kind = inode.ftype + (inode.attrs is not None) * SPECIAL + int(beyond[0]) * ASK
-        names = np.array([0, len(name)]), np.frombuffer(name, np.uint8)
-        table = FileTable.of(names, np.array([pos]), inode.fileid, size, times, pointer, kind)
-        return Decoded(table, np.array([inode.attrs or (0, 0)]), None)
 
     # --- attributes ---
 

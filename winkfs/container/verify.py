@@ -34,9 +34,9 @@ from winkfs.container.ondisk.compressed import COMPRESSED
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.recovery import Rebuilt, Replay, Resolver, due
+from winkfs.container.recovery import Rebuilt, Replay, due
 from winkfs.container.store import MERGE_TAIL, Store
-from winkfs.container.survey import NONE, InodeRows, rows_of
+from winkfs.container.survey import InodeRows, rows_of
 from winkfs.entry import FileType
 from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
@@ -50,8 +50,7 @@ Record = dict[str, Any]
 
 @dataclass
 class Report:
-    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults;
-    `marked`: positions of entries of live files that are marked deleted, for a repair."""
+    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults."""
 
     problems: list[str] = field(default_factory=list)
     files: int = 0
@@ -59,7 +58,6 @@ class Report:
     bytes: int = 0
     more: int = 0
     notes: list[str] = field(default_factory=list)
-    marked: list[int] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         if len(self.problems) < LIMIT:
@@ -146,26 +144,24 @@ class Check:
     def _read(self, names: RowCollector | None, progress: Callable[[int], None] | None) -> Rebuilt:
         """Check all entries -> what they say."""
         store, kv, report = self._store, self._store.kv, self._report
-        resolver = Resolver(kv, store.settings, names)
+        self.found = found = Rebuilt(kv, store.settings, names)
         try:
             for batch in scan_intact(
                 kv.storage, kv.layout, kv.start, kv.end, problem=self._break, progress=progress
             ):
-                rows = rows_of(batch, store.settings, self._damage, NONE)
-                resolver.take(batch, rows)
+                rows = rows_of(batch, store.settings, self._damage, checked=True)
+                found.take(rows)
                 self._check_fields(rows)
-                self.extents.take(batch, rows)
+                self.extents.take(rows)
         except FormatError as error:  # no checksums by which to find where it goes on
             self._break(error)
         try:
             _ = store.frames.compression
         except CorruptError as error:
             report.add(str(error))
-        self.found = found = resolver.finish()
-        report.files, report.entries = len(found.rows.pos), found.entries
+        report.files, report.entries = len(found.finish().rows.pos), found.entries
         report.bytes = found.dtotsz
         self.extents.check(found.rows.pos)
-        report.marked = self.extents.marked
         return found
 
     def _check_end(self, found: Rebuilt) -> None:
@@ -223,7 +219,7 @@ class Check:
         aentries = found.aentries
         if block.get("AENTRIES", aentries) != aentries and (store.settings.havedups or not current):
             unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.heirs))
-            unmarked += len(found.superseded_columns(store.kv))
+            unmarked += len(found.superseded_columns())
             if block["AENTRIES"] == aentries - unmarked:
                 aentries -= unmarked  # a kill between two delflags: a writer sets the rest
         expected = {

@@ -22,7 +22,6 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, FormatError
 from winkformats.kv.entry import MASK64, PREFIXES, Field, KVEntry, Layout
 
-Bounds = tuple[int, int]
 MAX_WINDOW: Final = 64 << 20  # bytes; a larger entry is handed out as its head alone
 PIECE: Final = 4 << 20  # bytes read at once to check such an entry
 NEAR: Final = 64 << 10  # bytes searched first behind damage, and
@@ -53,11 +52,12 @@ class Batch:
         data: memoryview,
         at: Int64,
         lengths: tuple[Int64, Int64] | None = None,
+        pos: Int64 | None = None,
     ) -> None:
-        """`lengths`: of keys and values, where they are known."""
+        """`lengths`: of keys and values, where they are known; `pos`: where `data` is no window."""
         self.storage, self.layout, self.base, self.data = storage, layout, base, data
         self.raw: UInt8 = np.frombuffer(data, np.uint8)
-        self.at, self.pos = at, at + base
+        self.at, self.pos = at, at + base if pos is None else pos
         where = at + layout.delflag
         self.key = where + layout.key.prefix
         self.key_len = lengths[0] if lengths else lengths_at(data, where, layout.key)
@@ -146,68 +146,33 @@ class Batch:
         return state.intdigest() & 0xFFFFFFFF
 
 
-class EntryRows(NamedTuple):
-    """n entries as rows of one matrix.
+def entries_at(
+    storage: Storage,
+    layout: Layout,
+    data: memoryview | bytes,
+    at: Int64,
+    pos: Int64,
+    *,
+    beyond: int = 0,
+) -> tuple[Batch, Int64]:
+    """Those of the entries at offsets `at` of `data` that lie in it from end to end, unchecked; and
+    which of them these are.
 
-    which              int64[n]  their indices among those asked for
-    matrix, raw        uint8[n, width], and the same as bytes
-    begin              int64[n]  where in `raw` each begins
-    key_len            int64[n]  bytes of the key
-    value, value_len   int64[n]  where in the entry its value begins, and its bytes
-    size               int64[n]  bytes of the entry
+    at      int64[n]; outside of `data`: not there
+    pos     int64[n]: where in the file they are
+    beyond  bytes that values may reach beyond `data`
     """
-
-    which: Int64
-    matrix: UInt8
-    raw: bytes
-    begin: Int64
-    key_len: Int64
-    value: Int64
-    value_len: Int64
-    size: Int64
-
-    def good(self, layout: Layout, pos: Int64) -> Bools:
-        """Which have a right delflag and checksum, bool[n]. `pos`: int64[n], their positions."""
-        found = np.ones(len(pos), bool)
-        if layout.delflag:
-            found &= self.matrix[:, 0] <= 1
-        if layout.checksum:
-            ends = self.begin + self.size - 4
-            sums = layout.sums_at(pos, self.raw, self.begin + layout.delflag, ends)
-            found &= sums == column(rows_at(self.raw, ends, 4), ">u4", 0)
-        return found
-
-    def slices(self, starts: Int64, stops: Int64) -> list[bytes]:
-        """raw[starts[i]:stops[i]]: of bytes it costs half of what it does of a view."""
-        raw = self.raw
-        return [raw[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-
-def entry_rows(
-    data: memoryview | bytes, at: Int64, layout: Layout, keys: Bounds, values: Bounds
-) -> EntryRows:
-    """Those of the entries at offsets `at` of `data` whose key and value have such lengths.
-
-    at            int64[n]; outside of `data`: not there
-    keys, values  least and most bytes; they bound the memory, for all rows have one width
-    """
-    limit, key_at = len(data), layout.delflag + layout.key.prefix
-    which = np.flatnonzero((at >= 0) & (at + key_at < limit))
-    at = at[which]
-    key_len = lengths_at(data, at + layout.delflag, layout.key)
-    value = key_at + _taken(layout.key, key_len) + layout.value.prefix
-    near = (key_len >= keys[0]) & (key_len <= keys[1]) & (at + value <= limit)
-    at, which, key_len, value = at[near], which[near], key_len[near], value[near]
-    value_len = lengths_at(data, at + value - layout.value.prefix, layout.value)
-    size = value + _taken(layout.value, value_len) + layout.checksum
-    fits = (value_len >= values[0]) & (value_len <= values[1]) & (at + size <= limit)
-    width = int(size[fits].max(initial=1))
-    fits &= at + width <= limit
-    matrix = rows_at(data, at[fits], width)
-    raw = matrix.tobytes()
-    begin = np.arange(0, len(raw), width)
-    return EntryRows(which[fits], matrix, raw, begin, key_len[fits], value[fits], value_len[fits],
-                     size[fits])  # fmt: skip
+    limit, head = len(data), layout.delflag + layout.key.prefix
+    which = np.flatnonzero((at >= 0) & (at + head <= limit))
+    key_len = lengths_at(data, at[which] + layout.delflag, layout.key)
+    value = at[which] + head + _taken(layout.key, key_len) + layout.value.prefix
+    near = (key_len >= 0) & (key_len <= limit) & (value <= limit)
+    which, key_len, value = which[near], key_len[near], value[near]
+    value_len = lengths_at(data, value - layout.value.prefix, layout.value)
+    end, limit = value + _taken(layout.value, value_len) + layout.checksum, limit + beyond
+    near = (value_len >= 0) & (value_len <= limit) & (end <= limit)
+    lengths, which = (key_len[near], value_len[near]), which[near]
+    return Batch(storage, layout, 0, memoryview(data), at[which], lengths, pos[which]), which
 
 
 def lengths_at(data: memoryview | bytes, at: Int64, field: Field) -> Int64:
