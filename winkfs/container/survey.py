@@ -4,8 +4,8 @@ inode_rows  every batch of a range with its inode entries as they are stored, al
 files_at    the files whose inodes stand at given positions, as a FileTable
 read_rows   the same with what their attributes say, as the catalog has them
 
-Most inodes are gathered as rows of one matrix, whatever the layout of their entries; one that is
-large, has several extents, or is damaged is read by itself. Damage goes to a callback.
+Most inodes are decoded together (`InodeRows`), whatever the layout of their entries; one that is
+large, builds on others, or is damaged is read by itself. Damage goes to a callback.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FEW: Final = 1024  # inodes whose pages may stay in the page cache: to find what
 KEYS: Final = 255  # bytes of a key behind which the length of a value is looked for
 APART: Final = 512  # bytes read of an entry that is read for itself
 SEVERAL: Final = 8  # of these, above which the disk is asked for all before the first is waited for
-LONGEST: Final = 1312  # bytes read of the last inode of a piece: of most it is all
+LONGEST: Final = 1312  # bytes of an entry that is decoded with others, at most
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
 ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
 
@@ -373,7 +373,7 @@ class Inodes:
         self, positions: Int64, data: memoryview | bytes, at: Int64
     ) -> tuple[Decoded, Int64]:
         """As `ordinary`, without attributes. `at`: offsets in `data`, as `_all` takes them."""
-        batch, there = entries_at(self._storage, self._layout, data, at, positions)
+        batch, there = entries_at(self._storage, self._layout, data, at, positions, most=LONGEST)
         rows = rows_of(batch, self._settings, lambda error: None)
         found, which = self._decoded(rows)
         return found, there[rows.which[which]]
@@ -409,15 +409,16 @@ class Inodes:
     def _with_words(self, found: Decoded, data: memoryview, base: int) -> Decoded:
         """Take the attributes of files that lie in what was read, as they do beside an inode."""
         pos, size = found.attrs.T
-        mine = np.flatnonzero((pos >= max(base, 1)) & (size <= ATTRS_READ))
+        mine = np.flatnonzero(pos >= max(base, 1))
         if not len(mine):
             return found
-        batch, there = entries_at(self._storage, self._layout, data, pos[mine] - base, pos[mine])
+        at, pos = pos[mine] - base, pos[mine]
+        batch, there = entries_at(self._storage, self._layout, data, at, pos, most=LONGEST)
         mine = mine[there]
         good = batch.value_len >= size[mine]
         good[batch.bad()] = False
         mine, begin = mine[good], batch.value[good]
-        known = np.full(len(pos), None, object)
+        known = np.full(len(size), None, object)
         for i, word in zip(mine.tolist(), batch.slices(begin, begin + size[mine]), strict=True):
             known[i] = bytes(word)
         return found._replace(words=known)
@@ -446,7 +447,7 @@ class Inodes:
         last = self._end - layout.delflag - layout.key.prefix
         which = np.flatnonzero((pointer >= self._start) & (pointer < last))
         data, at = fetch(self._storage, pointer[which], APART)
-        batch, there = entries_at(self._storage, layout, data, at, pointer[which], beyond=1 << 62)
+        batch, there = entries_at(self._storage, layout, data, at, pointer[which], heads=True)
         near = batch.key_len <= KEYS
         found[which[there[near]]] = batch.value_len[near]
         return found

@@ -153,14 +153,16 @@ def entries_at(
     at: Int64,
     pos: Int64,
     *,
-    beyond: int = 0,
+    most: int = 1 << 62,
+    heads: bool = False,
 ) -> tuple[Batch, Int64]:
     """Those of the entries at offsets `at` of `data` that lie in it from end to end, unchecked; and
     which of them these are.
 
-    at      int64[n]; outside of `data`: not there
-    pos     int64[n]: where in the file they are
-    beyond  bytes that values may reach beyond `data`
+    at     int64[n]; outside of `data`: not there
+    pos    int64[n]: where in the file they are
+    most   bytes of the largest that is wanted: in a hostile file many overlap
+    heads  it is enough that their lengths lie in `data`
     """
     limit, head = len(data), layout.delflag + layout.key.prefix
     which = np.flatnonzero((at >= 0) & (at + head <= limit))
@@ -169,8 +171,9 @@ def entries_at(
     near = (key_len >= 0) & (key_len <= limit) & (value <= limit)
     which, key_len, value = which[near], key_len[near], value[near]
     value_len = lengths_at(data, value - layout.value.prefix, layout.value)
-    end, limit = value + _taken(layout.value, value_len) + layout.checksum, limit + beyond
-    near = (value_len >= 0) & (value_len <= limit) & (end <= limit)
+    end = value + _taken(layout.value, value_len) + layout.checksum
+    near = (value_len >= 0) & (value_len <= most) & (end - at[which] <= most)
+    near &= (end <= limit) | heads
     lengths, which = (key_len[near], value_len[near]), which[near]
     return Batch(storage, layout, 0, memoryview(data), at[which], lengths, pos[which]), which
 
