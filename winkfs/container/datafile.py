@@ -313,11 +313,6 @@ class DataFile:
         if self.kv.superblock.damage is not None:  # it may stand there in any way
             self.filesize = self.kv.storage.read(self.filesize_at, 8)
 
-    def _replaced(self) -> bool:
-        now = self.directory.info(self.name + ".data", follow=True)
-        # Where it is gone, what we have open stays readable.
-        return now is not None and now.identity != self._identity
-
     # --- derived files ---
 
     def deriving(

@@ -26,7 +26,6 @@ import numpy as np
 
 from winkformats import hashing
 from winkformats.arrays import Int64, UInt64, among, superseded
-from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
 from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
@@ -394,7 +393,7 @@ class Index:
 
     def close(self) -> None:
         self.stale.append(True)  # first: another file may get the descriptor
-        if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
+        if self.base is not None:
             self.base.storage.close()
 
 

@@ -439,7 +439,8 @@ class Store(DataFile):
 
     def refresh(self) -> None:
         """A reader looks whether the writer has synced, or put other files in our files' place."""
-        if self._replaced():
+        now = self.directory.info(self.name + ".data", follow=True)
+        if now is not None and now.identity != self._identity:  # one that is gone stays readable
             self.reopen()
             return
         if self.filesize_at and not self.moved():
@@ -459,7 +460,6 @@ class Store(DataFile):
             self._remember_filesize()
             self._catch_up(old)
         if len(self.index.overlay) > MERGE_OVERLAY:
-            self.index.close()
             self._load()
 
     def fall_back(self) -> None:
@@ -598,7 +598,6 @@ class Store(DataFile):
     def abandon(self) -> None:
         """Close everything as it is."""
         if hasattr(self, "catalog"):
-            self.index.close()
+            self.index.replace(None)
             self.catalog.close()
-            self.index.base = None
         super().abandon()
