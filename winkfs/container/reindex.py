@@ -41,7 +41,7 @@ def reindex(
         store.take(found)
         store.catalog.save(sorter if found.whole else None)
         count = store.index.count
-        store.close()
+        store.kv.release()
     for line in store.notes:
         problem(line)
     return count
