@@ -7,6 +7,7 @@ one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that wa
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -33,7 +34,6 @@ from winkfs.container.ondisk.inode import (
     Extent,
     ExtentArray,
     Inode,
-    InodeForm,
     attr_key,
     cut,
     data_key,
@@ -57,6 +57,8 @@ BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, a
 
 
 NONE: Final = Inode(0, 0, 0, 0)
+FIELDS: Final = [struct.Struct(f">{6 + n}q") for n in range(7)]
+"""Of an inode behind its checksum, with up to two pairs."""
 
 
 @dataclass(slots=True)
@@ -414,15 +416,18 @@ def entries(
     key: bytes, data: Buffer, word: bytes, length: int, framed: bool, /,
 ) -> tuple[bytes, int, int]:  # fmt: skip
     """The entries of a file, as `entries` of the compiled module makes them."""
-    found, extents, attrs = b"", list[Extent](), None
+    found, pairs = b"", list[int]()
     if data:
-        found = _entry(data_key(fileid, 0), data, contid + pos)
-        extents.append(Extent(pos, FRAME if framed else 0, length))
+        found, pairs = _entry(data_key(fileid, 0), data, contid + pos), [pos, framed * FRAME, length]
     if word:
-        attrs = pos + len(found), len(word)
-        found += _entry(attr_key(fileid), word, contid + attrs[0])
-    inode = Inode(fileid, length, ftype, mtime, extents, attrs)
-    value, at = inode.encode(InodeForm(pairoff, CK_XXH3), least), pos + len(found)
+        at = pos + len(found)
+        found += _entry(attr_key(fileid), word, contid + at)
+        pairs = [at, 0, -len(word), *pairs]
+    count, at = len(pairs) // 3, pos + len(found)
+    if not pairoff:
+        del pairs[1::3]
+    fields = FIELDS[len(pairs)].pack(0, fileid, length, ftype, mtime, count, *pairs)
+    value = (xxhash.xxh3_64_digest(fields) + fields).ljust(least, b"\0")
     return found + _entry(key, value, contid + at), at, len(value)
 
 
