@@ -227,7 +227,7 @@ class DraftWriter:
         gap = max(offset - draft.lsize, 0)
         self.need_room(draft, len(data) + (0 if self._settings.holes else gap))
         if gap:
-            self._extend(draft, offset)
+            self._put_zeros(draft, draft.lsize, gap)
         if offset == draft.lsize:
             self.append(draft, data)
             return
@@ -282,19 +282,14 @@ class DraftWriter:
         if offset >= draft.body:
             draft.tail[offset - draft.body : offset - draft.body + size] = bytes(size)
             return
-        if not self._settings.holes:
-            for at in range(offset, offset + size, self.chunk):
-                self.write(draft, at, bytes(min(self.chunk, offset + size - at)))
-            return
         self.need_room(draft, 0)
-        self.spill(draft)
-        self._lay(draft, offset, size, [Extent(0, 0, size)])
+        self._put_zeros(draft, offset, size)
 
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
         if size > draft.lsize:
             self.need_room(draft, 0 if self._settings.holes else size - draft.lsize)
-            self._extend(draft, size)
+            self._put_zeros(draft, draft.lsize, size - draft.lsize)
         elif size >= draft.body:
             del draft.tail[size - draft.body :]
         else:
@@ -401,14 +396,14 @@ class DraftWriter:
         extents = joined(before, entries, after)
         draft.base, draft.body = extents, max(draft.body, offset + size)
 
-    def _extend(self, draft: Draft, size: int) -> None:
-        """Let the file grow with zeros."""
-        if not self._settings.holes:
-            while draft.lsize < size:
-                self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
+    def _put_zeros(self, draft: Draft, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes, or at the end: a hole where holes are known."""
+        if self._settings.holes:
+            self.spill(draft)
+            self._lay(draft, offset, size, [Extent(0, 0, size)])
             return
-        self.spill(draft)
-        self._lay(draft, draft.body, size - draft.body, [Extent(0, 0, size - draft.body)])
+        for at in range(offset, offset + size, self.chunk):
+            self.write(draft, at, bytes(min(self.chunk, offset + size - at)))
 
 
 def entries(
@@ -418,7 +413,8 @@ def entries(
     """The entries of a file, as `entries` of the compiled module makes them."""
     found, pairs = b"", list[int]()
     if data:
-        found, pairs = _entry(data_key(fileid, 0), data, contid + pos), [pos, framed * FRAME, length]
+        found = _entry(data_key(fileid, 0), data, contid + pos)
+        pairs += pos, framed * FRAME, length
     if word:
         at = pos + len(found)
         found += _entry(attr_key(fileid), word, contid + at)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import errno
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Self
 
 from winkformats.errors import CorruptError
@@ -104,30 +103,19 @@ def level_for(compress: str | None, base: str, *, classic: bool) -> int:
 
     raises  ValueError; Refusal where the library is missing
     """
-    if compress is None:
-        return 0
-    level = level_of(compress)
-    if not level:
-        return 0
-    if classic:
+    level = level_of(NONE if compress is None else compress)
+    if level and classic:
         raise ValueError("a classic container cannot have compressed content")
-    zstd(base)
+    if level:
+        zstd(base)
     return level
-
-
-@lru_cache(1)
-def _imported() -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        return None
-    return zstandard
 
 
 def zstd(file: str) -> Any:
     """The library. Raises Refusal EOPNOTSUPP that names `file` where it is not installed."""
-    library = _imported()
-    if library is None:
+    try:
+        import zstandard
+    except ImportError:
         what = f"compressed content {advice('zstandard')}"
-        raise Refusal(what, file, number=errno.EOPNOTSUPP)
-    return library
+        raise Refusal(what, file, number=errno.EOPNOTSUPP) from None
+    return zstandard
