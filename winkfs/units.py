@@ -132,11 +132,6 @@ def checked_ns(ns: int | None) -> int | None:
     return number
 
 
-def is_time(ns: int | None) -> bool:
-    """Return whether it is an int that a file can have as its time; None: now."""
-    return ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST)
-
-
 class Clamped:
     """Files whose time was clamped: their number, and the names of the first NAMED."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, repeat, starmap
+from itertools import chain, islice, repeat, starmap, zip_longest
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from winkformats.disk.room import has_ample_memory
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
 from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
-from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE_FILES
+from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -40,7 +40,7 @@ from winkfs.container.table import CTIME, FileTable
 from winkfs.entry import FileType
 from winkfs.errors import NameTooLong, Refusal
 from winkfs.names import INODE, Name, inode_keys, to_bytes
-from winkfs.units import as_content, is_time, shown, to_ns
+from winkfs.units import as_content, shown, to_ns
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Buffer
@@ -50,15 +50,12 @@ if TYPE_CHECKING:
     from winkfs.container.write import Changes
 
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
-STEP: Final = 256  # rows taken before their size is looked at
-FIRST: Final = 64  # rows of the first batch, for their size is not known
+STEP: Final = 16  # rows taken before their size is looked at; then as many as there are
 BYTES: Final = 2 << 20  # content of a batch, about; where memory is not ample
 FEW_BYTES: Final = 512 << 10
-LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
-BUFFERS: Final = (bytes, bytearray, memoryview)
 APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
 Data = bytes | bytearray | memoryview
 
@@ -114,7 +111,6 @@ class BulkPut:
         self._longest = min(NAME_LIMIT, store.kv.layout.key.limit - 3)  # bytes of a name
         # Without delflags a name that exists must be refused at once.
         self._put = partial(changes.put, bulk=store.kv.layout.delflag > 0)
-        self._rows = FIRST
         self._done = 0  # files of the batch that are written
 
     def put(self, files: Iterable[tuple[Any, ...]]) -> int:
@@ -139,7 +135,6 @@ class BulkPut:
         """
         n = len(names)
         self._changes.settle_drafts()
-        self._learn(data)
         self._write(self._columns(names, data, ns, ftypes, attrs or (None,) * n))
         return n
 
@@ -149,33 +144,21 @@ class BulkPut:
         while True:
             batch: list[Any] = []
             try:
-                learns = self._changes.may_learn
-                self._gather(source, batch, SAMPLE_FILES if learns else self._rows)
-                if learns:
-                    self._learn([item[1] for item in batch if len(item) > 1])
+                self._gather(source, batch)
             finally:  # what came before an error is kept
                 if batch:
-                    size = self._write_batch(batch, columns)
+                    self._write_batch(batch, columns)
                     total += len(batch)
-                    self._rows = min(max(BYTES // (size // len(batch) + 1), 16), ROWS)
             if not batch:
                 return total
 
-    def _learn(self, contents: Sequence[Any]) -> None:
-        """Try a dictionary for content like this, if that has not been done and there is enough."""
-        if self._changes.may_learn:
-            given = (data for data in contents if isinstance(data, BUFFERS) and len(data))
-            samples = [bytes(data[:PIECE]) for data in given]
-            size = sum(map(len, samples))
-            if len(samples) >= FEWEST and size >= ENOUGH:
-                self._changes.learn(samples, size)
-
-    def _gather(self, source: Iterator[Any], batch: list[Any], rows: int) -> None:
-        """Take the rows of a batch, but no more than LARGE bytes."""
+    def _gather(self, source: Iterator[Any], batch: list[Any]) -> None:
+        """Take the rows of a batch, those by which a dictionary is trained at once."""
+        rows, most = (SAMPLE_FILES, SAMPLE) if self._changes.may_learn else (ROWS, BYTES)
         size = 0
-        while len(batch) < rows and size < LARGE:
+        while len(batch) < rows and size < most:
             start = len(batch)
-            batch.extend(islice(source, min(STEP, rows - start)))
+            batch.extend(islice(source, max(STEP, start)))
             if len(batch) == start:
                 return
             try:
@@ -183,13 +166,11 @@ class BulkPut:
             except (TypeError, IndexError):  # no bytes: the columns will say so
                 return
 
-    def _write_batch(self, batch: list[Any], columns: Any) -> int:
-        """-> bytes of content. What comes before a file that is refused is written."""
+    def _write_batch(self, batch: list[Any], columns: Any) -> None:
+        """What comes before a file that is refused is written."""
         self._done = 0
         try:
-            made = columns(batch)
-            self._write(made)
-            return int(made.lengths.sum())
+            self._write(columns(batch))
         except (ValueError, TypeError, Refusal):
             if self._store.kv.broken or len(batch) == 1:
                 raise
@@ -210,17 +191,16 @@ class BulkPut:
             raise ValueError(
                 "put_many takes (name, data), (name, data, mtime) or (name, data, mtime, columns)"
             )
-        attrs: list[bytes | None] = [None] * len(batch)
-        ns: Sequence[int | None] = attrs  # type: ignore[assignment]
-        pairs = batch if lengths == {2} else [item[:2] for item in batch]
-        names, data = zip(*pairs, strict=True)
-        if lengths != {2}:
-            ns = [to_ns(item[2]) if len(item) > 2 else None for item in batch]
-            ns = self._clamped(names, ns)
-        if 4 in lengths:
+        none = (None,) * len(batch)
+        names, data, times, values = islice(chain(zip_longest(*batch), repeat(none)), 4)
+        ns: Sequence[int | None] = none
+        if times is not none:
+            ns = list(map(self._changes.clamped.nearest, map(to_ns, times), names))
+        attrs: Sequence[bytes | None] = none
+        if values is not none:
             made = self._changes.metadata.column_attributes
-            attrs = [made(item[3]) if len(item) == 4 and item[3] else None for item in batch]
-        return self._columns(names, _contents(data), ns, None, attrs)
+            attrs = [made(one) if one else None for one in values]
+        return self._columns(names, list(map(as_content, data)), ns, None, attrs)
 
     def _pairs(self, code: type[Native], batch: list[tuple[Any, ...]]) -> Columns | None:
         """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
@@ -239,7 +219,7 @@ class BulkPut:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
         for ftype in set(ftypes):
             check_ftype(ftype)
-        times = self._clamped(names, ns)
+        times = list(map(self._changes.clamped.nearest, ns, names))
         if FileType.DIR in ftypes:
             for row in batch:
                 check_directory(row.ftype, row.name, len(row.data))
@@ -248,14 +228,7 @@ class BulkPut:
             made = self._changes.metadata.attrs_for
             given: Iterable[tuple[Any, Any]] = ((row.xattrs, row[3:]) for row in batch)
             attrs = [bytes(x) if type(x) is Encoded else made(*owner) for x, owner in given]
-        return self._columns(names, _contents(data), times, ftypes, attrs)
-
-    def _clamped(self, names: Sequence[Name], ns: Sequence[int | None]) -> Sequence[int | None]:
-        """Return the times that files can have."""
-        if all(map(is_time, ns)):
-            return ns
-        nearest = self._changes.clamped.nearest
-        return [nearest(one, name) for one, name in zip(ns, names, strict=True)]
+        return self._columns(names, list(map(as_content, data)), times, ftypes, attrs)
 
     def _columns(
         self,
@@ -296,6 +269,8 @@ class BulkPut:
 
     def _write(self, columns: Columns) -> None:
         """Write a batch in order: plain files together, the others one by one."""
+        if self._changes.may_learn:
+            self._learn(columns.data)
         given, compressor = columns, self._changes.compressor
         plain = self._fast & (columns.lengths <= (CHUNK if compressor is None else PIECE))
         if any(columns.attrs):
@@ -313,6 +288,13 @@ class BulkPut:
             if i < len(plain):
                 self._write_one(given, i)
                 self._done = start = i + 1
+
+    def _learn(self, contents: Sequence[Data]) -> None:
+        """Try a dictionary for content like this, if there is enough."""
+        samples = [bytes(data[:PIECE]) for data in contents if len(data)]
+        size = sum(map(len, samples))
+        if len(samples) >= FEWEST and size >= ENOUGH:
+            self._changes.learn(samples, size)
 
     def _compressed(self, columns: Columns, chosen: Bools) -> Columns:
         """The same with frames in the place of contents of the chosen files, where that pays."""
@@ -526,9 +508,3 @@ class Gatherer:
             with self._container.lock:
                 bulk = BulkPut(self._container.store, self._container.changes)
                 self._container.change(bulk.put_columns, *columns)
-
-
-def _contents(data: Sequence[Any]) -> Sequence[bytes]:
-    if set(map(type, data)) == {bytes}:
-        return data
-    return list(map(as_content, data))
