@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from winkformats import native
+from winkformats.arrays import among
 from winkformats.disk.storage import Buffer
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64
@@ -117,17 +118,11 @@ class Draft:
         return bool(self.added or self.under.pointers)
 
     def owned_beside(self, inode: Inode) -> Set[int]:
-        """Those of them that another inode does not name. Cost: of 4,000 extents 0.1 ms, a third of
-        what it takes with sets."""
-        under = self.under
-        if not isinstance(under.extents, ExtentArray):
-            return self.owned - inode.owned
-        rows = ExtentArray.of(inode.extents).pointers
-        more = [*self.added, *(under.attrs or ())[:1]]
-        own = np.append(under.extents.pointers, np.array(more, np.int64))
-        at = np.searchsorted(rows, own)
-        found = own[np.append(rows, -1)[at] != own].tolist()
-        return set(found) - set((inode.attrs or ())[:1])
+        """Those of them that another inode does not name."""
+        under, more = self.under, [*self.added, *(self.under.attrs or ())[:1]]
+        own = np.append(ExtentArray.of(under.extents).pointers, np.array(more, np.int64))
+        gone = own[~among(own, ExtentArray.of(inode.extents).pointers)]
+        return set(gone.tolist()).difference((inode.attrs or ())[:1])
 
     @property
     def plain(self) -> bool:
