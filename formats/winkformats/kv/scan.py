@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -333,79 +333,48 @@ def resynchronise(
             than 64 KiB are not found
     """
     limit = stop if limit is None else limit
-    pos, size, budget, tried = start, NEAR, BUDGET, 0
+    pos, size, budget, hashed, tried = start, NEAR, BUDGET, 0, 0
     with contextlib.closing(storage.bulk(start, stop)) as reader:
         while pos < limit:
             data = reader.read(pos, min(size + OVERLAP, stop - pos))
-            found = _Candidates(storage, layout, pos, data, min(size, limit - pos), stop)
-            for place in found.good(budget):
-                behind = layout.aligned(place.end)
-                few = tried + found.tried <= FEW
-                if few or behind >= stop or _is_good(storage, layout, behind, stop):
-                    return place.pos
-            tried += found.tried
-            pos, size, budget = pos + size, FAR, budget + 16 * size - found.hashed
+            count = min(size, limit - pos)
+            for at, end in _candidates(storage, layout, pos, data, count, stop):
+                if end - at > SHORT and hashed > budget:  # a hostile file has many long ones
+                    continue
+                hashed, tried = hashed + end - at, tried + 1
+                if end <= len(data):
+                    body = data[at + layout.delflag : end - 4]
+                    good = layout.sum(pos + at, body) == data[end - 4 : end]
+                else:
+                    good = _is_good(storage, layout, pos + at, pos + end)
+                behind = layout.aligned(pos + end)
+                sure = tried <= FEW or behind >= stop
+                if good and (sure or _is_good(storage, layout, behind, stop)):
+                    return pos + at
+            pos, size, budget = pos + size, FAR, budget + 16 * size
         return limit
 
 
-class _Place(NamedTuple):
-    pos: int
-    end: int
-
-
-class _Candidates:
-    """Places of a window that an entry could begin at, by its delflag and lengths.
-
-    tried   places whose checksum was computed, and
-    hashed  bytes of those: a hostile file has many long candidates
-    """
-
-    def __init__(
-        self, storage: Storage, layout: Layout, base: int, data: memoryview, count: int, stop: int
-    ) -> None:
-        self._storage, self._layout, self._base, self._data = storage, layout, base, data
-        self.hashed = self.tried = 0
-        raw = np.frombuffer(data, np.uint8)
-        step = max(layout.align, 1)
-        at = np.arange(-base % step, min(count, len(raw) - layout.minimum + 1), step)
-        if layout.delflag:
-            at = at[raw[at] <= 1]
-        # An entry of zeros alone is an empty one, whose checksum is not zero: skip what is blank.
-        set_at = np.append(np.flatnonzero(raw), len(raw) + layout.minimum)
-        at = at[set_at[np.searchsorted(set_at, at)] - at < layout.minimum]
-        # As `Batch` does, but each step only where the last one leads inside the window.
-        where = at + layout.delflag
-        size = lengths_at(data, where, layout.key)
-        where += layout.key.prefix + _taken(layout.key, size)
-        keep = (size >= 0) & (size <= layout.key.limit) & (size <= len(raw))
-        keep &= where + layout.value.prefix <= len(raw)
-        at, where = at[keep], where[keep]
-        size = lengths_at(data, where, layout.value)
-        where += layout.value.prefix + _taken(layout.value, size)
-        keep = (size >= 0) & (size <= layout.value.limit) & (size <= stop - base)
-        end = where + layout.checksum
-        keep &= (end > at) & (end + base <= stop)
-        if layout.delflag and layout.align <= 1:  # the entry behind begins with one, too
-            inside = np.flatnonzero(keep & (end < len(raw)))
-            keep[inside] = raw[end[inside]] <= 1
-        self._at, self._end = at[keep], end[keep]
-
-    def good(self, budget: int) -> Iterator[_Place]:
-        """Those whose checksum is right, in order; long ones only while the budget lasts."""
-        layout, size = self._layout, len(self._data)
-        for at, end in zip(self._at.tolist(), self._end.tolist(), strict=True):
-            if end - at > SHORT and self.hashed > budget:
-                continue
-            self.hashed += end - at
-            self.tried += 1
-            pos = self._base + at
-            if end > size:
-                if _is_good(self._storage, layout, pos, self._base + end):
-                    yield _Place(pos, self._base + end)
-                continue
-            body = self._data[at + layout.delflag : end - 4]
-            if layout.sum(pos, body) == self._data[end - 4 : end]:
-                yield _Place(pos, self._base + end)
+def _candidates(
+    storage: Storage, layout: Layout, base: int, data: memoryview, count: int, stop: int
+) -> Iterator[Bounds]:
+    """Offsets in a window between which an entry could be, by its delflag and lengths."""
+    raw = np.frombuffer(data, np.uint8)
+    step = max(layout.align, 1)
+    at = np.arange(-base % step, min(count, len(raw) - layout.minimum + 1), step)
+    if layout.delflag:
+        at = at[raw[at] <= 1]
+    # An entry of zeros alone is an empty one, whose checksum is not zero: skip what is blank.
+    set_at = np.append(np.flatnonzero(raw), len(raw) + layout.minimum)
+    at = at[set_at[np.searchsorted(set_at, at)] - at < layout.minimum]
+    found, _ = entries_at(storage, layout, data, at, at + base, most=stop - base, heads=True)
+    at, end = found.at, found.end
+    keep = (end > at) & (end + base <= stop)
+    keep &= (found.key_len <= layout.key.limit) & (found.value_len <= layout.value.limit)
+    if layout.delflag and layout.align <= 1:  # the entry behind begins with one, too
+        inside = np.flatnonzero(keep & (end < len(raw)))
+        keep[inside] = raw[end[inside]] <= 1
+    return zip(at[keep].tolist(), end[keep].tolist(), strict=True)
 
 
 def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:

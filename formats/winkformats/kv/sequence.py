@@ -129,10 +129,10 @@ class GrowingFile(Closing):
         )  # fmt: skip
 
     def flush(self) -> None:
-        """Give buffered entries to write(). Not durable."""
+        """Have all entries in the file, written by write(). Not durable."""
+        self.drain()
         if not self._parts:
             return
-        self.drain()
         try:
             length = self.storage.write(self._written, self._parts)
         except OSError:
@@ -169,7 +169,6 @@ class GrowingFile(Closing):
         """Have the entry at `pos` in the file, for reads of the storage."""
         if pos >= self.visible:
             self.flush()
-            self.drain()
             self.visible = self._written
 
     def view(self, pos: int, *, few: bool = False) -> mmap.mmap | memoryview:
@@ -225,7 +224,6 @@ class GrowingFile(Closing):
         end is what was there at the beginning."""
         self._check_writable()
         self.flush()
-        self.drain()
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
         known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
         known |= {PAGESUMS: 0}  # the file is another now
@@ -419,10 +417,9 @@ class KVSeq(GrowingFile):
         """
         self._check_writable()
         pos = self.layout.aligned(self.end)
+        parts = self.layout.parts(pos, key, value, deleted=deleted)
         if len(value) < LARGE:
-            parts = [self.layout.encode(pos, key, value, deleted=deleted)]
-        else:
-            parts = self.layout.encode_large(pos, key, value, deleted=deleted)
+            parts = [b"".join(parts)]
         if pos > self.end:
             parts.insert(0, bytes(pos - self.end))
         self.append_parts(parts, 1, 0 if deleted else 1)
@@ -454,7 +451,8 @@ class KVSeq(GrowingFile):
         cost     no copy; written behind by a thread, so that no part may change afterwards
         """
         self._check_writable()
-        self.flush()
+        if self._parts:
+            self.flush()
         self.reserve(sum(map(len, parts)))
         self._hand_over(parts, entries)
 
@@ -473,7 +471,6 @@ class KVSeq(GrowingFile):
                 "only the last entry may change its size"
             )
         self.flush()
-        self.drain()
         self._patched = True
         self.drop_view()  # it may end inside the new entry
         if is_last:  # as if it were appended: `settle` then finds it, wherever a signal comes
@@ -508,7 +505,6 @@ class KVSeq(GrowingFile):
         if not self.layout.delflag:
             raise PermissionError(1, "the file has no delflags (KVDELFL is not 1)")
         self.flush()
-        self.drain()
         self._patched = self._patched or len(positions) > 0
         self._marked += positions
         self.storage.patch_each(positions, b"\1")
@@ -519,7 +515,6 @@ class KVSeq(GrowingFile):
         The counters are the caller's affair. For what was not synced yet.
         """
         self.flush()
-        self.drain()
         self.end = self._written = self.whole_until(start, self.end)
         self.drop_view()
 
@@ -564,8 +559,7 @@ class KVSeq(GrowingFile):
             raise CorruptError(what, file=self.storage.name, offset=pos)
         if pos >= self._written:
             self.flush()
-        if self._behind:
-            self._behind.drain()
+        self.drain()
         first = least + BESIDE if least else PROBE
         return self.layout.read(self.storage.read, pos, self.end, self.storage.name, first)
 
@@ -578,7 +572,6 @@ class KVSeq(GrowingFile):
     def iterate(self, start: int | None = None) -> Iterator[KVEntry]:
         """All entries in file order, deleted ones too, from position `start` to today's end."""
         self.flush()
-        self.drain()
         for batch in scan(
             self.storage, self.layout, self.start if start is None else start, self.end
         ):
