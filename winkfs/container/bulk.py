@@ -257,7 +257,7 @@ class BulkPut:
                 return np.full(len(ns), self._changes.new_mtime(None), np.int64)
             now = time.time_ns()
             ns = np.array([now if one is None else one for one in ns], np.int64)
-        mtimes = self._store.settings.mtimes_of(ns)
+        mtimes: Int64 = ns // self._store.settings.mtime_unit
         if times is not None:
             floor = mtimes[0] if times.last is None else times.last
             behind = np.diff(mtimes, prepend=floor) < 0
@@ -382,8 +382,7 @@ class BulkPut:
             if words[i][ATTRS.size : -8] == JUST_CTIME:
                 table.numbers[i, CTIME] = int.from_bytes(words[i][-8:], "big", signed=True)
         if self._store.schema:
-            table.values = np.empty(len(words), object)
-            table.values[:] = [word[ATTRS.size :] for word in words]
+            table.values = np.array([word[ATTRS.size :] for word in words], object)
         return table
 
 

@@ -548,7 +548,7 @@ class Container(Handle, Reader):
         start, content = _offset(offset), as_content(data)
         ns = self.changes.clamped.nearest(mtime_ns, name)
         check_length(start + len(content), name)
-        self.changes.write(self.key(name), start, content, ns)
+        self.changes.write_many(self.key(name), [(start, content)], ns)
 
     @writes
     def write_many(

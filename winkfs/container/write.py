@@ -177,8 +177,7 @@ class Changes:
         """
         self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
-        named = 0 if draft.attrs is None else draft.attrs.size + NOTED
-        self.hold(key, self._writer.empty + len(key) + named)
+        self._promise(draft, 0)
         self.drafts[key] = draft
         return draft
 
@@ -300,9 +299,6 @@ class Changes:
                              to_str(name_of(key)))  # fmt: skip
         self.drafts[key] = draft
         return draft
-
-    def write(self, key: bytes, offset: int, data: bytes, ns: int | None = None) -> None:
-        self.write_many(key, [(offset, data)], ns)
 
     def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
         size = last = 0
@@ -654,12 +650,11 @@ class Changes:
         pos, inode = found
         return pos, inode.size, inode.lsize, inode.owned
 
-    def _supersede(self, key: bytes) -> bool:
-        """Doom what a name has -> whether there was anything."""
+    def _supersede(self, key: bytes) -> None:
+        """Doom what a name has, if it has anything."""
         held = self._held_by(key)
         if held is not None:
             self.files.doom(*held)
-        return held is not None
 
     # --- durability ---
 

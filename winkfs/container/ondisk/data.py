@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.errors import FormatError
@@ -149,10 +148,6 @@ class Settings:
     def mtime_of(self, ns: int) -> int:
         """Nanoseconds since the epoch -> FMTIME."""
         return ns // self.mtime_unit
-
-    def mtimes_of(self, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The same for many, int64[n]."""
-        return ns if self.mtime_unit == 1 else ns // NANO
 
     def ns_of(self, mtime: int) -> int:
         """FMTIME -> nanoseconds since the epoch."""
