@@ -105,7 +105,7 @@ def test_kvseq_is_read_by_product_and_oracle(make, name):
     with KVSeq.open(FileStorage(GOLDEN / name)) as kv:
         entries = list(kv)
         assert [(e.key, e.value, e.deleted) for e in entries] == expected
-        assert kv.get_many([e.pos for e in entries]) == entries
+        assert [kv.get(e.pos) for e in entries] == entries
         assert (kv.entries, kv.aentries) == (len(expected), sum(not e.deleted for e in entries))
     block, found = oracle_read.check_kvseq(GOLDEN / name)
     assert [(e.key, e.value, e.delflag == 1) for e in found] == expected

@@ -239,10 +239,10 @@ class DataFile:
         kv.show(pos)
         data = kv.storage.read(pos, HEAD)
         span = kv.layout.locate(data, 0)
-        if span is None and len(data) == HEAD:  # a long key
+        if span.value > len(data) == HEAD:  # a long key
             data = kv.storage.read(pos, HEAD + kv.layout.key.limit)
             span = kv.layout.locate(data, 0)
-        if span is None or pos + span.end > kv.end:
+        if span.value > len(data) or pos + span.end > kv.end:
             return b""
         return data[span.key : span.key + span.key_len]
 

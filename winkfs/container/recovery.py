@@ -521,7 +521,7 @@ def resume(
     if unknown or replay.settled() or damage or not replay.known or replay.declares:
         return None
     counts = replay.counts
-    for entry in kv.get_many(list(dict.fromkeys(replay.superseded))):
+    for entry in map(kv.get, sorted(set(replay.superseded))):
         if entry.pos < last or not entry.deleted:
             counts.add_inode(entry, data.settings, kv, -1)
     others = unmarked(kv, [pos for pos in data.doomed if pos >= last])

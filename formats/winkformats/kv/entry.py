@@ -200,36 +200,25 @@ class Layout:
         seeds: npt.NDArray[np.uint64] = pos.astype(np.uint64) + np.uint64(self.contid & MASK64)
         return seeds
 
-    def locate(self, data: bytes | memoryview, at: int) -> Span | None:
-        """Find the parts of the entry at `at`; None where `data` ends before its value length.
+    def locate(self, data: bytes | memoryview, at: int) -> Span:
+        """Find the parts of the entry at `at`. Unchecked bytes.
 
-        The span's `end` may lie beyond the data: compare it. Unchecked bytes.
+        ->  its `end` may lie beyond the data: compare it. So may `value`: then `data` does not have
+            both lengths, and the entry ends further on than the span
         """
         at += self.delflag
         limit = len(data)
-        if at + self.key.prefix > limit:
-            return None
         key = at + self.key.prefix
+        if key > limit:
+            return Span(key, 0, key, 0, key)
         key_len = from_bytes(data[at:key], "big") if self.key.prefix else self.key.room
         at = key + (key_len if self.key.room < 0 else self.key.room)
         value = at + self.value.prefix
         if value > limit:
-            return None
+            return Span(key, key_len, value, 0, value)
         value_len = from_bytes(data[at:value], "big") if self.value.prefix else self.value.room
         stop = value + (value_len if self.value.room < 0 else self.value.room)
         return Span(key, key_len, value, value_len, stop + self.checksum)
-
-    def reach(self, data: bytes | memoryview) -> int:
-        """Bytes that the entry at data[0] takes, or, while `data` is too short to tell, a number
-        of bytes that surely belong to it and tell more."""
-        span = self.locate(data, 0)
-        if span is not None:
-            return span.end
-        at = self.delflag + self.key.prefix
-        if at > len(data):
-            return at
-        room = self.key.room if self.key.room >= 0 else from_bytes(data[self.delflag : at], "big")
-        return at + room + self.value.prefix
 
     def decode(self, data: bytes | memoryview, at: int, pos: int, file: str) -> KVEntry:
         """The entry whose bytes start at data[at] and which stands at file position `pos`.
@@ -237,14 +226,8 @@ class Layout:
         raises  CorruptError: cut short, a delflag other than 0 or 1, a wrong length or checksum
         """
         span = self.locate(data, at)
-        if span is None or span.end > len(data):
+        if span.end > len(data):
             raise CorruptError("entry reaches past the end", file=file, offset=pos)
-        return self._decode(data, at, span, pos, file)
-
-    def _decode(
-        self, data: bytes | memoryview, at: int, span: Span, pos: int, file: str
-    ) -> KVEntry:
-        """Raises CorruptError unless the entry at data[at] is good."""
         if self.delflag and data[at] > 1:
             raise CorruptError("delflag", file=file, offset=pos, expected="0 or 1", found=data[at])
         for part, length in ((self.key, span.key_len), (self.value, span.value_len)):
@@ -283,11 +266,8 @@ class Layout:
             if found and data[0] < 2 and found == self.sum(pos, data[1:stop]):
                 key = bytes(data[3 : value - 4])
                 return KVEntry(pos, data[0] == 1, key, bytes(data[value:stop]), stop + 4)
-        span = self.locate(data, 0)
-        while span is None or span.end > len(data):
-            need = self.reach(data) if span is None else span.end
+        while (need := self.locate(data, 0).end) > len(data):
             data = read(pos, need) if pos + need <= end else b""
             if len(data) < need:
                 raise CorruptError("entry reaches past the end", file=file, offset=pos)
-            span = self.locate(data, 0)
-        return self._decode(data, 0, span, pos, file)
+        return self.decode(data, 0, pos, file)

@@ -47,7 +47,7 @@ def write(storage: Storage, block: Superblock) -> None:
     """
     size, at, contid = block["FILESIZE"], block[VARIABLE], block.get("CONTID", 0)
     table = np.concatenate(list(_in_pieces(storage.read, contid, size))).astype(">u8").tobytes()
-    storage.write(at, [table, xxhash.xxh3_64_digest(table, _seed(contid, at))])
+    storage.write(at, [table, xxhash.xxh3_64_digest(table, (contid + at) & MASK64)])
 
 
 class PageSums:
@@ -77,9 +77,9 @@ class PageSums:
         size, contid, name = block["FILESIZE"], block.get("CONTID", 0), storage.name
         if at != place(size) or "SBCKSUM" not in block:
             raise DerivedDamage("PAGESUMS", file=name, offset=at, expected=place(size), found=at)
-        length = 8 * _pages(size)
+        length = 8 * -(-size // PAGE)
         raw = storage.read(at, length + 8)
-        own = xxhash.xxh3_64_digest(memoryview(raw)[:length], _seed(contid, at))
+        own = xxhash.xxh3_64_digest(memoryview(raw)[:length], (contid + at) & MASK64)
         if len(raw) != length + 8 or own != raw[length:]:
             raise DerivedDamage("the table of page sums is wrong", file=name, offset=at)
         sums = np.frombuffer(raw, ">u8", length // 8)
@@ -140,17 +140,9 @@ class PageSums:
         return DerivedDamage("the checksum of a page is wrong", file=self._name, offset=page * PAGE)
 
 
-def _pages(size: int) -> int:
-    return -(-size // PAGE)
-
-
-def _seed(contid: int, at: int) -> int:
-    return (contid + at) & MASK64
-
-
 def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:
     """The sums that all pages have now, up to PIECE of them at a time."""
-    pages = _pages(size)
+    pages = -(-size // PAGE)
     for first in range(0, pages, PIECE):
         yield _sums(read, contid, first, min(first + PIECE, pages), size)
 

@@ -312,7 +312,7 @@ def scan_intact(
 def _next_good(storage: Storage, layout: Layout, pos: int, stop: int) -> int:
     """Where the entry behind a bad one is good, `stop` where none is."""
     head = storage.read(pos, min(OVERLAP, stop - pos))
-    end = min(layout.aligned(pos + max(layout.reach(head), layout.minimum)), stop)
+    end = min(layout.aligned(pos + max(layout.locate(head, 0).end, layout.minimum)), stop)
     if not layout.checksum:  # it is the delflag that is wrong: the length is as good as any
         return end
     # Where its length leads, one good entry is no accident. Others may come before that.
@@ -427,7 +427,7 @@ def _walk_any(layout: Layout) -> Callable[[memoryview], tuple[list[int], int]]:
     def walk(data: memoryview) -> tuple[list[int], int]:
         found: list[int] = []
         end = at = 0
-        while (span := layout.locate(data, at)) and span.end <= len(data):
+        while (span := layout.locate(data, at)).end <= len(data):
             found.append(at)
             end = span.end
             at = layout.aligned(end) if layout.align > 1 else end
@@ -438,14 +438,14 @@ def _walk_any(layout: Layout) -> Callable[[memoryview], tuple[list[int], int]]:
 
 def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: int) -> int:
     """Bytes to read for the entry at `pos`, which does not fit into `data`."""
-    need = layout.reach(data)
-    if pos + need > stop:
+    span = layout.locate(data, 0)
+    if pos + span.end > stop:
         raise CorruptError("entry reaches past the end", file=storage.name, offset=pos)
-    if need > MAX_WINDOW and layout.locate(data, 0) is None:
+    if span.end > MAX_WINDOW and span.value > len(data):
         raise FormatError(
             f"{storage.name}: the key at byte {pos} is longer than a scan takes, {MAX_WINDOW} bytes"
         )
-    return need
+    return span.end
 
 
 def _check_gaps(

@@ -563,12 +563,6 @@ class KVSeq(GrowingFile):
         first = least + BESIDE if least else PROBE
         return self.layout.read(self.storage.read, pos, self.end, self.storage.name, first)
 
-    def get_many(self, positions: Sequence[int]) -> list[KVEntry]:
-        """The entries at `positions`, in that order. Cost: read in file order."""
-        order = sorted(range(len(positions)), key=positions.__getitem__)
-        found = {i: self.get(positions[i]) for i in order}
-        return [found[i] for i in range(len(positions))]
-
     def iterate(self, start: int | None = None) -> Iterator[KVEntry]:
         """All entries in file order, deleted ones too, from position `start` to today's end."""
         self.flush()
