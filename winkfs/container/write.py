@@ -772,7 +772,6 @@ class Changes:
             # Of the inode before it what is not wanted is marked, or going to be.
             draft.added = set(unmarked(kv, sorted(draft.added.difference(store.doomed))))
             draft.over = None
-        for holder in [*self.held]:
-            if isinstance(holder, bytes) and holder not in self.drafts:
-                del self.held[holder]
+        kept = self.drafts.keys()
+        self.held = {k: size for k, size in self.held.items() if isinstance(k, int) or k in kept}
         self._waiting = sum(self.held.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -237,7 +238,7 @@ def scan(
     cost      one read per 8 MiB; memory: one window, at most 64 MiB
     """
     keep_heap()
-    walk = _walk_standard if layout.standard else _walk_any(layout)
+    walk = _walk_standard if layout.standard else partial(_walk_any, layout)
     pos, size = layout.aligned(start), WINDOW
     with contextlib.closing(storage.bulk(start, stop, uncached=uncached)) as reader:
         while pos < stop:
@@ -357,7 +358,7 @@ def resynchronise(
 
 def _candidates(
     storage: Storage, layout: Layout, base: int, data: memoryview, count: int, stop: int
-) -> Iterator[Bounds]:
+) -> Iterator[tuple[int, int]]:
     """Offsets in a window between which an entry could be, by its delflag and lengths."""
     raw = np.frombuffer(data, np.uint8)
     step = max(layout.align, 1)
@@ -415,25 +416,22 @@ def dead_bytes(storage: Storage, layout: Layout, start: int, stop: int) -> int:
     raises  CorruptError, see `scan`
     cost    one pass
     """
-    dead, last, flag = 0, start, 0
+    dead = 0
     for batch in scan(storage, layout, start, stop):
-        dead += (int(batch.pos[0]) - last) * flag
-        dead += int((np.diff(batch.pos) * batch.flags[:-1]).sum())
-        last, flag = int(batch.pos[-1]), int(batch.flags[-1])
-    return dead + (stop - last) * flag
+        end = min(layout.aligned(int(batch.base + batch.end[-1])), stop)
+        dead += int((np.diff(batch.pos, append=end) * batch.flags).sum())
+    return dead
 
 
-def _walk_any(layout: Layout) -> Callable[[memoryview], tuple[list[int], int]]:
-    def walk(data: memoryview) -> tuple[list[int], int]:
-        found: list[int] = []
-        end = at = 0
-        while (span := layout.locate(data, at)).end <= len(data):
-            found.append(at)
-            end = span.end
-            at = layout.aligned(end) if layout.align > 1 else end
-        return found, end
-
-    return walk
+def _walk_any(layout: Layout, data: memoryview) -> tuple[list[int], int]:
+    """The same in any layout."""
+    found: list[int] = []
+    end = at = 0
+    while (span := layout.locate(data, at)).end <= len(data):
+        found.append(at)
+        end = span.end
+        at = layout.aligned(end)
+    return found, end
 
 
 def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: int) -> int:
