@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
 
+from winkformats.disk.room import has_ample_memory
 from winkformats.errors import FormatError
 from winkfs.archive.items import (
     EXECUTABLE,
@@ -52,7 +53,7 @@ from winkfs.archive.update import (
     said_of,
     same_content,
 )
-from winkfs.container.bulk import Gatherer, Row
+from winkfs.container.bulk import BYTES, ROWS, BulkPut, Row
 from winkfs.container.container import Container, building
 from winkfs.container.container import open as open_container
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
@@ -65,6 +66,7 @@ from winkfs.units import CLAMPED
 
 SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
 BATCH: Final = 8 << 20  # bytes of content
+FEW_BYTES: Final = 512 << 10  # of a batch, where memory is not ample
 PER_ROW: Final = 200  # bytes of a row beside its content, about
 UNCHANGEABLE: Final = (
     "its mode, owner or attributes are other ones now: an append-only container cannot change them"
@@ -279,6 +281,42 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
         raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
     if compress is not None:
         container.change(container.changes.set_compression, level_of(compress))
+
+
+class Gatherer:
+    """Files that wait to be put together, in their order."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._most = BYTES if has_ample_memory() else FEW_BYTES
+        self._columns: list[Any] = [[], [], [], [], []]
+        self._size = 0
+
+    def add_row(self, row: Row) -> None:
+        attrs = self._container.changes.metadata.attrs_for(*row[3:])
+        self.add([to_bytes(row.name)], [row.data], [row.mtime_ns], [row.ftype], [attrs])
+
+    def add(
+        self,
+        names: list[bytes],
+        data: Sequence[bytes | memoryview],
+        mtimes: Sequence[int | None],
+        ftypes: list[int],
+        attrs: Sequence[Attrs | None],
+    ) -> None:
+        for column, more in zip(self._columns, (names, data, mtimes, ftypes, attrs), strict=True):
+            column += more
+        self._size += sum(map(len, data))
+        if self._size >= self._most or len(self._columns[0]) >= ROWS:
+            self.put()
+
+    def put(self) -> None:
+        """Put them. Raises what the container raises."""
+        columns, self._columns, self._size = self._columns, [[], [], [], [], []], 0
+        if columns[0]:
+            with self._container.lock:
+                bulk = BulkPut(self._container.store, self._container.changes)
+                self._container.change(bulk.put_columns, *columns)
 
 
 class Packer:

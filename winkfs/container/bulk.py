@@ -20,7 +20,6 @@ import xxhash
 
 from winkformats import native
 from winkformats.arrays import Bools, Int64, column_at, ends_of, keep_heap, number_bytes, row_bytes
-from winkformats.disk.room import has_ample_memory
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
 from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
@@ -39,20 +38,18 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.table import CTIME, FileTable
 from winkfs.entry import FileType
 from winkfs.errors import NameTooLong, Refusal
-from winkfs.names import INODE, Name, inode_keys, to_bytes
+from winkfs.names import INODE, Name, inode_keys
 from winkfs.units import as_content, shown, to_ns
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Buffer
     from winkformats.native import Native
-    from winkfs.container.handle import Handle
     from winkfs.container.store import Store
     from winkfs.container.write import Changes
 
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
 STEP: Final = 16  # rows taken before their size is looked at; then as many as there are
-BYTES: Final = 2 << 20  # content of a batch, about; where memory is not ample
-FEW_BYTES: Final = 512 << 10
+BYTES: Final = 2 << 20  # content of a batch, about
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
@@ -471,39 +468,3 @@ def _heads(fileids: Int64, kind: bytes, lengths: Int64) -> list[bytes]:
 
 def _lengths(items: Sequence[Any]) -> Int64:
     return np.fromiter(map(len, items), np.int64, len(items))
-
-
-class Gatherer:
-    """Files that wait to be put together, in their order."""
-
-    def __init__(self, container: Handle) -> None:
-        self._container = container
-        self._most = BYTES if has_ample_memory() else FEW_BYTES
-        self._columns: list[Any] = [[], [], [], [], []]
-        self._size = 0
-
-    def add_row(self, row: Row) -> None:
-        attrs = self._container.changes.metadata.attrs_for(*row[3:])
-        self.add([to_bytes(row.name)], [row.data], [row.mtime_ns], [row.ftype], [attrs])
-
-    def add(
-        self,
-        names: list[bytes],
-        data: Sequence[bytes | memoryview],
-        mtimes: Sequence[int | None],
-        ftypes: list[int],
-        attrs: Sequence[Attrs | None],
-    ) -> None:
-        for column, more in zip(self._columns, (names, data, mtimes, ftypes, attrs), strict=True):
-            column += more
-        self._size += sum(map(len, data))
-        if self._size >= self._most or len(self._columns[0]) >= ROWS:
-            self.put()
-
-    def put(self) -> None:
-        """Put them. Raises what the container raises."""
-        columns, self._columns, self._size = self._columns, [[], [], [], [], []], 0
-        if columns[0]:
-            with self._container.lock:
-                bulk = BulkPut(self._container.store, self._container.changes)
-                self._container.change(bulk.put_columns, *columns)
