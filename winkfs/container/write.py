@@ -177,7 +177,8 @@ class Changes:
         """
         self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
-        self._promise(draft, 0)
+        named = 0 if draft.attrs is None else draft.attrs.size + NOTED
+        self.hold(key, self._writer.empty + len(key) + named)
         self.drafts[key] = draft
         return draft
 
