@@ -353,7 +353,7 @@ class DataFile:
             self.kv.sync_storage()
 
     def syncing_data(self) -> Iterator[None]:
-        """`sync_data` in steps, see `GrowingFile.syncing`."""
+        """`sync_data` in steps, see `KVSeq.syncing`."""
         block = self.kv.superblock
         nextfid = self.nextfid or block.get("NEXTFID", 0)
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz, "NEXTFID": nextfid}

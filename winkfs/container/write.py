@@ -716,7 +716,7 @@ class Changes:
             self._kv.sync_storage()
 
     def syncing(self) -> Iterator[None]:
-        """`sync` in steps, see `GrowingFile.syncing`."""
+        """`sync` in steps, see `KVSeq.syncing`."""
         yield from self._syncing_data()
         store = self._store
         if store.should_merge:
@@ -731,7 +731,7 @@ class Changes:
         store = self._store
         if self._kv.end != store.synced or store.doomed:
             yield from store.syncing_data()
-        elif not self._sure:  # what was found may be of a sync that failed, see `GrowingFile`
+        elif not self._sure:  # what was found may be of a sync that failed, see `KVSeq`
             yield
         self._sure = True
 

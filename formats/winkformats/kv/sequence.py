@@ -6,9 +6,8 @@
 Variables: KVDELFL, KEYREPR, VALREPR, ALIGN, KVCKSUM, CONTID shape the entries; ENTRIES (all) and
 AENTRIES (not deleted) are kept where they stand in the superblock.
 
-`GrowingFile` is the file as bytes: what is added is gathered, or written behind by a thread, on
-room that was reserved before. It is durable, and there for others, when the superblock that says
-so is. `KVSeq` is the same as entries.
+What is added is gathered, or written behind by a thread, on room that was reserved before. It is
+durable, and there for others, when the superblock that says so is.
 """
 
 from __future__ import annotations
@@ -48,15 +47,25 @@ BESIDE: Final = 64  # bytes of an entry beside its value, mostly
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 4 MiB are no faster, 16 slower
 
 
-class GrowingFile(Closing):
-    """The bytes of a kvseq, and how they become durable.
+class KVSeq(Closing):
+    """An append-only sequence of (key, value) entries in one file.
 
+    One writer, many readers. A position, once returned by `append`, names the same entry until the
+    file is compacted. Appended entries are readable at once through the same object, by others
+    after `sync`.
+
+    start               position of the first entry
     end                 logical end, bytes: with what is not yet written
     entries, aentries   the counters ENTRIES and AENTRIES
     visible             bytes that are in the file in any case: entries below need no `show`
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
+        if superblock["FORMAT"] != KVSEQ:
+            raise FormatError(f"{storage.name}: FORMAT is {superblock['FORMAT']:#x}, not a kvseq")
+        superblock.check_known(storage.name)
+        self.layout = Layout.of(superblock, storage.name)
+        self.start = self.layout.aligned(superblock["SBSIZE"])
         self.storage, self.superblock, self.writable = storage, superblock, writable
         size = storage.size()
         self.end = superblock.get("FILESIZE", size)
@@ -86,7 +95,49 @@ class GrowingFile(Closing):
         self._unsure = False  # the superblock in the file may be that of the sync before
         self.visible = 0
 
-    # --- adding ---
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        *,
+        purpose: str = "",
+        keyrepr: int = 1,
+        valrepr: int = 2,
+        kvdelfl: int = 1,
+        align: int = 0,
+        kvcksum: int = 1,
+        contid: int | None = None,
+        htalgo: int | None = None,
+        sbsize: int | None = None,
+        extra: Mapping[str, int] | None = None,
+    ) -> Self:
+        """Make an empty file in `storage`; its superblock is written and synced.
+
+        sbsize  None: 8192, which makes two superblocks, or 4096 without KVCKSUM
+        raises  FormatError for a KEYREPR or VALREPR not defined; OSError from the disk
+        """
+        sbsize = sbsize or (2 * HALF if kvcksum else SBSIZE)
+        variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
+        variables |= {"KVDELFL": kvdelfl, "KEYREPR": keyrepr, "VALREPR": valrepr}
+        variables |= {"ALIGN": align} if align else {}
+        variables |= {"ENTRIES": 0, "AENTRIES": 0}
+        if kvcksum:
+            variables |= {"KVCKSUM": 1, "INCOMPAT": 1, "SBCKSUM": 0}
+            variables |= {"SBSEQ": 1} if sbsize == 2 * HALF else {}
+            variables["CONTID"] = secrets.randbits(63) if contid is None else contid
+        variables |= {} if htalgo is None else {"HTALGO": htalgo}
+        block = Superblock.new(KVSEQ, purpose, {**variables, **(extra or {})}, sbsize)
+        Layout.of(block, storage.name)  # refuses before anything is written
+        storage.write(0, block.images())
+        storage.sync()
+        return cls(storage, block, writable=True)
+
+    @classmethod
+    def open(cls, storage: Storage, writable: bool = False) -> Self:
+        """raises  FormatError for wrong bytes; CorruptError for a cut file opened for writing"""
+        return cls(storage, read_superblock(storage), writable=writable)
+
+    # --- the file ---
 
     def reserve(self, extra: int) -> None:
         """Make room on the disk for `extra` more bytes, in steps of FILEINCR or several of them.
@@ -340,67 +391,6 @@ class GrowingFile(Closing):
         block = read_superblock(self.storage) if self._unsure else self.superblock
         if self.storage.size() > block.get("FILESIZE", 1 << 63):
             self.storage.truncate(block["FILESIZE"])
-
-
-class KVSeq(GrowingFile):
-    """An append-only sequence of (key, value) entries in one file.
-
-    One writer, many readers. A position, once returned by `append`, names the same entry until the
-    file is compacted. Appended entries are readable at once through the same object, by others
-    after `sync`.
-
-    start   position of the first entry
-    """
-
-    def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
-        if superblock["FORMAT"] != KVSEQ:
-            raise FormatError(f"{storage.name}: FORMAT is {superblock['FORMAT']:#x}, not a kvseq")
-        superblock.check_known(storage.name)
-        self.layout = Layout.of(superblock, storage.name)
-        self.start = self.layout.aligned(superblock["SBSIZE"])
-        super().__init__(storage, superblock, writable=writable)
-
-    @classmethod
-    def create(
-        cls,
-        storage: Storage,
-        *,
-        purpose: str = "",
-        keyrepr: int = 1,
-        valrepr: int = 2,
-        kvdelfl: int = 1,
-        align: int = 0,
-        kvcksum: int = 1,
-        contid: int | None = None,
-        htalgo: int | None = None,
-        sbsize: int | None = None,
-        extra: Mapping[str, int] | None = None,
-    ) -> Self:
-        """Make an empty file in `storage`; its superblock is written and synced.
-
-        sbsize  None: 8192, which makes two superblocks, or 4096 without KVCKSUM
-        raises  FormatError for a KEYREPR or VALREPR not defined; OSError from the disk
-        """
-        sbsize = sbsize or (2 * HALF if kvcksum else SBSIZE)
-        variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
-        variables |= {"KVDELFL": kvdelfl, "KEYREPR": keyrepr, "VALREPR": valrepr}
-        variables |= {"ALIGN": align} if align else {}
-        variables |= {"ENTRIES": 0, "AENTRIES": 0}
-        if kvcksum:
-            variables |= {"KVCKSUM": 1, "INCOMPAT": 1, "SBCKSUM": 0}
-            variables |= {"SBSEQ": 1} if sbsize == 2 * HALF else {}
-            variables["CONTID"] = secrets.randbits(63) if contid is None else contid
-        variables |= {} if htalgo is None else {"HTALGO": htalgo}
-        block = Superblock.new(KVSEQ, purpose, {**variables, **(extra or {})}, sbsize)
-        Layout.of(block, storage.name)  # refuses before anything is written
-        storage.write(0, block.images())
-        storage.sync()
-        return cls(storage, block, writable=True)
-
-    @classmethod
-    def open(cls, storage: Storage, writable: bool = False) -> Self:
-        """raises  FormatError for wrong bytes; CorruptError for a cut file opened for writing"""
-        return cls(storage, read_superblock(storage), writable=writable)
 
     # --- appending ---
 
