@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from seam import Call, disk_calls
 
 import winkfs
 from winkformats.disk import pagecache
+from winkformats.disk.pagecache import WINDOW
 from winkformats.disk.posix import FileStorage
 from winkfs import Refusal
 from winkfs.container.compact import Compacted, compact
+from winkfs.container.ondisk.inode import Extent, Inode, data_key
+from winkfs.container.store import Store
 from winkfs.errors import Locked, NoSuchFile
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -174,6 +178,39 @@ def test_append_only_containers_keep_their_order(tmp_path: Path) -> None:
     live(tmp_path / "c", random.Random(1), {"ao": True})
     with pytest.raises(Refusal, match="append-only"):
         compact(tmp_path / "c", order="name")
+
+
+def test_inodes_that_stand_before_their_contents_keep_the_order_of_times(tmp_path: Path) -> None:
+    """As another writer may place them: they cannot be moved in batches."""
+    base, part, count = tmp_path / "c", b"2" * (1 << 20), WINDOW // (1 << 20) + 2
+    with winkfs.create(base, ao=True) as c:
+        c.put("first", b"1" * 100, 1)
+    with Store(str(base), writable=True) as store:
+        kv, settings, size = store.kv, store.settings, len(part) * count
+        inode = Inode(
+            store.new_fileid(), size, ord("f"), 2 * 10**9, [Extent(1, 0, len(part))] * count
+        )
+        room = len(
+            kv.layout.encode(kv.end, b"second/I0", inode.encode(settings.form, settings.isz))
+        )
+        entry = len(kv.layout.encode(kv.end, data_key(inode.fileid, 0), part))
+        at = [kv.end + room + entry * number for number in range(count)]
+        inode = replace(inode, extents=[Extent(pos, 0, len(part)) for pos in at])
+        value = inode.encode(settings.form, settings.isz)
+        kv.append(b"second/I0", value)
+        assert [kv.append(data_key(inode.fileid, 0), part) for _ in at] == at
+        store.itotsz, store.dtotsz = store.itotsz + len(value), store.dtotsz + size
+        store.sync_data()
+    for suffix in (".idx", ".time", ".cat"):
+        path_of(base, suffix).unlink(missing_ok=True)
+    winkfs.reindex(base)
+    with winkfs.open(base, "a") as c:
+        c.put("third", b"3" * 100, 3)
+    before = state(base)
+    assert not winkfs.verify(base).problems and list(before) == ["first", "second", "third"]
+    compact(base)
+    assert list(state(base).items()) == list(before.items())
+    assert not winkfs.verify(base).problems
 
 
 @pytest.mark.parametrize("indexed", [True, False])

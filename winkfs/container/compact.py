@@ -158,6 +158,10 @@ def kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, In
         raise Refusal(f"is damaged, it {what}: repair it first", store.base)
 
 
+class OutOfOrderError(Exception):
+    """Whole batches would not leave the files of an append-only container in order of mtime."""
+
+
 class Rewrite:
     """Moves the live entries of a container to the end of another file.
 
@@ -177,10 +181,13 @@ class Rewrite:
 
     def batches(self) -> None:
         """In the order of the file, a batch at a time; of the usual layout. Inodes come last that
-        build on others, or stand before entries that they point to."""
+        build on others, or stand before entries that they point to: in an append-only container
+        they raise OutOfOrderError."""
         later: list[int] = []
         for batch, chosen in kept_in(self._store, self._progress):
             odd = self._odd(batch, chosen)
+            if len(odd) and self._settings.ao:
+                raise OutOfOrderError
             later += batch.pos[odd].tolist()
             chosen = np.setdiff1d(chosen, odd, assume_unique=True)
             if not len(chosen):
@@ -379,7 +386,10 @@ def compact(
             move(kv)
             kv.stop()
         else:
-            kv = _replace(store, block, move)
+            try:
+                kv = _replace(store, Superblock(block), move)
+            except OutOfOrderError:
+                kv = _replace(store, block, partial(move, batches=False))
         return Compacted(size, kv.end, files)
 
 
@@ -489,10 +499,13 @@ def _move(
     compression: Compression | None,
     progress: Progress | None,
     kv: KVSeq,
+    *,
+    batches: bool = True,
 ) -> Rewrite:
     """Move everything that lives to an empty file.
 
     compression  of contents that are written anew; None: they are moved as they are
+    batches      whole batches may be moved. Raises OutOfOrderError where they may not
     """
     moved, positions = Rewrite(store, kv, progress), store.index.positions().tolist()
     if order == "name":
@@ -500,7 +513,7 @@ def _move(
         positions.sort(key=keys.__getitem__)
     if compression is not None:
         moved.anew(positions, compression)
-    elif order == "disk" and is_usual(store) and not store.settings.ao:
+    elif batches and order == "disk" and is_usual(store):
         moved.batches()
     else:
         moved.files(positions)
