@@ -126,7 +126,7 @@ class Extents:
         except CorruptError as error:
             self._report(str(error))
             return np.empty((0, 3), np.int64)
-        pairs = inode.triples
+        pairs = np.array(inode.triples, np.int64).reshape(-1, 3)
         return pairs[pairs[:, 0] > 0]
 
     def _check_attrs(self, pos: int, at: int, size: int) -> None:

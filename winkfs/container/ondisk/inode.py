@@ -33,6 +33,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, NamedTuple, Self, overload
 
 import numpy as np
@@ -370,10 +371,12 @@ class Inode:
         return frozenset(self.pointers)
 
     @property
-    def triples(self) -> Int64:
-        """Its attributes and extents as they are stored, int64[n, 3]."""
-        named = [] if self.attrs is None else [Extent(self.attrs[0], 0, -self.attrs[1])]
-        return ExtentArray.of(joined(named, self.extents)).rows
+    def triples(self) -> list[Sequence[int]]:
+        """Its attributes and extents as they are stored."""
+        named = [] if self.attrs is None else [(self.attrs[0], 0, -self.attrs[1])]
+        if isinstance(self.extents, ExtentArray):
+            return [*named, *self.extents.rows.tolist()]
+        return [*named, *self.extents]
 
     def encode(self, form: InodeForm, least: int) -> bytes:
         """-> the inode's value, at least `least` bytes, as long as its pairs need.
@@ -382,11 +385,12 @@ class Inode:
         """
         pairs = self.triples
         if not form.pairoff:
-            if pairs[:, 1].any():
+            if any(skip for _, skip, _ in pairs):
                 raise ValueError("an extent with a skip needs PAIROFF")
-            pairs = pairs[:, ::2]
+            pairs = [(pointer, size) for pointer, _, size in pairs]
+        words = [*chain.from_iterable(pairs)]
         fields = self.nexti, self.fileid, self.lsize, self.ftype, self.mtime, len(pairs)
-        body = struct.pack(">6q", *fields) + pairs.astype(">i8").tobytes()
+        body = struct.pack(f">6q{len(words)}q", *fields, *words)
         value = form.sum(body).to_bytes(8, "big") + body
         return value.ljust(max(-(-least // 8) * 8, len(value)), b"\0")
 
