@@ -146,7 +146,7 @@ class Metadata:
         declared = self._store.declared
         if not isinstance(values, Mapping):
             to_attributes(declared.schema, values)
-        return self._head + declared.encoder.encode(values)
+        return self._head + declared.encode(values)
 
     def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
         """The same of many files, from the texts of all columns."""

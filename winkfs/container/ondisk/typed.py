@@ -32,7 +32,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -160,30 +159,6 @@ def to_attributes(schema: Schema, values: Mapping[str, Any]) -> dict[bytes, byte
     return found
 
 
-class Encoder:
-    """Makes the values of many new files attributes: what `to_attributes` says, as ATTRS has it.
-
-    cost  3 us a file with three columns, a third of making and encoding a dict
-    """
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema, self._record = schema, recorded(schema)
-        self._heads = {name: _head(USER + name.encode()) for name in schema}
-
-    def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Raises ValueError as `to_attributes`."""
-        parts = [self._record]
-        try:
-            for name, value in values.items():
-                if value is not None:
-                    text = TO_TEXT[self._schema[name]](value)
-                    parts += self._heads[name], len(text).to_bytes(4, "big"), text
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            to_attributes(self._schema, values)  # says what is wrong
-            raise
-        return b"".join(parts)
-
-
 def recorded(schema: Schema) -> bytes:
     """What the attributes of a file begin with that was put with columns, behind ATTRS."""
     record = schema_text(schema)
@@ -217,28 +192,40 @@ class Declared:
 
     def __init__(self, schema: Schema, *, known: bool = True) -> None:
         self.schema, self._known = schema, known
-        self.record = schema_text(schema)
+        self.record, self._recorded = schema_text(schema), recorded(schema)
         self._keys = frozenset(USER + name.encode() for name in schema)
+        self._heads = {name: _head(USER + name.encode()) for name in schema}
 
     def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """Extended attributes as programs see them."""
         record = xattrs.get(RECORD)
         if not xattrs or record == self.record or not self._known:
             return xattrs
-        if record is None:
-            if self._keys.isdisjoint(xattrs):
-                return xattrs
-        else:
-            try:
-                parse_schema(record)
-            except ValueError:  # somebody else's attribute
-                return xattrs
+        if record is None and self._keys.isdisjoint(xattrs):
+            return xattrs
+        try:
+            parse_schema(record or b"")
+        except ValueError:  # an attribute of another program
+            return xattrs
         rest = {key: value for key, value in xattrs.items() if key != RECORD}
         return rest | {RECORD: self.record} if self.record else rest
 
-    @cached_property
-    def encoder(self) -> Encoder:
-        return Encoder(self.schema)
+    def encode(self, values: Mapping[str, Any]) -> bytes:
+        """The attributes of a new file with these values: `to_attributes` as ATTRS has them.
+
+        raises  ValueError as `to_attributes`
+        cost    3 us of three columns, a third of making and encoding a dict
+        """
+        parts = [self._recorded]
+        try:
+            for name, value in values.items():
+                if value is not None:
+                    text = TO_TEXT[self.schema[name]](value)
+                    parts += self._heads[name], len(text).to_bytes(4, "big"), text
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            to_attributes(self.schema, values)  # says what is wrong
+            raise
+        return b"".join(parts)
 
 
 UNDECLARED: Final = Declared({}, known=False)
@@ -416,22 +403,19 @@ class Column:
     @classmethod
     def of(cls, kind: str, texts: Texts) -> Column:
         """From texts; one that is none of the type is null."""
-        n = len(texts)
-        known = dict.fromkeys(text for text in texts if text is not None)
-        if not known:
-            return cls.nulls(kind, n)
+        known, words = dict.fromkeys(texts), list[bytes]()
+        if known.keys() <= {None}:
+            return cls.nulls(kind, len(texts))
         if kind in NUMBERS:
-            values = {text: _number(kind, text) for text in known if text is not None}
-            found = [None if text is None else values[text] for text in texts]
-            valid = np.fromiter((value is not None for value in found), bool, n)
-            numbers = np.array([0 if v is None else v for v in found], dtype_of(kind))
-            return cls(kind, valid, numbers, [])
-        words = list(known)
-        if kind != "binary":  # what is no text of the type is null
-            words = [text for text in known if to_value(kind, text) is not None]
-        codes: dict[bytes | None, int] = {word: code for code, word in enumerate(words)}
-        numbers = np.fromiter((codes.get(text, -1) for text in texts), np.int64, n)
-        return cls(kind, numbers >= 0, np.maximum(numbers, 0), words)
+            values = {text: _number(kind, text) for text in known}
+        else:
+            words = [text for text in known if text is not None
+                     and to_value(kind, text) is not None]  # fmt: skip
+            values = {word: code for code, word in enumerate(words)}
+        found = list(map(values.get, texts))
+        valid = np.fromiter((value is not None for value in found), bool, len(found))
+        numbers = np.array([0 if value is None else value for value in found], dtype_of(kind))
+        return cls(kind, valid, numbers, words)
 
     def texts(self) -> Texts:
         """The inverse."""
@@ -444,10 +428,8 @@ class Column:
                 found = [b"true" if value else b"false" for value in numbers.tolist()]
             else:
                 found = [repr(value).encode() for value in numbers.tolist()]
-        elif self.words:
-            found = list(map(self.words.__getitem__, self.numbers.tolist()))
         else:
-            found = [None] * len(self)
+            found = list(map((list[Any](self.words) or [None]).__getitem__, self.numbers.tolist()))
         if self.valid.all():
             return found
         return [t if ok else None for t, ok in zip(found, self.valid.tolist(), strict=True)]
@@ -557,7 +539,7 @@ def dtype_of(kind: str) -> npt.DTypeLike:
     return {"bool": np.bool_, "float64": np.float64}.get(kind, np.int64)
 
 
-def _number(kind: str, text: bytes) -> Any:
+def _number(kind: str, text: bytes | None) -> Any:
     value = to_value(kind, text)
     if kind == "timestamp" and value is not None:
         return (value - EPOCH) // MICROSECOND
@@ -602,19 +584,15 @@ def kind_of_arrow(kind: Any) -> str | None:
 
     if of.is_dictionary(kind):
         return kind_of_arrow(kind.value_type)
-    if of.is_string(kind) or of.is_large_string(kind):
-        return "string"
-    if of.is_binary(kind) or of.is_large_binary(kind) or of.is_fixed_size_binary(kind):
-        return "binary"
     if of.is_list(kind) or of.is_large_list(kind):
         return "list<string>" if kind_of_arrow(kind.value_type) == "string" else None
-    for test, found in (
+    tests = (
+        (of.is_string, "string"), (of.is_large_string, "string"), (of.is_binary, "binary"),
+        (of.is_large_binary, "binary"), (of.is_fixed_size_binary, "binary"),
         (of.is_boolean, "bool"), (of.is_integer, "int64"), (of.is_floating, "float64"),
         (of.is_timestamp, "timestamp"), (of.is_date, "timestamp"),
-    ):  # fmt: skip
-        if test(kind):
-            return found
-    return None
+    )  # fmt: skip
+    return next((found for test, found in tests if test(kind)), None)
 
 
 def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
@@ -664,21 +642,14 @@ def to_arrow(column: Column) -> Any:
 
     kind = column.kind
     if kind in NUMBERS:
-        missing = ~column.valid
-        form = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64()}.get(
-            kind, pa.timestamp("us", "UTC")
-        )
-        bits = None if not missing.any() else pa.py_buffer(_packed(column.valid))
-        data = _packed(column.numbers) if kind == "bool" else np.ascontiguousarray(column.numbers)
-        return pa.Array.from_buffers(form, len(column), [bits, pa.py_buffer(data)])
+        form = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64()}.get(kind)
+        missing = None if column.valid.all() else ~column.valid
+        found = pa.array(column.numbers, mask=missing, from_pandas=False)
+        return found.cast(form or pa.timestamp("us", "UTC"))
     texts = column.texts()
     if kind == "list<string>":
         return pa.array([to_value(kind, text) for text in texts], pa.list_(pa.string()))
     return pa.array(texts, pa.binary() if kind == "binary" else pa.string())
-
-
-def _packed(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    return np.packbits(values, bitorder="little")
 
 
 def arrow_parts(
@@ -712,19 +683,18 @@ def arrow_parts(
     for extra in there.keys() - {name, "content", "mtime"} - schema.keys():
         known = ", ".join(schema) or "there are none"
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")
-    given = [column for column in schema if column in there]
     for at in range(0, batch.num_rows, ROWS):
         part = {key: column.slice(at, ROWS) for key, column in there.items()}
         names = part[name].cast(pa.large_binary()).to_pylist()
-        contents = [value.as_buffer() for value in part["content"].cast(pa.large_binary())]
+        contents = part["content"].cast(pa.large_binary())
         attrs = None
-        if given:
+        if part.keys() & schema.keys():
             none: Texts = [None] * len(names)
             attrs = entries([
                 texts_of_arrow(column, kind, part[column]) if column in part else none
                 for column, kind in schema.items()
             ])  # fmt: skip
-        views = [memoryview(content) for content in contents]
+        views = [memoryview(content.as_buffer()) for content in contents]
         yield names, views, _times(part.get("mtime"), len(names)), None, attrs
 
 
