@@ -66,7 +66,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "sure": "winkfs.container.catalog.Policy.sure",  # rows kept for a close in any case
         "kept": "winkfs.container.catalog.Policy.kept",  # rows kept for a close
         "runs": "winkfs.container.catalog.Policy.runs",  # most runs
-        "looked_up": "winkfs.container.catalog.Policy.looked_up",  # files for each row looked up
         "short": "winkfs.container.catalog.Policy.short",  # bytes of a tail that becomes a run
         "tail": "winkfs.container.catalog.Policy.tail",  # bytes of a tail that a close reads
         "joined": "winkfs.container.catalog.Policy.joined",  # rows of runs that a close joins

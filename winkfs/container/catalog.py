@@ -47,7 +47,6 @@ class Policy:
     sure       rows put in bulk that are kept until a close, whether it writes them or not; also
                files of a catalog that is kept in memory, where it cannot be written
     kept       rows kept for a close, at most: most of them in a scratch file
-    looked_up  files for each row, from which on rows are looked up one by one
     changes    changed names that are added as a run in any case, or `part` of all
     behind     rows behind the first run that stay there in any case, or two of `part` of its rows
     short      bytes of a tail that becomes a run in any case, or `part` of what the catalog covers
@@ -62,7 +61,6 @@ class Policy:
     bulk = 16 * read
     sure = 32 * read
     kept = read << 13
-    looked_up = part
     changes = 8 * read
     behind = 2 * read
     short = 16 * tail
@@ -204,7 +202,9 @@ def _written(
             store.excuse(error)
             return build(store, save=False)
     few = count <= POLICY.sure
-    storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
+    memory = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else None
+    storage = memory or store.directory.scratch()
+    storage.uncached = True
     _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return Catalog(storage)
 
@@ -216,20 +216,17 @@ def _fill(store: DataFile, writer: CatalogWriter, rows: Iterator[FileTable]) -> 
     writer.finish(store.kv.end, now, clashes=len(finder.found))
 
 
-def _scratch(store: DataFile) -> Storage:
-    storage = store.directory.scratch()
-    storage.uncached = True
-    return storage
-
-
 class CatalogTrail:
     """What a writer put and removed since the data file ended at `since`; -1: not all is known.
 
     What is put in bulk is kept as rows, of all else only the positions of the inodes.
+
+    wanted  whether a close writes them or not
     """
 
-    def __init__(self, store: DataFile) -> None:
+    def __init__(self, store: DataFile, *, wanted: bool) -> None:
         self._store, self.since, self.sorter = store, store.kv.end, new_sorter(store)
+        self.wanted = wanted
         self.positions, self.gone = array("q"), set[bytes]()
 
     def note(self, name: bytes, pos: int) -> None:
@@ -282,27 +279,12 @@ class CatalogTrail:
             sorter.add(gone_rows(gone))
         if whole and sorter.count == store.index.count:
             return sorter.rows()
-        if POLICY.looked_up * sorter.count > store.index.count or store.index.has_since(self.since):
-            return sorter.rows(at_any(store.index.positions(self.since)))
-        return sorter.rows(lambda rows: rows.gone | _current(store, rows))
-
-    def close(self) -> None:
-        """Drop everything. Idempotent."""
-        self.sorter.close()
+        return sorter.rows(at_any(store.index.positions(self.since)))
 
 
 def at_any(positions: Int64) -> Callable[[FileTable], Bools]:
     """Mark rows at one of these ascending positions, and those that record that a name is gone."""
     return lambda rows: among(rows.pos, positions) | rows.gone
-
-
-def _current(store: DataFile, rows: FileTable) -> Bools:
-    """Which rows say where the inode of their name is now."""
-    keys = [name + INODE for name in rows.names]
-    right: Bools = store.index.candidates(keys) == rows.pos
-    for i in np.flatnonzero(~right & ~rows.gone).tolist():  # or another key has its hash
-        right[i] = store.index.lookup(keys[i]) == rows.pos[i]
-    return right
 
 
 class DerivedCatalog:
@@ -318,14 +300,12 @@ class DerivedCatalog:
         self._opened = store.kv.end
         self.trail: CatalogTrail | None = None
         self._tried = False  # to follow what is put in bulk
-        self._wanted = False  # the trail, whether a close writes it or not
 
-    def follow(self) -> None:
+    def follow(self, *, wanted: bool = True) -> None:
         """Keep what is put from now on, so that `save` need not read it again."""
         self.close()
-        self._wanted = True
         if not self._store.settings.classic:
-            self.trail = CatalogTrail(self._store)
+            self.trail = CatalogTrail(self._store, wanted=wanted)
             self._store.index.trail = self.trail.note
 
     def follow_bulk(self) -> None:
@@ -334,8 +314,8 @@ class DerivedCatalog:
             return
         covered, kv = self._covered(), self._store.kv
         if kv.end - (kv.start if covered is None else covered) <= POLICY.tail:
-            self.follow()
-        self._tried, self._wanted = True, False
+            self.follow(wanted=False)
+        self._tried = True
 
     def put_many(self, made: Callable[[], FileTable]) -> None:
         """Keep files that were put in bulk, where these are followed."""
@@ -343,7 +323,7 @@ class DerivedCatalog:
         if trail is None:
             return
         many = trail.count > POLICY.sure
-        if many and not self._wanted and not (trail.is_cheap and trail.count < POLICY.kept):
+        if many and not trail.wanted and not (trail.is_cheap and trail.count < POLICY.kept):
             self.close()
             return
         try:
@@ -371,10 +351,6 @@ class DerivedCatalog:
         covered = block.get("DATAEND", -1)
         return covered if mine and 0 <= covered <= store.kv.end else None
 
-    def rewritten(self, pos: int) -> None:
-        """What was kept of it is wrong: what was put is read from the tail instead."""
-        self.close()
-
     def drop(self) -> None:
         store = self._store
         store.catalog_from = store.kv.end
@@ -383,9 +359,9 @@ class DerivedCatalog:
             store.directory.unlink(store.name + self.suffix)
 
     def close(self) -> None:
-        """Drop what was kept for `save`. Idempotent."""
+        """Drop what was kept for `save`: what was put is read from the tail instead. Idempotent."""
         if self.trail is not None:
-            self.trail.close()
+            self.trail.sorter.close()
             self.trail = self._store.index.trail = None
 
     def keep_up(self) -> None:
@@ -446,7 +422,11 @@ class DerivedCatalog:
                 return True
             if trail is not None and quickly and not trail.is_cheap:
                 trail = None
-            if trail is not None and self._has_all(catalog, trail):
+            if (
+                trail is not None
+                and (catalog is None or trail.since == store.kv.start)
+                and trail.reaches(store.kv.start)  # all files were put since
+            ):
                 write_whole(store, trail.rows(whole=True)).close()
             elif catalog is not None and (changes := self._changes(catalog, trail, quickly)):
                 self._add(catalog, *changes, quickly, storage is not None)
@@ -465,11 +445,6 @@ class DerivedCatalog:
             if catalog is not None:
                 catalog.close()
         return True
-
-    def _has_all(self, catalog: Catalog | None, trail: CatalogTrail) -> bool:
-        """Whether all files were put since the trail began. Raises CorruptError."""
-        start = self._store.kv.start
-        return (catalog is None or trail.since == start) and trail.reaches(start)
 
     def _changes(
         self, catalog: Catalog, trail: CatalogTrail | None, quickly: bool

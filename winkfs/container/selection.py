@@ -18,7 +18,6 @@ from winkformats.arrays import Bools, rows_at
 from winkfs.names import is_glob, literal_prefix, matcher, to_bytes, to_str
 
 if TYPE_CHECKING:
-    from winkformats.arrays import Int64
     from winkfs.container.table import FileTable
     from winkfs.container.where import Condition
 
@@ -101,7 +100,13 @@ class Selection:
 
     def chosen(self, rows: FileTable) -> Bools:
         """Which of these files, bool[n]. Cost: array operations; a glob: see `matches`."""
-        found = self.numbers(rows.mtime, rows.size, rows.ftype)
+        found = rows.within((self.since, self.until))
+        if self.min_size is not None:
+            found &= rows.size >= self.min_size
+        if self.max_size is not None:
+            found &= rows.size <= self.max_size
+        if self.ftypes is not None:
+            found &= np.isin(rows.ftype, list(self.ftypes))
         if self.prefix:
             found &= starting(rows, self.prefix)
         if (self.globs or self.paths is not None) and found.any():
@@ -116,17 +121,4 @@ class Selection:
             found &= np.fromiter(map(wanted.__contains__, rows.names), np.bool_, len(rows))
         if self.globs:
             found &= np.logical_or.reduce([matches(rows, pattern) for pattern in self.globs])
-        return found
-
-    def numbers(self, mtime: Int64, size: Int64, ftype: npt.NDArray[Any]) -> Bools:
-        """Which of n files by what is not their name, bool[n]."""
-        found = np.ones(len(mtime), bool)
-        for bound, fits, values in (
-            (self.since, np.greater_equal, mtime), (self.until, np.less, mtime),
-            (self.min_size, np.greater_equal, size), (self.max_size, np.less_equal, size),
-        ):  # fmt: skip
-            if bound is not None:
-                found &= fits(values, bound)
-        if self.ftypes is not None:
-            found &= np.isin(ftype, list(self.ftypes))
         return found

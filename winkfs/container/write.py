@@ -481,7 +481,7 @@ class Changes:
                              "name for which its inode has room", to_str(name_of(key)))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
-        self._store.catalog.rewritten(pos)
+        self._store.catalog.close()  # what it keeps is wrong
         self._supersede(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(new, pos)
@@ -597,7 +597,7 @@ class Changes:
                 store.keep_inode(pos, draft.key, replace(inode, size=len(value), links=links))
             return inode, pos, len(value)
         kv.replace(draft.old, draft.key, value)
-        store.catalog.rewritten(draft.old)
+        store.catalog.close()  # what it keeps is wrong
         return inode, draft.old, len(value)
 
     def _account(

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, chain, pairwise
+from operator import add
 from typing import Final, Self, TypeVar
 
 import numpy as np
@@ -212,18 +213,15 @@ class Run:
 
     def wanted(self, low: bytes = b"", high: bytes | None = None, times: Times = ALWAYS) -> Int64:
         """The blocks that may have names in [low, high), and such mtimes, int64[..]."""
-        first_block = max(bisect_right(self.firsts, low) - 1, 0)
+        first = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
-        wanted = np.arange(first_block, stop)
-        since, until = times
-        asked = self.parts["asked"] > 0
+        parts, (since, until) = self.parts[first:stop], times
+        wanted = np.ones(len(parts), bool)
         if since is not None:  # an mtime at either end may be one beyond it
-            late = self.parts["mtime_max"] >= min(since, MOST)
-            wanted = wanted[(late | asked)[wanted]]
+            wanted &= parts["mtime_max"] >= min(since, MOST)
         if until is not None:
-            early = self.parts["mtime_min"] < max(until, -MOST)
-            wanted = wanted[(early | asked)[wanted]]
-        return wanted
+            wanted &= parts["mtime_min"] < max(until, -MOST)
+        return first + np.flatnonzero(wanted | (parts["asked"] > 0))
 
     def near(self, positions: Int64) -> Int64:
         """The blocks that may have one of these ascending positions, int64[b]."""
@@ -328,25 +326,25 @@ class Run:
     def read(self, numbers: Int64) -> Blocks:
         """Some blocks, that are not kept. Raises DerivedDamage."""
         storage, name = self._storage, self._storage.name
-        places = [part[:4] for part in self.parts[numbers].tolist()]
-        low, high = min(places)[0], max(place + size for place, size, *_ in places)
+        places, sizes, hashes, counts = (
+            self.parts[field][numbers].tolist() for field in ("pos", "length", "hash", "rows")
+        )
+        low, high = min(places), max(map(add, places, sizes))
         if high > storage.size():
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
-        sizes = [size for _, size, *_ in places]
         if high - low <= sum(sizes) + GAP * len(places):  # one read instead of many
-            at = [place - low for place, *_ in places]
-            pieces = [(low, 0, high - low)]
+            at, size = [place - low for place in places], high - low + SLACK
+            data = storage.read(low, size).ljust(size, b"\0")
         else:
             at = list(accumulate(sizes[:-1], initial=0))
-            pieces = [(row[0], start, row[1]) for row, start in zip(places, at, strict=True)]
-        raw = np.empty(pieces[-1][1] + pieces[-1][2] + SLACK, np.uint8)
-        for place, start, size in pieces:
-            storage.read_into(raw.data[start : start + size], place)
-        for (place, size, hashed, _), start in zip(places, at, strict=True):
-            if _hash(raw.data[start : start + size]) != hashed:
+            data = b"".join([*map(storage.read, places, sizes), bytes(SLACK)])
+        view = memoryview(data)
+        for place, size, hashed, start in zip(places, sizes, hashes, at, strict=True):
+            if _hash(view[start : start + size]) != hashed:
                 raise DerivedDamage("a block of the catalog is wrong", file=name, offset=place)
+        raw = np.frombuffer(data, np.uint8)
         found = Blocks(raw, np.array(at), np.array(sizes), name, low)
-        if found.counts.tolist() != [rows for *_, rows in places]:
+        if found.counts.tolist() != counts:
             what = "blocks with other rows than the index says"
             raise DerivedDamage(what, file=name, offset=low)
         return found
@@ -534,9 +532,6 @@ class CatalogWriter:
 
     def __init__(self, kv: KVSeq, runs: list[list[int]], schema: Schema) -> None:
         self._kv, self._runs, self._schema = kv, runs, schema
-        self._parts: list[tuple[int, ...]] = []  # of PART
-        self._values: list[list[tuple[int, ...]]] = []  # of VALUES
-        self._firsts: list[bytes] = []
 
     @classmethod
     def create(cls, storage: Storage, ids: Mapping[str, int], schema: Schema) -> Self:
@@ -556,80 +551,41 @@ class CatalogWriter:
         """Give back the room on the disk that was not used."""
         self._kv.release()
 
-    def write_run(self, rows: Iterable[FileTable]) -> int:
-        """A run of rows in byte order of their names, given in parts of any size -> rows.
+    def write_run(self, rows: Iterable[FileTable]) -> None:
+        """A run of rows in byte order of their names, given in parts of any size.
 
         raises  OSError
         cost    one write; memory: a few blocks
         """
-        waiting: list[FileTable] = []
-        count = 0
-        for part in rows:
-            waiting.append(part)
-            count += len(part)
-            if count >= TOGETHER * BLOCK or (count >= BLOCK and part.column.dtype == object):
-                joined = FileTable.concat(waiting)
-                whole = count - count % BLOCK
-                self._write_blocks(joined.part(0, whole))
-                waiting, count = [joined.part(whole)], count - whole
-        if count:
-            self._write_blocks(FileTable.concat(waiting))
-        return self._end_run()
-
-    def _write_blocks(self, rows: FileTable) -> None:
-        if rows.column.dtype != object:
-            self._write_each(rows, BLOCK)
-            return
-        for at in range(0, len(rows), BLOCK):
-            stop = min(at + BLOCK, len(rows))
-            step = max(AREA // max(map(len, rows.column[at:stop])), 1)
-            for low in range(at, stop, step):
-                self._write_each(rows.part(low, min(low + step, stop)), step)
-
-    def _write_each(self, rows: FileTable, each: int) -> None:
-        for at, (value, figures) in zip(
-            range(0, len(rows), each), encode_blocks(rows, each), strict=True
-        ):
-            pos = self._append(b"b/000000", value)
-            self._parts.append((pos, len(value), _hash(value), *figures))
-            self._firsts.append(bytes(rows.column[at]))
-            if self._schema:
-                self._values.append(self._write_values(rows.part(at, at + each)))
+        parts, firsts, values = list[tuple[int, ...]](), list[bytes](), []
+        for piece, each in _pieces(rows):
+            starts = range(0, len(piece), each)
+            for at, (value, figures) in zip(starts, encode_blocks(piece, each), strict=True):
+                parts.append((*self._append(b"b/000000", value), *figures))
+                firsts.append(bytes(piece.column[at]))
+                if self._schema:
+                    values.append(self._write_values(piece.part(at, at + each)))
+        table = np.array(parts, PART)
+        index = _index(table, firsts, self._schema, np.array(values, VALUES))
+        self._runs.append([*self._append(b"i/000000", index), int(table["rows"].sum())])
 
     def _write_values(self, rows: FileTable) -> list[tuple[int, ...]]:
         found = list[tuple[int, ...]]()
         for column in rows.columns(self._schema).values():
-            place = 0, 0, 0
-            if column.valid.any():
-                value = column.encode()
-                place = self._append(b"c/000000", value), len(value), _hash(value)
+            some = column.valid.any()
+            place = self._append(b"c/000000", column.encode()) if some else (0, 0, 0)
             found.append((*place, *column.zone()))
         return found
 
-    def _append(self, key: bytes, value: bytes) -> int:
-        """Add an entry -> the position of its value."""
+    def _append(self, key: bytes, value: bytes) -> Place:
+        """Add an entry."""
         kv = self._kv
         padding = -kv.end % ALIGN
         pos, head = kv.end + padding, key + len(value).to_bytes(8, "big")
         state = xxhash.xxh3_64(head, seed=(kv.layout.contid + pos) & MASK64)  # as a kvseq has it
         state.update(value)
         kv.append_parts([bytes(padding), head, value, state.digest()[-4:]], 1, 1)
-        return pos + len(head)
-
-    def _end_run(self) -> int:
-        parts, firsts = np.array(self._parts, PART), self._firsts
-        lengths = np.array(list(map(len, firsts)), "<u4")
-        head = HEAD.pack(len(parts), int(lengths.sum()))
-        value = b"".join([head, parts.tobytes(), lengths.tobytes(), *firsts])
-        if self._schema:
-            schema, table = schema_text(self._schema), np.array(self._values, VALUES)
-            value += bytes(-len(value) % ALIGN) + len(schema).to_bytes(8, "little") + schema
-            value += bytes(-len(value) % ALIGN)
-            value += table.reshape(len(parts), len(self._schema)).T.tobytes()
-        self._parts, self._firsts, self._values = [], [], []
-        count = int(parts["rows"].sum())
-        self._runs.append([self._append(b"i/000000", value), len(value), _hash(value), count])
-        return count
+        return pos + len(head), len(value), _hash(value)
 
     def finish(self, covered: int, now: int, clashes: int | None = None) -> None:
         """Write the list of the runs and the superblock. Raises OSError.
@@ -639,10 +595,8 @@ class CatalogWriter:
         covered  DATAEND
         clashes  of the first run; None: it is as before
         """
-        value = np.array(self._runs, "<i8").tobytes()
-        pos = self._append(b"r/000000", value)
-        places = {RUNS: pos, RUNBYTES: len(value), RUNHASH: _hash(value)}
-        places["DATAEND"] = covered
+        place = self._append(b"r/000000", np.array(self._runs, "<i8").tobytes())
+        places = dict(zip((RUNS, RUNBYTES, RUNHASH), place, strict=True)) | {"DATAEND": covered}
         if clashes is None:
             self._kv.sync(places, now=now)
         else:
@@ -653,3 +607,48 @@ class CatalogWriter:
             self._kv.superblock.update(places | counts | ends)
             self._kv.storage.write(0, self._kv.superblock.images())
             self._kv.release()
+
+
+def _pieces(rows: Iterable[FileTable]) -> Iterator[tuple[FileTable, int]]:
+    """Rows given in parts as whole blocks, the last one of what is left, and rows of a block."""
+    waiting, count = list[FileTable](), 0
+    for part in rows:
+        waiting.append(part)
+        count += len(part)
+        if count >= TOGETHER * BLOCK or (count >= BLOCK and part.column.dtype == object):
+            joined = FileTable.concat(waiting)
+            whole = count - count % BLOCK
+            yield from _of_area(joined.part(0, whole))
+            waiting, count = [joined.part(whole)], count - whole
+    if count:
+        yield from _of_area(FileTable.concat(waiting))
+
+
+def _of_area(rows: FileTable) -> Iterator[tuple[FileTable, int]]:
+    """The same rows, so that no block is larger than AREA."""
+    if rows.column.dtype != object:
+        yield rows, BLOCK
+        return
+    for start in range(0, len(rows), BLOCK):
+        part = rows.part(start, start + BLOCK)
+        step = max(AREA // max(map(len, part.column)), 1)
+        for low in range(0, len(part), step):
+            yield part.part(low, low + step), step
+
+
+def _index(
+    parts: npt.NDArray[np.void],
+    firsts: Sequence[bytes],
+    schema: Schema,
+    values: npt.NDArray[np.void],
+) -> bytes:
+    """The index of a run. `values`: VALUES[blocks, columns]."""
+    lengths = np.array(list(map(len, firsts)), "<u4")
+    head = HEAD.pack(len(parts), int(lengths.sum()))
+    value = b"".join([head, parts.tobytes(), lengths.tobytes(), *firsts])
+    if schema:
+        text = schema_text(schema)
+        value += bytes(-len(value) % ALIGN) + len(text).to_bytes(8, "little") + text
+        value += bytes(-len(value) % ALIGN)
+        value += values.reshape(len(parts), len(schema)).T.tobytes()
+    return value
