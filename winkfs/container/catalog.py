@@ -42,6 +42,7 @@ class Policy:
     part       of all files, the part that is few
     runs       most runs: of more, those behind one that together are as large as it, and it, become
                one
+    few        runs up to which a close joins none
     joined     rows of runs that a close joins
     bulk       rows that a close writes: a known one costs a sixteenth of one that has to be read
     sure       rows put in bulk that are kept until a close, whether it writes them or not; also
@@ -57,6 +58,7 @@ class Policy:
     dense = 2 << 10
     part = 64
     runs = 16
+    few = 4
     joined = 4 * read
     bulk = 16 * read
     sure = 32 * read
@@ -498,7 +500,7 @@ class DerivedCatalog:
         """How many runs of these sizes stay as they are, when `count` rows are added; 0: all are
         written anew."""
         kept = len(sizes)
-        while kept > 1 and sizes[kept - 1] <= 2 * count:
+        while kept > (POLICY.few if quickly else 1) and sizes[kept - 1] <= 2 * count:
             if quickly and sizes[kept - 1] + count > POLICY.joined:
                 break
             kept, count = kept - 1, count + sizes[kept - 1]

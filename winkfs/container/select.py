@@ -131,11 +131,7 @@ def all_rows(
     with lock:
         catalog = open_catalog(store, behind=POLICY.short)
         catalog = catalog or build(store, save=False, lost=problem)
-        try:
-            found = rows_now(store, catalog, query)
-        except CorruptError:
-            catalog.close()
-            raise
+        found = rows_now(store, catalog, query)
     return map(met, _healed(store, lock, catalog, found, query))
 
 

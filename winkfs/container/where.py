@@ -152,9 +152,8 @@ class Asked:
         only, what = ONLY.get(self.sign.removeprefix("not "), (kind, ""))
         if kind != only:
             raise ValueError(f"{what}, {name} is {kind}")
-        value = self.value
-        if self.sign in CAN_BE:
-            value = _fitting(name, kind, self.sign, value)
+        asked = self.sign in CAN_BE
+        value = _fitting(name, kind, self.sign, self.value) if asked else self.value
         return Asked(name, self.sign, value, kind)
 
     def _known(self, schema: Schema) -> tuple[str, str]:
@@ -173,17 +172,13 @@ class Asked:
 
     def met(self, get: Get) -> Bools:
         column = get(self.name).cast(self.kind)
-        if self.sign == "null":
-            return ~column.valid
-        if self.sign == "not null":
-            return column.valid
-        if self.kind in NUMBERS:
+        if self.kind in NUMBERS or self.sign in ("null", "not null"):
             keys = keys_of(self.kind, column.numbers)
-            found: Bools = CAN_BE[self.sign](keys, keys, key_of(self.kind, self.value))
-        else:
-            words = column.words or [b""]
-            found = np.fromiter(map(self._of_text(), words), bool, len(words))[column.numbers]
-        return column.valid & found
+            zone = Zone(self.kind, np.ones(len(keys), np.int64), 1 - column.valid, keys, keys)
+            return self.possible(lambda name: zone, len(keys))  # each file is a block
+        words = column.words or [b""]
+        found: Bools = np.fromiter(map(self._of_text(), words), bool, len(words))[column.numbers]
+        return found & column.valid
 
     def _of_text(self) -> Callable[[bytes], bool]:
         """Return what a text is asked."""

@@ -393,7 +393,7 @@ class Catalog(Closing):
             self.clashes = block.get(CLASHES, -1)
             today = block.get(RUNS, 0), block.get(RUNBYTES, 0), block.get(RUNHASH, 0)
             self.place: Place = today if place is None else place
-            words = _checked(storage, self.place, _words)
+            words = np.frombuffer(_checked(storage, self.place, bytes), "<i8")
             self.listed: list[list[int]] = words.reshape(-1, 4).tolist()
             make = partial(Run, storage)
             self.runs = [_checked(storage, row[:3], make) for row in self.listed]
@@ -517,10 +517,6 @@ def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], npt.NDAr
     if len(value) != at + len(schema) * blocks * VALUES.itemsize:
         raise ValueError("an index of another size")
     return schema, np.frombuffer(value, VALUES, -1, at).reshape(len(schema), blocks)
-
-
-def _words(value: bytes) -> Int64:
-    return np.frombuffer(value, "<i8").astype(np.int64)
 
 
 def _hash(value: Buffer) -> int:
