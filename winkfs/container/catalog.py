@@ -506,9 +506,5 @@ class DerivedCatalog:
             kept, count = kept - 1, count + sizes[kept - 1]
         if kept < POLICY.runs:
             return kept
-        later = count + sum(sizes[:kept])
-        for at in range(kept):
-            later -= sizes[at]
-            if sizes[at] <= later:
-                return at
-        return kept
+        large = (at for at in range(kept) if sizes[at] <= count + sum(sizes[at + 1 : kept]))
+        return next(large, kept)

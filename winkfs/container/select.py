@@ -19,7 +19,7 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkfs.container.catalog import POLICY, believed, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
-from winkfs.container.ondisk.catalog import Catalog, Run
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.inode import ATTRS, attributes
 from winkfs.container.ondisk.typed import Column, Schema
 from winkfs.container.recovery import tail
@@ -61,21 +61,6 @@ class Query(NamedTuple):
         """Names that begin so."""
         return cls(prefix, after(prefix), times, where, tuple(columns))
 
-    def of_first(self, run: Run, *, alone: bool) -> Iterator[FileTable]:
-        """The rows of the first run that may be meant. `alone`: there are no later ones."""
-        columns = self.columns if alone else self.needed
-        return run.rows(self.low, self.high, self.times, self.where, columns, self.at_once)
-
-    def of_later(self, run: Run) -> Iterator[FileTable]:
-        """All rows of a later run: one may hide a row of the first, and not be meant itself."""
-        return run.rows(self.low, self.high, columns=self.needed, at_once=self.at_once)
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Columns that the rows must have, so that the condition can be asked of them."""
-        asked = () if self.where is None else self.where.columns()
-        return tuple(dict.fromkeys([*self.columns, *asked]))
-
     def kept(self, rows: FileTable, schema: Schema) -> FileTable:
         """Those of some rows that are meant, and those that have to be asked."""
         kept = rows.within(self.times)
@@ -106,7 +91,12 @@ def rows_now(
     later = [changed_rows(store, changes)] if changes else []
     first, *others = catalog.runs  # a row of the others may hide one that is not meant
     alone = not (others or later)
-    runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
+    asked = () if alone or query.where is None else query.where.columns()
+    columns = tuple(dict.fromkeys([*query.columns, *asked]))
+    runs = [
+        first.rows(low, high, query.times, query.where, columns, query.at_once),
+        *(run.rows(low, high, columns=columns, at_once=query.at_once) for run in others),
+    ]
     rest = query._replace(where=None) if alone else query
     kept = partial(rest.kept, schema=dict(store.schema))
     return filter(len, map(kept, live(joined([*runs, iter(later)]))))
@@ -338,13 +328,10 @@ def between_times(positions: Int64, store: Store, low: int | None, high: int | N
     times = store.times
     if times is None:
         return positions
-    first, last = 0, len(positions)
-    if low is not None:
-        first = int(np.searchsorted(positions, times.start(low // NANO)))
+    start = 0 if low is None else times.start(low // NANO)
     stop = None if high is None else times.stop(-(-high // NANO))
-    if stop is not None:
-        last = int(np.searchsorted(positions, stop))
-    return positions[first:last].copy()
+    last = len(positions) if stop is None else np.searchsorted(positions, stop)
+    return positions[np.searchsorted(positions, start) : last].copy()
 
 
 # --- files by their inodes ---

@@ -28,7 +28,6 @@ from winkformats.arrays import (
     WIDEST,
     WORD,
     Int64,
-    Joined,
     TextColumn,
     UInt8,
     UInt64,
@@ -221,11 +220,16 @@ class Blocks:
         np.subtract(columns[POS] - columns[SIZE], stored, out=stored, where=unlike)
         if len(self.counts) == 1:
             return FileTable(self.texts, columns.T)
-        names, *more = self._names(0, len(self.counts))
-        if more:
-            raw = np.concatenate([names[1], *(part for _, part in more)])
-            names = ends_of(self._fronts[2]), raw
-        return FileTable(names, columns.T)
+        at, shared, lengths = self._fronts
+        wide = len(at) * row_width(lengths) > TOGETHER
+        parts = [
+            rows_joined(_whole(self._raw, at[a:b], shared[a:b], lengths[a:b]), lengths[a:b])
+            for a, b in pairwise(self.starts if wide else [0, len(at)])
+        ]
+        joined = parts[0]
+        if wide:
+            joined = ends_of(lengths), np.concatenate([raw for _, raw in parts])
+        return FileTable(joined, columns.T)
 
     @cached_property
     def texts(self) -> TextColumn:
@@ -256,17 +260,6 @@ class Blocks:
         at = ends - lengths  # of names that share nothing, in all that is stored of them
         at += np.repeat(self._tails_at - at[starts], self.counts)
         return at, shared, lengths
-
-    def _names(self, first: int, stop: int) -> Iterator[Joined]:
-        """The names in the blocks [first, stop), in parts that fit into a cache."""
-        rows = slice(self.starts[first], self.starts[stop])
-        at, shared, lengths = (column[rows] for column in self._fronts)
-        if stop - first > 1 and len(at) * row_width(lengths) > TOGETHER:
-            middle = (first + stop) // 2
-            yield from self._names(first, middle)
-            yield from self._names(middle, stop)
-        else:
-            yield rows_joined(_whole(self._raw, at, shared, lengths), lengths)
 
     def name(self, index: int) -> bytes:
         """One name of one block. Cost: a fifth of that of all of them.

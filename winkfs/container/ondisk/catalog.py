@@ -234,10 +234,6 @@ class Run:
         found = (blocks.column(POS) for _, blocks in self.decoded(self.wanted()))
         return np.concatenate([NO_NUMBERS, *found])
 
-    def rows_in(self, blocks: Int64) -> int:
-        """How many rows these blocks have."""
-        return int(self.parts["rows"][blocks].sum())
-
     def at(self, positions: Int64, blocks: Int64) -> Iterator[FileTable]:
         """The rows of these blocks that have one of these ascending positions, and are complete.
 
@@ -356,7 +352,7 @@ class Run:
         cost    a read for each block
         """
         if name not in self.schema:
-            return Column.nulls(kind, self.rows_in(numbers))
+            return Column.nulls(kind, int(self.parts["rows"][numbers].sum()))
         kind, parts = self.schema[name], list[Column]()
         counts, table = self.parts["rows"][numbers].tolist(), self.values[name][numbers].tolist()
         for rows, (pos, length, hashed, *_) in zip(counts, table, strict=True):
@@ -472,9 +468,10 @@ class Catalog(Closing):
         cost    decodes the blocks that may have them
         raises  DerivedDamage
         """
-        near = [run.near(positions) for run in self.runs]
-        if sum(map(Run.rows_in, self.runs, near)) <= sparse * len(positions):
-            for run, blocks in zip(self.runs, near, strict=True):
+        near = [(run, run.near(positions)) for run in self.runs]
+        rows = sum(int(run.parts["rows"][blocks].sum()) for run, blocks in near)
+        if rows <= sparse * len(positions):
+            for run, blocks in near:
                 yield from run.at(positions, blocks)
 
 

@@ -458,31 +458,28 @@ class Column:
 
     def encode(self) -> bytes:
         """The bytes in BASE.cat."""
-        n = len(self)
+        n, whole = len(self), bool(self.valid.all())
         if not self.valid.any():
             return HEAD.pack(n, ALL_NULL, 0, 0)
-        whole = bool(self.valid.all())
         parts = [] if whole else [np.packbits(self.valid, bitorder="little").tobytes()]
-        words, wide = 0, 0
+        words, wide = list[bytes](), 0
         if self.kind == "bool":
             parts.append(np.packbits(self.numbers, bitorder="little").tobytes())
         elif self.kind in NUMBERS:
             parts.append(self.numbers.astype(self.numbers.dtype.newbyteorder("<")).tobytes())
         else:
-            used = self.numbers[self.valid]
-            order, codes = np.unique(used, return_inverse=True)
-            texts = list(map(self.words.__getitem__, order.tolist()))
-            if 2 * len(texts) <= n:
-                wide = 1 if len(texts) <= 256 else 2
+            order, codes = np.unique(self.numbers[self.valid], return_inverse=True)
+            words = list(map(self.words.__getitem__, order.tolist()))
+            if 2 * len(words) <= n:
+                wide = 1 if len(words) <= 256 else 2
                 row = np.zeros(n, f"<u{wide}")
                 row[self.valid] = codes
                 parts.append(row.tobytes())
             else:
-                texts = [text or b"" for text in self.texts()]
-            words = len(texts)
-            ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-            parts += [ends.astype("<u4").tobytes(), b"".join(texts)]
-        head = HEAD.pack(n, 0 if whole else SOME_NULL, words, wide)
+                words = [text or b"" for text in self.texts()]
+            ends = np.cumsum([0, *map(len, words)], dtype=np.int64)
+            parts += [ends.astype("<u4").tobytes(), b"".join(words)]
+        head = HEAD.pack(n, 0 if whole else SOME_NULL, len(words), wide)
         return head + b"".join(part + bytes(-len(part) % 8) for part in parts)
 
     @classmethod

@@ -383,7 +383,7 @@ class Source:
                 except DerivedDamage as error:
                     store.remark(error)
         with build(store, save=False, lost=self.problem, positions=self._live_then(size)) as made:
-            yield from query.of_first(made.runs[0], alone=True)
+            yield from rows_now(store, made, query)
 
     def _live_then(self, size: int) -> Int64:
         """Positions of the files that were live when the data file ended there, ascending.
