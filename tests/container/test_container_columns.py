@@ -34,7 +34,8 @@ import winkfs
 from winkfs import Container, CorruptError, FileType, Row
 from winkfs.container.catalog import open_catalog
 from winkfs.container.compact import compact
-from winkfs.container.ondisk.typed import RECORD, TYPES, Column, schema_text
+from winkfs.container.ondisk.column import Column
+from winkfs.container.ondisk.typed import RECORD, TYPES, schema_text
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.container.table import FileTable

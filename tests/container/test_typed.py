@@ -14,16 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import winkfs
+from winkfs.container.ondisk.column import Column, key_of
 from winkfs.container.ondisk.typed import (
     HEAD,
     NUMBERS,
     RECORD,
     TAKEN,
     TYPES,
-    Column,
     canonical,
     check_schema,
-    key_of,
     pack,
     parse_schema,
     schema_text,

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from container_checks import one_line
 
-from winkfs.container.ondisk.typed import Column, to_text
+from winkfs.container.ondisk.column import Column
+from winkfs.container.ondisk.typed import to_text
 from winkfs.container.where import BUILTIN, Zone, parse
 
 SCHEMA = {

@@ -15,16 +15,14 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import Item, Note, Notes, clamped
 from winkfs.archive.warc import date_of
 from winkfs.archive.webnames import microseconds
+from winkfs.container.arrow import kind_of_arrow, texts_of_arrow, times_of_arrow
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
     Texts,
     check_schema,
-    kind_of_arrow,
     schema_text,
-    texts_of_arrow,
-    times_of_arrow,
 )
 from winkfs.entry import FileType
 from winkfs.errors import Refusal, need

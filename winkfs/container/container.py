@@ -15,6 +15,7 @@ from typing import Any
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.kv.superblock import Superblock
+from winkfs.container.arrow import arrow_parts
 from winkfs.container.bulk import BulkPut, Row
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.handle import Handle, check_columns, consumes, reads, writes
@@ -31,7 +32,7 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.ondisk.typed import USER, arrow_parts, check_schema, to_attributes, to_values
+from winkfs.container.ondisk.typed import USER, check_schema, to_attributes, to_values
 from winkfs.container.read import LARGE
 from winkfs.container.scan import scan
 from winkfs.entry import Entry, FileType, Stat

@@ -20,8 +20,9 @@ from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkfs.container.catalog import POLICY, believed, build, changed_rows, open_catalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.ondisk.catalog import Catalog
+from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import ATTRS, attributes
-from winkfs.container.ondisk.typed import Column, Schema
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.recovery import tail
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store

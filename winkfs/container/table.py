@@ -28,8 +28,9 @@ from winkformats.arrays import (
     text_column,
     texts_at,
 )
+from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import ATTRS, PERMISSIONS, UINT32
-from winkfs.container.ondisk.typed import Column, Schema, Texts, split
+from winkfs.container.ondisk.typed import Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.units import MICRO

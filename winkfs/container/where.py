@@ -31,17 +31,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
+from winkfs.container.ondisk.column import Column, key_of, keys_of
 from winkfs.container.ondisk.typed import (
     EPOCH,
     LEAST,
     MICROSECOND,
     MOST,
     NUMBERS,
-    Column,
     Schema,
     in_utc,
-    key_of,
-    keys_of,
     to_value,
 )
 from winkfs.names import after, to_bytes, to_str

@@ -55,8 +55,9 @@ from winkfs.container.ondisk.block import (
     Blocks,
     encode_blocks,
 )
+from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
-from winkfs.container.ondisk.typed import Column, Schema, pack, parse_schema, schema_text
+from winkfs.container.ondisk.typed import Schema, pack, parse_schema, schema_text
 from winkfs.container.table import ALWAYS, POS, FileTable, Times, joined, live
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage

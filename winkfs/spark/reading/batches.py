@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.typed import to_arrow
+from winkfs.container.arrow import to_arrow
 from winkfs.container.table import FileTable
 from winkfs.dataset.shard import tombstones
 from winkfs.entry import DEFAULT_MODES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from winkfs.container.ondisk.typed import Column
+from winkfs.container.ondisk.column import Column
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.errors import StalePlan

@@ -22,8 +22,9 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.container.catalog import build, open_catalog, open_older
+from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import Attrs
-from winkfs.container.ondisk.typed import USER, Column, Texts
+from winkfs.container.ondisk.typed import USER, Texts
 from winkfs.container.read import Content
 from winkfs.container.recovery import rebuild
 from winkfs.container.select import (

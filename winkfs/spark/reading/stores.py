@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winkfs.container.ondisk.typed import Column
+from winkfs.container.ondisk.column import Column
 from winkfs.entry import default_mode
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, Name, base_of, to_bytes

@@ -37,9 +37,10 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64
+from winkfs.container.arrow import texts_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.inode import check_directory, check_ftype
-from winkfs.container.ondisk.typed import Texts, check_schema, texts_of_arrow
+from winkfs.container.ondisk.typed import Texts, check_schema
 from winkfs.entry import FileType
 from winkfs.errors import FileExists
 from winkfs.names import MARK, to_name, to_path
