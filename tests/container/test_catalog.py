@@ -29,7 +29,8 @@ from winkfs.archive.pack import pack
 from winkfs.container.catalog import at_any, build, merge, open_catalog
 from winkfs.container.namesorter import ClashFinder, NameSorter
 from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
-from winkfs.container.ondisk.catalog import PART, Catalog, CatalogWriter
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
+from winkfs.container.ondisk.run import PART
 from winkfs.container.recovery import tail
 from winkfs.container.table import (
     ASK,

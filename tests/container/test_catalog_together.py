@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from winkformats.arrays import blank, rows_joined
 from winkformats.disk.memory import MemoryStorage
 from winkfs.container.ondisk.block import SLACK, Blocks, encode_blocks
-from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Run
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
+from winkfs.container.ondisk.run import Run
 from winkfs.container.table import (
     ASK,
     COLUMNS,

@@ -719,7 +719,7 @@ def test_the_oracle_finds_what_is_wrong_with_columns(
         monkeypatch.setattr(Column, "zone", lambda column: (zone(column)[0], *zone(column)[:0:-1]))
     elif fault == "type":
         monkeypatch.setattr(
-            "winkfs.container.ondisk.catalog.schema_text",
+            "winkfs.container.ondisk.run.schema_text",
             lambda schema: b"lang:binary" + schema_text(schema)[len(b"lang:string") :],
         )
     else:

@@ -26,7 +26,8 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
 from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
-from winkfs.container.ondisk.catalog import Catalog, CatalogWriter, Place, Run
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
+from winkfs.container.ondisk.run import Place, Run
 from winkfs.container.recovery import tail
 from winkfs.container.survey import Problem, read_rows
 from winkfs.container.table import GONE, FileTable, joined, live

@@ -20,10 +20,11 @@ from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.namesorter import ClashFinder
-from winkfs.container.ondisk.catalog import Catalog, Run
+from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import FRAME, Inode, attributes
+from winkfs.container.ondisk.run import Run
 from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
 from winkfs.container.survey import InodeRows, fileids

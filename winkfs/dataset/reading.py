@@ -21,8 +21,8 @@ from winkfs.access import tell_of_forks
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
-from winkfs.container.ondisk.catalog import AT_ONCE
 from winkfs.container.ondisk.inode import Extent
+from winkfs.container.ondisk.run import AT_ONCE
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
 from winkfs.container.scan import scan

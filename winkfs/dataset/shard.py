@@ -24,7 +24,7 @@ from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkfs.container.ondisk.catalog import Run
+    from winkfs.container.ondisk.run import Run
     from winkfs.container.selection import Selection
     from winkfs.container.store import Store
     from winkfs.container.where import Condition
