@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import winkfs
-from winkfs.container.ondisk.column import Column, key_of
+from winkfs.container.ondisk.column import HEAD, Column, key_of
 from winkfs.container.ondisk.typed import (
-    HEAD,
     NUMBERS,
     RECORD,
     TAKEN,
