@@ -89,7 +89,7 @@ class InodeRows:
         self.pos, self.deleted = batch.pos[which], batch.flags[which] == 1
         self.size = batch.value_len[which]
         full = self.size > 0
-        self.fields: Int64 = np.zeros((len(which), FIELDS), np.int64)
+        self.fields: Int64 = np.zeros((FIELDS, len(which)), np.int64).T  # each column in one piece
         self.fields[full] = batch.words(batch.value[which[full]], FIELDS, ">i8")
 
     def take(self, chosen: Int64) -> InodeRows:
@@ -148,12 +148,16 @@ class InodeRows:
         return np.where((count > 0) & (count <= room), count, 0)
 
     @cached_property
+    def ends(self) -> Int64:
+        """Where among the pairs of all inodes those of each begin, and the last ones end."""
+        return ends_of(self.counts)
+
+    @cached_property
     def places(self) -> tuple[Int64, Int64]:
         """Of the pairs of all inodes, in file order: the row of each, and where it stands in the
         window, int64[m]."""
-        count = self.counts
-        row = np.repeat(np.arange(len(count)), count)
-        number = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        row = np.repeat(np.arange(len(self.counts)), self.counts)
+        number = np.arange(len(row)) - self.ends[row]
         return row, self.batch.value[self.which[row]] + HEAD.size + number * self.form.pair
 
     @cached_property
@@ -161,7 +165,7 @@ class InodeRows:
         """The same pairs: the row of each, int64[m]; (kv_pointer, skip, size), int64[m, 3], the
         first of attributes with size < 0."""
         row, where = self.places
-        pairs = np.zeros((len(row), 3), np.int64)
+        pairs = np.zeros((3, len(row)), np.int64).T
         step = 1 if self.form.pairoff else 2
         pairs[:, ::step] = self.batch.words(where, self.form.pair // 8, ">i8")
         return row, pairs
@@ -171,9 +175,10 @@ class InodeRows:
         """Which can be all of an inode, but for CKSUM: those that build on no other, and have
         fields and extents that fit together, bool[n]."""
         row, (pointer, skip, size) = self.pairs[0], self.pairs[1].T
-        named = (size < 0) & (np.diff(row, prepend=-1) > 0)  # attributes
-        sizes, last = ends_of(np.where(named, 0, size)), np.cumsum(self.counts)
-        reach = sizes[last] - sizes[last - self.counts]
+        named = np.zeros(len(row), bool)  # attributes
+        first = self.ends[:-1][self.counts > 0]
+        named[first] = size[first] < 0
+        reach = np.diff(ends_of(np.where(named, 0, size))[self.ends])
         fit: Bools = (self.size > 0) & (self.counts == self.fields[:, 6])
         fit &= (self.fields[:, 1] == 0) & (self.fileid >= 1) & (self.lsize >= 0)
         fit &= (self.fields[:, 4] >= 0) & (self.fields[:, 4] <= 255) & (reach >= self.lsize)
@@ -210,7 +215,8 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
     found = (batch.key_len >= 3) & (tail <= len(raw))  # a damaged length may point anywhere
     if not batch.whole:
         return found & batch.keys(np.array([0]))[0].endswith(INODE)
-    found[found] = (batch.words(tail[found] - 3, 3, "u1") == INODE_BYTES).all(1)
+    slash, i, zero = INODE_BYTES[:, None] == batch.words(tail[found] - 3, 3, "u1").T
+    found[found] = slash & i & zero
     return found
 
 
@@ -257,7 +263,9 @@ def rows_of(
     bad = short if checked else np.union1d(short, batch.bad(which))
     for offset in batch.pos[bad].tolist():
         problem(CorruptError("bad inode entry", file=batch.storage.name, offset=offset))
-    rows = InodeRows(batch, settings.form, which[~np.isin(which, bad)])
+    if len(bad):
+        which = np.setdiff1d(which, bad, assume_unique=True)
+    rows = InodeRows(batch, settings.form, which)
     if batch.layout.checksum:
         return rows
     wrong = []  # no checksum of entries covers them
@@ -385,13 +393,12 @@ class Inodes:
 
     def _files(self, rows: InodeRows) -> Decoded:
         """Inodes with a name and a right number of pairs."""
-        fields, count, lsize = rows.fields, rows.counts, rows.lsize
-        first = np.cumsum(count) - count
-        pairs = np.concatenate([rows.pairs[1], np.zeros((2, 3), np.int64)])  # behind the last one
-        special = (count > 0) & (pairs[first, 2] < 0)
+        fields, count, lsize, first = rows.fields, rows.counts, rows.lsize, rows.ends[:-1]
+        pairs = np.concatenate([rows.pairs[1].T, np.zeros((3, 2), np.int64)], 1)  # behind the last
+        special = (count > 0) & (pairs[2, first] < 0)
         attrs = np.zeros((len(count), 2), np.int64)
-        attrs[special] = pairs[first[special]][:, ::2] * (1, -1)
-        content, skip, size = pairs[first + special].T
+        attrs[special] = pairs[::2, first[special]].T * (1, -1)
+        content, skip, size = pairs[:, first + special]
         plain = (count - special == 1) & (size == lsize) & (skip == 0) & (content > 0) & (lsize > 0)
         plain &= fields[:, 1] == 0
         follows = np.where(special, attrs[:, 0], rows.pos)  # attributes stand between the two
