@@ -183,11 +183,12 @@ NESTED = VERBS | {
 
 
 def bulk(c: Container, verb: Callable[[Container], object], name: str, caught: list[Busy]) -> None:
-    """put_many of 400 files that calls `verb` in the middle, and goes on where it is refused."""
+    """put_many of 2,400 files that calls `verb` behind the first batch, and goes on where it is
+    refused."""
 
     def files() -> Iterator[tuple[str, bytes]]:
-        for i in range(400):
-            if i == 200:
+        for i in range(2400):
+            if i == 2200:
                 try:
                     verb(c)
                 except Busy as error:
@@ -195,14 +196,14 @@ def bulk(c: Container, verb: Callable[[Container], object], name: str, caught: l
                 yield name, b"last"
             yield f"m{i}", b"%d" % i
 
-    assert c.put_many(files()) == 401
+    assert c.put_many(files()) == 2401
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", NESTED)
 def test_what_put_many_is_given_cannot_change_the_container(verb: str, base: Path) -> None:
     """Of an append to a name that then came in bulk, index and data told different things."""
-    model = {b"m%d" % i: b"%d" % i for i in range(400)} | {b"a": b"last"}
+    model = {b"m%d" % i: b"%d" % i for i in range(2400)} | {b"a": b"last"}
     caught: list[Busy] = []
     with winkfs.create(base) as c:
         c.put("a", b"old")
@@ -229,7 +230,7 @@ def test_what_put_many_is_given_may_read_the_container(look: str, base: Path) ->
         c.put("a", b"old")
         bulk(c, looks[look], "a", caught)
     assert caught == []
-    assert_sound(base, {b"m%d" % i: b"%d" % i for i in range(400)} | {b"a": b"last"})
+    assert_sound(base, {b"m%d" % i: b"%d" % i for i in range(2400)} | {b"a": b"last"})
 
 
 def test_what_put_file_reads_from_cannot_change_the_container(base: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_record_is_what_the_inodes_say(
 def test_the_record_is_made_without_reading_all_rows(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as container:
-        container.put_many((f"{i:05}", b"x") for i in range(20_000))
+        container.put_many((f"{i:05}", b"x") for i in range(40_000))
         container.save_catalog()
     with disk_calls() as calls:
         found = survey(str(base), "job/c")

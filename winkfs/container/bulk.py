@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from winkfs.container.write import Changes
 
 ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
-STEP: Final = 16  # rows taken before their size is looked at; then as many as there are
+STEP: Final = 16  # rows taken before their size is looked at; then as many as there are, at most
+MOST: Final = 256
 BYTES: Final = 2 << 20  # content of a batch, about
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
@@ -155,7 +156,7 @@ class BulkPut:
         size = 0
         while len(batch) < rows and size < most:
             start = len(batch)
-            batch.extend(islice(source, max(STEP, start)))
+            batch.extend(islice(source, min(max(STEP, start), MOST)))
             if len(batch) == start:
                 return
             try:
