@@ -141,10 +141,15 @@ class Window:
         """The ordinary and good ones among the inodes of the batch: see `Inodes`."""
         return self._inodes.ordinary(positions, self._data, self._base)
 
-    def value(self, pointer: int, size: int) -> bytes | None:
-        """The first `size` bytes of the value at `pointer`; None: it is not in the window from end
-        to end, or not as `put` writes it. Cost: one copy and one checksum."""
-        data, at = self._data, pointer - self._base
+    def value(
+        self, otherwise: Callable[[int, int, int], bytes], pointer: int, size: int, pos: int
+    ) -> bytes:
+        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
+        inode is at `pos`. Cost: one copy and one checksum.
+
+        otherwise   reads what is not in the window from end to end, or not as `put` writes it
+        """
+        self.contents, data, at = True, self._data, pointer - self._base
         if size <= SMALL and 0 <= at < len(data) - 7 and self._layout.standard:
             start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
             end = at + 1 + start + size
@@ -154,7 +159,7 @@ class Window:
                 found = xxh3(body, (self._contid + pointer) & MASK64)
                 if found & 0xFFFFFFFF == UINT32(data, end)[0]:
                     return body[start:]
-        return None
+        return otherwise(pointer, size, pos)
 
     def entry(self, pos: int, least: int = 0) -> KVEntry:
         """The checked entry at a position, from the window where it holds it. See `EntryAt`."""
@@ -267,7 +272,11 @@ class _Scan:
                     continue
                 mode, uid, gid = ATTRS.unpack_from(word)
                 if 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID:
-                    read = partial(self._read_plain, pointer, size, pos) if size else bytes
+                    read = (
+                        partial(self.window.value, self._read_plain, pointer, size, pos)
+                        if size
+                        else bytes
+                    )
                     made[i] = attributed(
                         to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word,
                         self.shown,
@@ -296,8 +305,9 @@ class _Scan:
             self.content.owner,
         )
         reads: Iterable[Callable[[], bytes]] = map(
-            partial, repeat(self._read_plain), table.pointer.tolist(), sizes, table.pos.tolist()
-        )
+            partial, repeat(self.window.value), repeat(self._read_plain),
+            table.pointer.tolist(), sizes, table.pos.tolist(),
+        )  # fmt: skip
         if 0 in sizes:
             reads = [read if size else bytes for read, size in zip(reads, sizes, strict=True)]
         return entries(
@@ -329,13 +339,8 @@ class _Scan:
     # --- contents; all raise CorruptError ---
 
     def _read_plain(self, pointer: int, size: int, pos: int) -> bytes:
-        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
-        inode is at `pos`."""
-        self.window.contents = True
-        found = self.window.value(pointer, size)
-        if found is None:
-            return self.content.read((Extent(pointer, 0, size),), 0, size, holder=pos)
-        return found
+        """As `Window.value`, of any entry."""
+        return self.content.read((Extent(pointer, 0, size),), 0, size, holder=pos)
 
     def _read(self, inode: Inode, pos: int) -> bytes:
         """The whole content of the file with the inode at `pos`."""
