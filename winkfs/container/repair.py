@@ -229,7 +229,7 @@ class _Repair:
             self._read_inodes()
         if not self._guessed:
             entry_at = self._store.entry_at
-            self._marked = [p for p in self._check.extents.marked if not is_filler(entry_at(p))]
+            self._marked = [p for p in self._report.marked if not is_filler(entry_at(p))]
         if not found.steps:
             problems = self._report.problems
             found.steps += [f"count and index anew: {problem}" for problem in problems]

@@ -50,7 +50,8 @@ Record = dict[str, Any]
 
 @dataclass
 class Report:
-    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults."""
+    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults;
+    `marked`: positions of entries of live files that are marked deleted, for a repair."""
 
     problems: list[str] = field(default_factory=list)
     files: int = 0
@@ -58,6 +59,7 @@ class Report:
     bytes: int = 0
     more: int = 0
     notes: list[str] = field(default_factory=list)
+    marked: list[int] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         if len(self.problems) < LIMIT:
@@ -162,6 +164,7 @@ class Check:
         report.files, report.entries = len(found.finish().rows.pos), found.entries
         report.bytes = found.dtotsz
         self.extents.check(found.rows.pos)
+        report.marked = self.extents.marked
         return found
 
     def _check_end(self, found: Rebuilt) -> None:
