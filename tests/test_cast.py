@@ -53,6 +53,7 @@ ENTRIES = {
     "container.checks": "what extents point to",
     "container.repair": "what an inode has left",
     "container.compact": "what lives",
+    "container.copier": "what lives, for another container",
     "container.salvage": "inodes behind broken lengths",
     "container.frames": "dictionaries",
     "container.write": "what a handle of several syncs has in memory",

@@ -53,8 +53,9 @@ from winkfs.archive.update import (
     said_of,
     same_content,
 )
+from winkfs.container.building import building
 from winkfs.container.bulk import BYTES, ROWS, BulkPut, Row
-from winkfs.container.container import Container, building
+from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.frames import SAMPLE, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of

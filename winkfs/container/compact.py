@@ -1,10 +1,7 @@
-"""Compact: live and intact entries of a container go to another file.
+"""Compact: a container without what was deleted and replaced, in the place of the old one.
 
-compact     a container without what was deleted and replaced, in the place of the old one
-FileCopier  adds files of a container to one that has others
-
-Both check each entry that they move. Entries keep their keys and values, but for inodes, which
-point to where their entries are then; or contents go to other entries, see `fill`.
+Each entry that moves is checked. Entries keep their keys and values, but for inodes, which point
+to where their entries are then; or contents go to other entries, see `copier.fill`.
 
 A compaction moves live entries to a new BASE.data beside the old one; it is synced and takes the
 old one's name by one rename. Whatever comes in between, the old or the new one is there, whole. The
@@ -21,9 +18,9 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import groupby, repeat
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from itertools import repeat
+from typing import Final
 
 import numpy as np
 
@@ -37,6 +34,7 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, WRITER, Superblock
 from winkfs.container.catalog import open_catalog, write_whole
+from winkfs.container.copier import fill
 from winkfs.container.draft import COMPRESSIBLE, Draft, DraftWriter, is_usual
 from winkfs.container.frames import (
     ENOUGH,
@@ -51,17 +49,9 @@ from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, lev
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
 from winkfs.container.ondisk.inode import (
-    FRAME,
     HEAD,
-    Attrs,
     Extent,
     Inode,
-    assemble,
-    check_lives,
-    check_size,
-    cut,
-    data_key,
-    joined,
 )
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.read import Content
@@ -71,9 +61,6 @@ from winkfs.container.survey import chained, is_inode, rows_of
 from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
-
-if TYPE_CHECKING:
-    from winkfs.container.handle import Handle
 
 ORDERS: Final = ("disk", "name")
 BATCH: Final = 4 << 20  # bytes of content that are compressed together
@@ -324,18 +311,6 @@ class Rewrite:
             self.places.note([(pos, at)])
 
 
-def fill(draft: Draft, writer: DraftWriter, content: Content, inode: Inode, longest: int) -> None:
-    """Give a new draft the content of a file, `longest` bytes at a time. Raises CorruptError."""
-    extents, at = cut(inode.extents, 0, inode.lsize), 0
-    for hole, run in groupby(extents, lambda extent: extent.pointer == 0):
-        end = at + sum(extent.size for extent in run)
-        if hole:
-            writer.truncate(draft, end)
-        for start in range(end if hole else at, end, longest):
-            writer.append(draft, content.read(extents, start, min(start + longest, end)))
-        at = end
-
-
 # --- compaction ---
 
 
@@ -525,7 +500,7 @@ def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) 
 
     def unsure() -> None:
         # After a power cut either the name is good or the old file is back, so it need not be
-        # durable; where it cannot be written nobody else will write here either.
+        # durable; where it cannot be written no other writer can write here either.
         kv.superblock[UNNAMED] = 1
         with contextlib.suppress(OSError, ValueError):
             storage.write(0, kv.superblock.images())
@@ -595,87 +570,3 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
         elif not moved.known:
             new.catalog.save()
         new.close()
-
-
-# --- from one container to another ---
-
-
-@dataclass(frozen=True, slots=True)
-class FileCopier:
-    """Copies files of a store into a container that is open for writing, with all their metadata.
-
-    Entries stay as they are where the container can have them; else the content is written anew.
-    """
-
-    source: Store
-    target: Handle
-
-    def copy(
-        self, pos: int, inode: Inode, attrs: Attrs | None, key: bytes, fileid: int | None = None
-    ) -> None:
-        """Copy the file whose inode is at `pos`.
-
-        inode   with all its extents
-        attrs   as they are shown; None: the defaults of the target
-        key     of the inode in the target
-        fileid  FILEID that it gets, which no other has there; None: a new one
-        raises  CorruptError where it is damaged: nothing of it is there then; Refusal EFBIG where
-                holes that are out of all proportion would become zeros; OSError
-        cost    memory: its largest entry
-        """
-        target, ns = self.target, self.source.settings.ns_of(inode.mtime)
-        with target.lock:
-            target.need_writable()
-            changes, fill = target.changes, partial(self._fill, pos, inode)
-            if attrs is not None and attrs.xattrs:
-                attrs = replace(attrs, xattrs=changes.metadata.typed(attrs.xattrs))
-            known = changes.clamped.nearest(ns, name_of(key))
-            target.change(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
-
-    def _fill(self, pos: int, inode: Inode, draft: Draft, writer: DraftWriter) -> None:
-        """Give a new draft the content of a file."""
-        if self._fits(inode):
-            draft.base = joined(self._entries(pos, inode, draft))
-            draft.body = inode.lsize
-            return
-        if not self.target.store.settings.holes:
-            check_size(inode.lsize, self.source.kv.end, self.source.kv.storage.name)
-        fill(draft, writer, Content(self.source), inode, writer.chunk)
-
-    def _fits(self, inode: Inode) -> bool:
-        """Whether the target can have the extents of a file, and would write no others."""
-        old, new = self.source, self.target.store
-        try:
-            made, wanted = old.frames.compression, new.frames.compression
-        except CorruptError:
-            return False
-        holes = any(extent.pointer == 0 for extent in inode.extents)
-        skip = max((extent.skip for extent in inode.extents), default=0)
-        return (
-            (made.level, made.dictid) == (wanted.level, wanted.dictid)
-            and (new.settings.holes or not holes)
-            and (new.settings.pairoff or skip == 0)
-            and (new.settings.compressed or skip < FRAME)
-        )
-
-    def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
-        """Append the entries of the content of a file, checked -> its extents."""
-        source, kv, new = self.source, self.target.store.kv, {0: 0}
-        file = source.kv.storage.name
-
-        @lru_cache(1)  # an entry may have many extents
-        def value(pointer: int, framed: bool) -> bytes:
-            entry = source.entry_at(pointer)
-            check_lives(entry, pos, source.kv.storage.read, file)
-            found = source.frames.content(entry.value, pointer) if framed else entry.value
-            if pointer not in new:
-                number = kv.end if draft.owns else 0
-                new[pointer] = kv.append(data_key(draft.fileid, number), entry.value)
-                draft.added.add(new[pointer])
-            return found
-
-        extents = cut(inode.extents, 0, inode.lsize)
-        for extent in extents:
-            if extent.pointer:
-                assemble([extent], lambda at, _, framed: value(at, framed), file)
-        return [Extent(new[extent.pointer], extent.skip, extent.size) for extent in extents]

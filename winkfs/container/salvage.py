@@ -25,9 +25,10 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, SBSIZE, SECTOR, Superblock, read_superblock
+from winkfs.container.building import building
 from winkfs.container.bulk import Row
-from winkfs.container.compact import FileCopier
-from winkfs.container.container import Container, building
+from winkfs.container.container import Container
+from winkfs.container.copier import FileCopier
 from winkfs.container.ondisk.compressed import LEVEL, word_of
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_superblock
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
@@ -80,7 +81,7 @@ def salvage(
     contid    CONTID of the container, where nothing tells it any more
     progress  called with the number of bytes done since the last call
     raises    NoSuchFile; FileExists (out); FormatError where nothing says how to read it; OSError
-    OUT gets its name when it is whole: see `container.building`.
+    OUT gets its name when it is whole: see `building`.
     cost      two passes over the file; memory: as `reindex`, and 100 bytes an entry
     """
     path = _data_file(os.fspath(file))

@@ -436,7 +436,7 @@ class ShardWriter:
 
     def copy(self, source: Container, name: bytes, new: bytes) -> None:
         """Copy a file with all its metadata, but for the FILEID. Raises CorruptError; OSError."""
-        from winkfs.container.compact import FileCopier  # who only commits does without it
+        from winkfs.container.copier import FileCopier  # who only commits does without it
 
         key = source.key(name)
         with source.lock:
