@@ -48,8 +48,10 @@ def directory_of(path: str) -> Directory:
 
 
 def open_folder(path: str) -> Directory:
-    """The folder of a store, open: below it no symbolic link is followed. The one
-    way in which a store gets at its files. Raises OSError where it is not there."""
+    """The folder of a store, open: below it no symbolic link is followed.
+
+    It is the one way in which a store gets at its files. Raises OSError where it is not there.
+    """
     return directory_of(path) if scheme_of(path) else PosixFolder.at(path or ".")
 
 

@@ -216,7 +216,7 @@ class Run:
             )
 
     def _possible(self, where: Condition) -> Bools:
-        """Of which blocks a condition can be true for some file, or nobody knows: bool[b]."""
+        """The blocks in which a condition can be true for some file: bool[b]."""
         rows, none = self.parts["rows"], np.zeros(len(self.firsts), np.int64)
         zones = {
             name: Zone(self.schema[name], rows, *(table[key] for key in ("nulls", "low", "high")))
