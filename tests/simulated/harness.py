@@ -44,11 +44,12 @@ class Wrong(AssertionError):
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """The ids of stores follow from the seed, too."""
+    """The ids of stores follow from the seed, too, and a lock file is as long in each process."""
     rng, free = random.Random(seed), os.statvfs("/")
     with (
         mock.patch("secrets.randbits", rng.getrandbits),
         mock.patch("secrets.token_hex", lambda n: rng.randbytes(n).hex()),
+        mock.patch("os.getpid", lambda: 12345),
         mock.patch("os.statvfs", lambda _: free),  # of a path that the kernel does not know
         warnings.catch_warnings(),
     ):

@@ -212,7 +212,7 @@ class Life(harness.Life):
         self.say(verb)
         self.touched = set()
         self.since.append(dict(self.model))
-        before, taken = dict(self.model), list[tuple[SimulatedDisk, list[State], str]]()
+        before, taken = dict(self.model), list[tuple[SimulatedDisk, list[State], bool, str]]()
         between: list[State] = []
         self.disk.watch = self._watcher(cut, taken) if cut else None
         try:
@@ -226,8 +226,8 @@ class Life(harness.Life):
         finally:
             self.disk.watch = None
             self.disarm()
-        for image, allowed, when in taken:
-            self.check(image, allowed + between, when)
+        for image, allowed, mixed, when in taken:
+            self.check(image, allowed + between, when, mixed=mixed)
         if rng.random() < 0.4:
             image = self.disk.crash(rng)
             self.check(image)
@@ -237,7 +237,7 @@ class Life(harness.Life):
             self.disk.evict()
 
     def _watcher(
-        self, cut: int, taken: list[tuple[SimulatedDisk, list[State], str]]
+        self, cut: int, taken: list[tuple[SimulatedDisk, list[State], bool, str]]
     ) -> Callable[[Event], None]:
         left = [cut]
 
@@ -246,7 +246,7 @@ class Life(harness.Life):
             if left[0] in (0, -3):
                 states = [dict(state) for state in (self.acked, *self.pending)]
                 when = f"before {event.call} of {event.path} at {event.offset}"
-                taken.append((self.disk.crash(self.rng), states, when))
+                taken.append((self.disk.crash(self.rng), states, self.mixed, when))
 
         return watch
 
@@ -484,9 +484,17 @@ class Life(harness.Life):
     # --- images ---
 
     def check(
-        self, image: SimulatedDisk, allowed: list[State] | None = None, when: str = "between calls"
+        self,
+        image: SimulatedDisk,
+        allowed: list[State] | None = None,
+        when: str = "between calls",
+        *,
+        mixed: bool = False,
     ) -> State:
-        """Open an image for reading and for writing, verify it -> what it shows. Raises Wrong."""
+        """Open an image for reading and for writing, verify it -> what it shows. Raises Wrong.
+
+        mixed  the state of `mixed` when it was taken: a call that has ended since may have reset it
+        """
         self.images += 1
         allowed = [self.acked, *self.pending] if allowed is None else allowed
         base = f"{image.path}/c"
@@ -494,7 +502,7 @@ class Life(harness.Life):
         with winkfs.open(base) as reader:
             found = state_of(reader)
         if all(differs(found, state) for state in allowed) and not (
-            self.mixed and self.is_mixture(found, allowed)
+            (mixed or self.mixed) and self.is_mixture(found, allowed)
         ):
             told = " | or | ".join(differs(found, state) for state in allowed)
             raise Wrong(f"{where}: {told}")
