@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -172,11 +173,22 @@ def deliver_again(dropped: sys.UnraisableHookArgs) -> None:
     """`sys.unraisablehook`: Python drops what a signal raises in a callback of its own, as in that
     of an import's lock. So it comes again."""
     if number := signal_of(dropped.exc_value):
-        again = threading.Timer(SOON, os.kill, (os.getpid(), number))
-        again.daemon = True
-        again.start()
+        threading.Thread(target=_send_later, args=(number,), daemon=True).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _send_later(number: int) -> None:
+    """Send a signal to this process once its main thread is out of the hook above, which would
+    drop it for good."""
+    frame: FrameType | None
+    while True:
+        time.sleep(SOON)
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame and frame.f_code is not deliver_again.__code__:
+            frame = frame.f_back
+        if frame is None:
+            return os.kill(os.getpid(), number)
 
 
 # --- packages that come with an extra of winkfs ---

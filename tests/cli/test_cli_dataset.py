@@ -356,9 +356,12 @@ def test_ctrl_c_reaches_all_processes_of_a_pack_and_one_line_says_so(
 
 
 DROPPING = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import winkfs.cli.change
 from winkfs.__main__ import main
+
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (start(thread), time.sleep(float(os.environ["SLOW"])))
 
 class Dropping:
     def __del__(self):
@@ -376,10 +379,13 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
 )
-def test_a_signal_that_python_drops_in_a_callback_comes_again(number: int, said: str) -> None:
+@pytest.mark.parametrize("slow", ["0", "0.2"])  # seconds that the start of a thread takes
+def test_a_signal_that_python_drops_in_a_callback_comes_again(
+    number: int, said: str, slow: str
+) -> None:
     process = subprocess.run(
         [sys.executable, "-c", DROPPING, "create", "new"], capture_output=True, text=True,
-        timeout=20, env=os.environ | {"NUMBER": f"{number:d}"},
+        timeout=20, env=os.environ | {"NUMBER": f"{number:d}", "SLOW": slow},
     )  # fmt: skip
     assert process.stderr == f"winkfs: {said}\n"
     assert process.returncode == 128 + number

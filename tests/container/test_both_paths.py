@@ -258,13 +258,12 @@ def test_what_is_not_plain_is_left_to_the_path_in_python(tmp_path, calls):
 
 
 def test_a_reader_keeps_no_descriptor(tmp_path):
-    from openfiles import descriptors
+    from openfiles import opened
 
     with winkfs.create(tmp_path / "c") as c:
         c.put_many([("a", b"1")])
-    before = descriptors()
     with winkfs.open(tmp_path / "c") as c:
         for _ in range(3):
             assert c.read("a") == b"1"
     del c
-    assert descriptors() == before
+    assert opened(tmp_path) == []

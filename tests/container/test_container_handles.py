@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from container_checks import assert_sound, path_of, run
+from openfiles import held
 from seam import Call, disk_calls
 
 import winkfs
@@ -30,19 +30,6 @@ def base(tmp_path: Path) -> Path:
     with winkfs.create(path) as container:
         container.put_many((f"n{i}", b"%d" % i) for i in range(MANY))
     return path
-
-
-def held(folder: Path) -> list[str]:
-    """Files below a folder that this process has open or mapped."""
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except FileNotFoundError:  # that of the listing itself
-            continue
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    found += [line.split(maxsplit=5)[-1] for line in lines]
-    return sorted(path for path in found if path.startswith(str(folder)))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 from constants import shrink
-from openfiles import descriptors
+from openfiles import opened
 from seam import Call, disk_calls, once
 
 import winkfs
@@ -173,14 +173,14 @@ def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPat
     for n in range(6):
         datasets.add(root, {"same": b"%d" % n, f"{n}": b"x"})
     with winkfs.open(root) as reader:
-        before = len(descriptors())
+        before = len(opened(root))
         entries = list(reader.scan())
         assert sorted(entry.name for entry in entries) == [*"012345", "same"]
         assert [reader.read(f"{n}") for n in range(6)] == [b"x"] * 6
         assert list(reader.get_many([*"543210", "same"])) == [*[b"x"] * 6, b"5"]
         assert [entry.read() for entry in entries if entry.name == "same"] == [b"5"]
         del entries
-        assert len(descriptors()) <= before + 2 * 6  # one of them sees how long what is mapped is
+        assert len(opened(root)) <= before + 2 * 6  # one of them sees how long what is mapped is
 
 
 def test_threads_share_a_reader(root: str) -> None:
