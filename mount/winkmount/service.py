@@ -27,14 +27,12 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from typing import IO, Final
 
-from winkmount.binding import KERNEL, LibfuseError, MountError, choose, numbers_of, run
-from winkmount.handles import Caching, Paths
-from winkmount.kernel.device import Pace
-from winkmount.kernel.nodes import NodePaths
+from winkmount.binding import FUSEPY, KERNEL, LibfuseError, MountError, choose
+from winkmount.kernel.device import Pace, Refused
 from winkmount.mounts import ask, canonical, detach, mount_at
-from winkmount.operations import Operations
 from winkmount.options import Options
-from winkmount.source import Following, Source
+from winkmount.served import Caching, Served
+from winkmount.source import Following, Numbered, Source
 
 DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
@@ -95,7 +93,7 @@ def check(request: Request) -> str:
     folder = os.path.realpath(request.folder or os.path.dirname(request.origin))
     if os.path.commonpath([point, folder]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
-    helper = "fusermount" if binding == "fusepy" else "fusermount3"
+    helper = "fusermount" if binding == FUSEPY else "fusermount3"
     if os.geteuid() != 0 and shutil.which(helper) is None:
         raise MountError(f"{helper} is not installed: apt install fuse3")
     return point
@@ -131,28 +129,46 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     caching = Caching.of(
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
-    nodes = numbers_of(binding, source, caching)
-    paths = NodePaths if binding == KERNEL and nodes is None else Paths
-    operations = Operations(source, request.name, on_start, caching, paths)
+    if binding == FUSEPY:
+        caching = replace(caching, fixed=False)  # it asks by handles
+    served = Served(source, request.name, caching, on_start or (lambda: None))
     stop = threading.Event()
-    task, every = _task(operations, options)
+    task, every = _task(served, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)
-    with _signals(signal.SIG_DFL):  # libfuse takes over those nobody else has
+    with _signals(signal.SIG_DFL):  # libfuse takes over those without a handler
         try:
             beside.start()
-            said = _said_until()
-            try:
-                libfuse = _fuse_options(request, source)
-                pace = Pace(options.spin * 1e-6, options.timeout)
-                run(binding, operations, nodes, point, libfuse, pace)
-            except LibfuseError as error:
-                raise MountError(f"{error}{_last_line(said)}") from None
+            _answer(binding, served, point, _fuse_options(request, source), options)
         finally:
             # a second SIGTERM must not cut the last sync short
             with _signals(signal.SIG_IGN), ending():
                 stop.set()
                 beside.join()
-                operations.close()
+                served.close()
+
+
+def _answer(
+    binding: str, served: Served, point: str, fuse: dict[str, str | bool], options: Options
+) -> None:
+    """Mount, and answer the kernel until the mount is gone. Raises MountError."""
+    if binding == KERNEL:
+        from winkmount.kernel import server
+
+        source = served.source
+        numbered = served.caching.fixed and isinstance(source, Numbered)
+        nodes = source.numbered() if numbered and isinstance(source, Numbered) else None
+        try:
+            server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
+        except Refused as error:
+            raise MountError(str(error)) from None
+        return
+    from winkmount import fusepy
+
+    said = _said_until()
+    try:
+        fusepy.serve(served, point, fuse)
+    except LibfuseError as error:
+        raise MountError(f"{error}{_last_line(said)}") from None
 
 
 def _said_until() -> int:
@@ -226,19 +242,19 @@ def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
     return options
 
 
-def _task(operations: Operations, options: Options) -> tuple[Callable[[], None], float]:
+def _task(served: Served, options: Options) -> tuple[Callable[[], None], float]:
     """-> what is to be done beside the answers to the kernel, and every how many seconds."""
-    source = operations.source
+    source = served.source
 
     def sync() -> None:
-        if operations.changed.is_set():
-            with contextlib.suppress(Exception):  # it has said so itself
-                operations.sync()
+        if served.changed.is_set():
+            with contextlib.suppress(Exception):  # it is in the log
+                served.sync()
 
     def follow() -> None:
         if isinstance(source, Following):
-            with operations.mutex:
-                operations.version += source.refresh()
+            with served.mutex:
+                served.version += source.refresh()
 
     return (follow, FOLLOW_EVERY) if options.follow else (sync, options.sync_every)
 

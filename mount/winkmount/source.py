@@ -99,10 +99,6 @@ class Source(Protocol):
     def unlink(self, parent: int, name: bytes) -> None:
         """Take the name away. A file that is open stays usable through its id until `release`."""
 
-    def promise_unlink(self, id: int) -> None:
-        """Announce that the `unlink` of this open file may follow: the engine reports success
-        before it calls it. Raises what `unlink` would: ENOSPC, EPERM ..."""
-
     def rmdir(self, parent: int, name: bytes) -> None:
         """Raises ENOTEMPTY."""
 
@@ -358,8 +354,8 @@ class Nodes(Protocol):
 
     def attr(self, node: int) -> Attr: ...
 
-    def path(self, node: int) -> bytes:
-        """Its path; empty: the top directory."""
+    def id(self, node: int) -> int:
+        """The id by which the Source knows it, now."""
 
     def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
@@ -424,9 +420,6 @@ class ReadOnlySource:
         _refuse()
 
     def unlink(self, parent: int, name: bytes) -> None:
-        _refuse()
-
-    def promise_unlink(self, id: int) -> None:
         _refuse()
 
     def rmdir(self, parent: int, name: bytes) -> None:

@@ -45,7 +45,6 @@ RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be re
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
 KEPT: Final = 1 << 16  # see `Making`; in a small cgroup
 FEW_KEPT: Final = 1 << 12
-TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
 
 log = logging.getLogger("winkfs.mount")
 P = ParamSpec("P")
@@ -277,16 +276,9 @@ class ContainerSource:
         if attr.is_dir:
             raise _refuse(errno.EISDIR, path)
         spool = self._spool_if_open(path, attr)
-        self.names.changes.let_go(-attr.id)
         self._change((path,), self._delete, attr.id, path)
         self._gone(path, attr.id, spool)
         self._touch(path)
-
-    def promise_unlink(self, id: int) -> None:
-        path = self.places[id]
-        if self.view.entry(path):
-            self.names.store.need_delflag("deleting a file")
-        self.names.changes.hold(-id, TOMBSTONE + len(path))
 
     def _delete(self, id: int, path: bytes) -> None:
         self._container.delete(name_at(path))
@@ -324,7 +316,6 @@ class ContainerSource:
 
     def _drop(self, id: int) -> None:
         """Let go of a file without users, except a spool that is still needed."""
-        self.names.changes.let_go(-id)
         self._copies.pop(id, None)
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:

@@ -278,6 +278,9 @@ class Numbers:
             raise refuse(errno.ESTALE)
         return attr
 
+    def id(self, node: int) -> int:
+        return self.attr(node).id
+
     def ids(self, node: int) -> tuple[int, int]:
         path = self.path(node)
         above = path.rpartition(b"/")[0]

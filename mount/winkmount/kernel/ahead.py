@@ -3,6 +3,7 @@
 Stream   files of a directory that are read in its order
 Ahead    a thread that pushes the next files of a stream, and answers the read that began it
 Waiting  threads that wait for the disk in the place of the one that answers
+Reads    requests for contents of a tree that never changes, by these
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from winkmount.kernel import protocol as p
+from winkmount.kernel.device import Connection
 from winkmount.kernel.entries import S_IFMT
+from winkmount.kernel.protocol import Calls
+from winkmount.served import Served
 from winkmount.source import Nodes, Page
 
 log = logging.getLogger("winkmount")
@@ -266,3 +271,74 @@ class Waiting:
                 log.error("read: %s", error)
             with self._lock:
                 self.busy -= 1
+
+
+class Reads:
+    """Requests for the contents of files of a tree that never changes.
+
+    calls   the answers: by opcode, of a number and the body of the request
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        nodes: Nodes,
+        connection: Connection,
+        answer: Callable[[int, int, memoryview], tuple[int, bytes]],
+    ) -> None:
+        """`answer`: of the server."""
+        self._mutex, self._nodes, self._connection = served.mutex, nodes, connection
+        self._answer = answer
+        self._ahead = Ahead(nodes, self._push, self._answer_held)
+        self._waiting = Waiting(nodes, self._answer_held)
+        self.calls: Calls = {p.READ: self._read}
+
+    @property
+    def busy(self) -> bool:
+        """Whether another thread reads."""
+        return self._ahead.busy or self._waiting.busy > 0
+
+    def start(self) -> None:
+        self._ahead.start()
+
+    def close(self) -> None:
+        self._ahead.end()
+        self._waiting.end()
+
+    def _read(self, node: int, body: memoryview) -> bytes:
+        return self._nodes.read(node, *p.READ_IN.unpack_from(body)[1:])
+
+    def later(self, unique: int, node: int, body: memoryview) -> bool:
+        """Return whether another thread answers a read."""
+        _, offset, size = p.READ_IN.unpack_from(body)
+        if offset:
+            return False
+        held = unique, node, bytes(body)
+        self._connection.hold(unique)
+        try:
+            with self._mutex:
+                taken = self._ahead.takes(held) or self._waiting.takes(
+                    held, size, self._connection.caller()[2]
+                )
+        except Exception:  # the read of the next files raises it
+            log.debug("readahead", exc_info=True)
+            taken = False
+        if not taken:
+            self._connection.callers.waiting.pop(unique, None)
+        return taken
+
+    def _answer_held(self, held: Held) -> None:
+        unique, node, body = held
+        self._connection.reply(unique, *self._answer(p.READ, node, memoryview(body)))
+
+    def _push(self, batch: Batch) -> None:
+        page, chosen = batch
+        with self._mutex:
+            contents = self._nodes.contents(page, chosen)
+        for i, found in zip(chosen.tolist(), contents, strict=True):
+            node, data = int(page.nodes[i]), found
+            if data is None:
+                with self._mutex:
+                    data = self._nodes.read(node, 0, int(page.attrs[i, 2]))
+            if not self._connection.store(node, data):  # the kernel has forgotten it
+                return

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from winkmount.guard import LOOK, Callers
 from winkmount.kernel import protocol as p
+from winkmount.kernel.callers import LOOK, Callers
 
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"

@@ -1,4 +1,4 @@
-"""The numbers by which the kernel knows files and directories, and where those are."""
+"""The numbers by which the kernel knows files and directories of a Source that changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from winkmount.handles import NAME_MAX, FileInfo, Paths
 from winkmount.kernel.protocol import TOP
 from winkmount.source import UNREADABLE, Attr, DirEntry, Lasting, Source, refuse
 
@@ -31,8 +30,8 @@ class Run:
     """Files of the directory `above` that were listed together.
 
     numbers int64[n], in the order of `names`, which `/` separates
-    times   how often each was given to the kernel; where that is another, `NodePaths` has it
-    left    how many the kernel knows, and nothing but a listing has told it of
+    times   how often each was given to the kernel; where that differs, `NodeTable` has it
+    left    how many the kernel knows by this listing alone
     """
 
     __slots__ = ("above", "left", "names", "numbers", "times")
@@ -45,8 +44,8 @@ class Run:
         return self.names.split(b"/")[int(np.flatnonzero(self.numbers == number)[0])]
 
 
-class NodePaths(Paths):
-    """Paths from a number: `17` is what has it, `17/name` a name in that directory, `/` the top.
+class NodeTable:
+    """Numbers of files and directories, and what they stand for.
 
     A file whose id lasts is known by that, any other and a directory by a number made here. Of
     files that are only listed it is remembered with which others.
@@ -58,7 +57,7 @@ class NodePaths(Paths):
     """
 
     def __init__(self, source: Source) -> None:
-        super().__init__(source)
+        self.source = source
         self.known = {TOP: Node(source.root, TOP, b"")}
         self.listed: dict[int, Run] = {}
         self._more: dict[int, int] = {}  # of listed ones: how often they were given beyond `times`
@@ -67,8 +66,13 @@ class NodePaths(Paths):
         self._last = TOP
         self._asked = self._before = TOP  # the last numbers that ids were asked of
 
-    def _node(self, path: str) -> Node:
-        number = TOP if path in ("/", "") else int(path)
+    # what a number stands for
+
+    def id(self, number: int) -> int:
+        """Return the id of a file or directory. Raises ESTALE."""
+        return self._node(number).id
+
+    def _node(self, number: int) -> Node:
         self._asked, self._before = number, self._asked
         node = self.known.get(number)
         if node is None:
@@ -80,42 +84,10 @@ class NodePaths(Paths):
             node = self._know(number, 0 if is_gone else run.above, name)
         return node
 
-    def directory(self, path: str) -> int:
-        return self._node(path).id
-
-    def split(self, path: str) -> tuple[int, bytes]:
-        above, _, name = path.rpartition("/")
-        if len(name) > NAME_MAX:
-            raise refuse(errno.ENAMETOOLONG)
-        return self._node(above).id, name.encode("latin-1")
-
-    def attr(self, path: str | None, fi: FileInfo | None = None) -> Attr:
-        if fi is not None:
-            return super().attr(path, fi)
-        if path is None:
-            raise refuse(errno.ESTALE)
-        if "/" in path[1:]:
-            found = self.source.lookup(*self.split(path))
-        else:
-            found = self._stat(self._node(path))
-        opened = self.opened.get(found.id)
-        return found if opened is None else opened.shown(found)
-
-    def id(self, path: str | None, fi: FileInfo | None = None) -> int:
-        if path is None or "/" in path[1:]:
-            return super().id(path, fi)
-        return self._node(path).id
-
-    def _stat(self, node: Node) -> Attr:
-        try:
-            return self.source.stat(node.id)
-        except OSError as error:  # a damaged inode, whose attributes a directory may have, too
-            if error.errno != errno.EIO or not node.above:
-                raise
-            return self.source.lookup(self._above(node).id, node.name)
-
-    def above(self, path: str) -> int:
-        return self._above(self._node(path)).id
+    def ids(self, number: int) -> tuple[int, int]:
+        """Return the ids of a directory and of the one above."""
+        node = self._node(number)
+        return node.id, self._above(node).id
 
     def _above(self, node: Node) -> Node:
         """The directory that a name is in, the top one where the name is gone."""
@@ -124,21 +96,38 @@ class NodePaths(Paths):
             raise refuse(errno.ESTALE)
         return above
 
-    def links(self, id: int) -> int:
-        """What is found by a name has it."""
-        return 1
+    def links(self, number: int) -> int:
+        """Return the number of links: 0 of a file that has lost its name."""
+        node = self.known.get(number)
+        return int(node is None or node.above != 0)
 
-    def look_again(self) -> bool:
+    def find(self, above: int, name: bytes) -> tuple[int, Attr]:
+        """Return the file `name` of a directory, whose number the kernel gets once more."""
+        attr = self.source.lookup(self._node(above).id, name)
+        return self.give(above, name, attr), attr
+
+    def attr(self, number: int) -> Attr:
+        """Return the attributes that the Source has."""
+        node = self._node(number)
+        try:
+            return self.source.stat(node.id)
+        except OSError as error:  # a damaged inode, whose attributes a directory may have, too
+            if error.errno != errno.EIO or not node.above:
+                raise
+            return self.source.lookup(self._above(node).id, node.name)
+
+    # ids that the Source has forgotten
+
+    def look_again(self) -> None:
         """Look the last numbers up: one of them may have been asked of by an earlier call, and
         stand for nothing any more."""
         for number in (self._asked, self._before):
             with contextlib.suppress(OSError):
                 self._look_up(number)
-        return True
 
     def _look_up(self, number: int) -> None:
-        """From the nearest directory above that the Source still knows: from the top it would be
-        0.6 ms in a deep tree."""
+        """From the nearest directory above that the Source still knows, not from the top: a tree
+        may be deep."""
         way = list[Node]()
         while number != TOP:
             node = self.known.get(number)
@@ -153,7 +142,8 @@ class NodePaths(Paths):
                 raise refuse(errno.ESTALE)
 
     def _is_found(self, node: Node) -> bool:
-        """Whether the Source knows the directory that a name is in, and from now on what has it."""
+        """Return whether the Source knows the directory that a name is in, and from now on what has
+        the name."""
         above = self._above(node)
         try:
             id = self.source.lookup(above.id, node.name).id
@@ -165,9 +155,10 @@ class NodePaths(Paths):
             raise refuse(errno.ESTALE)
         return True
 
+    # numbers that the kernel gets
+
     def _know(self, number: int, above: int, name: bytes, id: int = 0) -> Node:
-        """Remember what has a number. `above` 0: its name is gone; `id`: of what has none by its
-        id."""
+        """Remember what has a number. `above` 0: its name is gone; `id` 0: the number has it."""
         node = self.known[number] = Node(id or number ^ BY_ID, above, name)
         if above:
             self._names[above, name] = number
@@ -178,7 +169,7 @@ class NodePaths(Paths):
         return node
 
     def give(self, above: int, name: bytes, attr: Attr) -> int:
-        """-> the number of a file, which the kernel gets once more."""
+        """Return the number of a file, which the kernel gets once more."""
         key, id = (above, name), attr.id
         number = before = self._names.get(key, 0)
         if id < self.lasting and not attr.is_dir:
@@ -196,7 +187,7 @@ class NodePaths(Paths):
         return number
 
     def give_many(self, above: int, entries: list[DirEntry], *, files: bool) -> list[int]:
-        """-> the numbers of what is listed, which the kernel gets once more; 0: it gets none.
+        """Return the numbers of what is listed, which the kernel gets once more; 0: it gets none.
 
         files   whether it gets those of files, too
         """
@@ -219,7 +210,7 @@ class NodePaths(Paths):
         return numbers
 
     def give_listed(self, above: int, names: list[bytes], numbers: list[int]) -> None:
-        """The kernel gets the numbers of files whose ids last once more. Cost: 0.2 us each."""
+        """Note that the kernel gets the numbers of files whose ids last once more."""
         known, listed = self.known, self.listed
         run = listed.get(numbers[0])
         if run is not None and run.left == len(numbers) and run.numbers.tolist() == numbers:
@@ -252,12 +243,6 @@ class NodePaths(Paths):
             if node.above:
                 del self._names[node.above, node.name]
 
-    def shrink(self) -> None:
-        """Give back the tables of what is forgotten: a dict never gets smaller. Cost: 0.1 us each
-        number that is known."""
-        self.known, self.listed = dict(self.known), dict(self.listed)
-        self._more, self._names = dict(self._more), dict(self._names)
-
     def _forget_listed(self, number: int, count: int) -> None:
         run = self.listed.get(number)
         if run is None:
@@ -269,27 +254,28 @@ class NodePaths(Paths):
             del self.listed[number]
             run.left -= 1
 
-    def gone(self, path: str) -> None:
-        """A file that was only listed is not open: nobody asks for it any more."""
-        number = self._number(path)
+    def shrink(self) -> None:
+        """Give back the tables of what is forgotten: a dict never gets smaller."""
+        self.known, self.listed = dict(self.known), dict(self.listed)
+        self._more, self._names = dict(self._more), dict(self._names)
+
+    # names that go and move
+
+    def gone(self, above: int, name: bytes) -> None:
+        """A name was removed. A file that was only listed is not open: nothing asks for it."""
+        number = self._names.pop((above, name), None)
         if number is not None:
             self.known[number].above = 0
 
-    def moved(self, old: str, new: str) -> None:
-        number = self._number(old)
-        self.gone(new)
-        above, _, name = new.rpartition("/")
-        key = int(above or TOP), name.encode("latin-1")
+    def moved(self, above: int, name: bytes, new_above: int, new_name: bytes) -> None:
+        """A file or directory has another name; what had that one is gone."""
+        number = self._names.pop((above, name), None)
+        self.gone(new_above, new_name)
         if number is not None:
             node = self.known[number]
-            node.above, node.name = key
-            self._names[key] = number
+            node.above, node.name = new_above, new_name
+            self._names[new_above, new_name] = number
         elif self.listed:  # it may be a file that was only listed
-            number = BY_ID | self.source.lookup(*self.split(new)).id
+            number = BY_ID | self.source.lookup(self._node(new_above).id, new_name).id
             if number in self.listed:
-                self._know(number, *key)
-
-    def _number(self, path: str) -> int | None:
-        """Take the name away from a number -> the number."""
-        above, _, name = path.rpartition("/")
-        return self._names.pop((int(above or TOP), name.encode("latin-1")), None)
+                self._know(number, new_above, new_name)

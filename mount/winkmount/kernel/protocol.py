@@ -7,9 +7,15 @@ and its code in the place of the error. All in the byte order of the machine.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+
+Call = Callable[[int, memoryview], bytes]
+"""Answers a request for a number, whose body is given. The body is gone after the call."""
+Calls = dict[int, Call]
+"""By opcode."""
 
 MAJOR: Final = 7
 MINOR: Final = 38  # the newest that is known here; the kernel may be older or newer
@@ -79,8 +85,8 @@ GETATTR_IN: Final = struct.Struct("=I4xQ")  # flags, handle
 FSYNC_IN: Final = struct.Struct("=QI4x")  # handle, flags
 SETXATTR_IN: Final = struct.Struct("=II")  # size, flags
 FALLOCATE_IN: Final = struct.Struct("=QQQI4x")  # handle, offset, size, mode
-READ_IN: Final = struct.Struct("=8xQI")  # of a fuse_read_in: offset, size
-LSEEK_IN: Final = struct.Struct("=8xqI")  # offset, whence
+READ_IN: Final = struct.Struct("=QQI")  # of a fuse_read_in: handle, offset, size
+LSEEK_IN: Final = struct.Struct("=QqI")  # handle, offset, whence
 PRUNE_OUT: Final = struct.Struct("=I12x")  # count, and as many numbers
 STORE_OUT: Final = struct.Struct("=QQI4x")  # node, offset, size
 LONG: Final = struct.Struct("=Q")

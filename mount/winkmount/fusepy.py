@@ -1,0 +1,314 @@
+"""Mounts through fusepy, where the kernel's device is to be served by libfuse 2.
+
+libfuse 2 asks by paths. An adapter looks them up from the top, and asks the server that answers the
+kernel's requests by numbers.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from winkmount.binding import LIBRARY_PATH, LibfuseError, library
+from winkmount.kernel import protocol as p
+from winkmount.kernel.entries import NANO
+from winkmount.kernel.names import STATFS
+from winkmount.kernel.server import Server
+from winkmount.served import FOREVER, Served
+from winkmount.source import refuse
+
+KEPT: Final = 10_000  # paths whose numbers are remembered
+UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
+UTIME_OMIT: Final = (1 << 30) - 2
+ENTRY: Final = struct.Struct("=" + p.ATTR)
+FIELDS: Final = "ino", "size", "blocks", "atime", "mtime", "ctime"
+
+Stat = dict[str, int]
+
+
+class FileInfo(Protocol):
+    """The part of libfuse's fuse_file_info that is used here."""
+
+    flags: int
+    fh: int
+    direct_io: int
+    keep_cache: int
+
+
+class Paths:
+    """The operations that fusepy calls, with raw_fi. Paths are Latin-1: a character is a byte.
+
+    started     libfuse has, or had, the mount
+    """
+
+    use_ns = True
+    flag_nullpath_ok = 1  # an open file that has lost its name has no path
+    flag_utime_omit_ok = 1  # else libfuse drops a utimensat with UTIME_OMIT
+
+    def __init__(self, served: Served) -> None:
+        self._served, self._server = served, Server(served)
+        self._known: dict[str, int] = {}  # path -> number
+        self._opened: dict[int, list[int]] = {}  # handle -> number, for each user of the file
+        self.started = False
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        """Call an operation; once more if a number stands for nothing any more."""
+        try:
+            return getattr(self, name)(*args)
+        except OSError as error:
+            if error.errno != errno.ESTALE or not self._known:
+                raise
+        for path in list(self._known):
+            self._forget(path)
+        return getattr(self, name)(*args)
+
+    # numbers
+
+    def ask(self, opcode: int, number: int, *body: bytes) -> bytes:
+        """Have a request answered. Raises OSError."""
+        code, data = self._server.answer(opcode, number, memoryview(b"".join(body)))
+        if code:
+            raise refuse(code)
+        return data
+
+    def number(self, path: str | None, fi: FileInfo | None = None) -> int:
+        """Return the number of a path, or of an open file."""
+        if fi is not None:
+            return self._opened[fi.fh][-1]
+        if path is None:
+            raise refuse(errno.ESTALE)
+        number = self._known.get(path)
+        if number is None:
+            number = self._known[path] = self._look_up(path)
+            if len(self._known) > KEPT:
+                self._forget(next(iter(self._known)))
+        return number
+
+    def _look_up(self, path: str) -> int:
+        """The number of a path, which is held once more. Raises ENOENT."""
+        if path == "/":
+            return p.TOP
+        (number,) = p.LONG.unpack_from(self.ask(p.LOOKUP, *self._place(path)))
+        if not number:
+            raise refuse(errno.ENOENT)
+        return int(number)
+
+    def _place(self, path: str) -> tuple[int, bytes]:
+        """The number of the directory that a path is in, and the name there for a request."""
+        above, _, name = path.rpartition("/")
+        return self.number(above or "/"), name.encode("latin-1") + b"\0"
+
+    def _forget(self, path: str) -> None:
+        number = self._known.pop(path, None)
+        if number is not None:
+            self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(1)))
+
+    def _gone(self, path: str) -> None:
+        """A path, and all below it, stands for something else now."""
+        for known in [known for known in self._known if f"{known}/".startswith(f"{path}/")]:
+            self._forget(known)
+
+    def _make(self, opcode: int, path: str, *head: bytes) -> None:
+        number, name = self._place(path)
+        (made,) = p.LONG.unpack_from(self.ask(opcode, number, *head, name))
+        self._gone(path)
+        self._known[path] = made
+
+    # the mount
+
+    def init(self, path: str) -> None:
+        self.started = True
+        self._served.start()
+
+    def destroy(self, path: str) -> None:
+        self._server.close()
+
+    def statfs(self, path: str) -> Stat:
+        values = p.STATFS_OUT.unpack(self.ask(p.STATFS, p.TOP))
+        return {f"f_{field}": value for field, value in zip(STATFS, values, strict=True)}
+
+    # names and attributes
+
+    def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
+        found = self.ask(p.GETATTR, self.number(path, fi), bytes(p.GETATTR_IN.size))
+        values = p.ATTR_OUT.unpack(found)[3:]
+        stat = {f"st_{field}": value for field, value in zip(FIELDS, values, strict=False)}
+        for field, nanos in zip(FIELDS[3:], values[6:], strict=False):
+            stat[f"st_{field}"] = stat[f"st_{field}"] * NANO + nanos
+        mode, links, uid, gid, _, blksize, _ = values[9:]
+        return {**stat, "st_mode": mode, "st_nlink": links, "st_uid": uid, "st_gid": gid,
+                "st_blksize": blksize}  # fmt: skip
+
+    def access(self, path: str, mode: int) -> None:
+        self.ask(p.ACCESS, self.number(path), p.WORD.pack(mode))
+
+    def readlink(self, path: str) -> str:
+        return self.ask(p.READLINK, self.number(path)).decode("latin-1")
+
+    def mkdir(self, path: str, mode: int) -> None:
+        self._make(p.MKDIR, path, p.MKDIR_IN.pack(mode))
+
+    def mknod(self, path: str, mode: int, device: int) -> None:
+        self._make(p.MKNOD, path, p.MKNOD_IN.pack(mode, device))
+
+    def symlink(self, path: str, target: str) -> None:
+        number, name = self._place(path)
+        (made,) = p.LONG.unpack_from(
+            self.ask(p.SYMLINK, number, name, target.encode("latin-1"), b"\0")
+        )
+        self._known[path] = made
+
+    def link(self, path: str, target: str) -> None:
+        self.ask(p.LINK, p.TOP)
+
+    def unlink(self, path: str) -> None:
+        self.ask(p.UNLINK, *self._place(path))
+        self._gone(path)
+
+    def rmdir(self, path: str) -> None:
+        self.ask(p.RMDIR, *self._place(path))
+        self._gone(path)
+
+    def rename(self, old: str, new: str) -> None:
+        (above, name), (into, new_name) = self._place(old), self._place(new)
+        self.ask(p.RENAME, above, p.RENAME_IN.pack(into), name, new_name)
+        self._gone(old)
+        self._gone(new)
+
+    def _set(self, number: int, what: int, **values: int) -> None:
+        """Set attributes: the fields of SETATTR."""
+        size, mtime, mode, uid, gid = map(values.get, ("size", "mtime", "mode", "uid", "gid"))
+        body = p.SETATTR_IN.pack(
+            what, 0, size or 0, *divmod(mtime or 0, NANO), mode or 0, uid or 0, gid or 0
+        )
+        self.ask(p.SETATTR, number, body)
+
+    def chmod(self, path: str, mode: int) -> None:
+        self._set(self.number(path), p.SET_MODE, mode=mode)
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        what = p.SET_UID * (uid != -1) | p.SET_GID * (gid != -1)
+        self._set(self.number(path), what, uid=max(uid, 0), gid=max(gid, 0))
+
+    def truncate(self, path: str | None, size: int, fi: FileInfo | None = None) -> None:
+        self._set(self.number(path, fi), p.SET_SIZE, size=size)
+
+    def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
+        """Access times are not kept, but setting one is a change."""
+        mtime = UTIME_NOW if times is None else times[1]
+        if mtime == UTIME_NOW:
+            self._set(self.number(path), p.SET_MTIME | p.SET_MTIME_NOW)
+        elif mtime == UTIME_OMIT:
+            self._set(self.number(path), p.SET_ATIME)
+        else:
+            self._set(self.number(path), p.SET_MTIME, mtime=mtime)
+
+    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
+        room = p.WORDS.pack(p.MOST, 0)
+        return self.ask(p.GETXATTR, self.number(path), room, name.encode("latin-1"), b"\0")
+
+    def listxattr(self, path: str) -> list[str]:
+        found = self.ask(p.LISTXATTR, self.number(path), p.WORDS.pack(p.MOST, 0))
+        return found.decode("latin-1").split("\0")[:-1]
+
+    def setxattr(self, path: str, name: str, value: bytes, flags: int, position: int = 0) -> None:
+        head = p.SETXATTR_IN.pack(len(value), flags)
+        self.ask(p.SETXATTR, self.number(path), head, name.encode("latin-1"), b"\0", value)
+
+    def removexattr(self, path: str, name: str) -> None:
+        self.ask(p.REMOVEXATTR, self.number(path), name.encode("latin-1"), b"\0")
+
+    # open files
+
+    def _opens(self, number: int, fi: FileInfo, out: bytes) -> None:
+        fi.fh, flags = p.OPEN_OUT.unpack_from(out)
+        fi.direct_io = int(flags & p.DIRECT_IO != 0)
+        kept = self._served.caching.names == FOREVER  # else auto_cache decides
+        fi.keep_cache = int(kept and flags & p.KEEP_CACHE != 0)
+        self._opened.setdefault(fi.fh, []).append(number)
+
+    def open(self, path: str, fi: FileInfo) -> None:
+        number = self._look_up(path)
+        self._opens(number, fi, self.ask(p.OPEN, number, p.OPEN_IN.pack(fi.flags, 0)))
+
+    def create(self, path: str, mode: int, fi: FileInfo) -> None:
+        number, name = self._place(path)
+        out = self.ask(p.CREATE, number, p.CREATE_IN.pack(fi.flags, mode, 0), name)
+        self._gone(path)
+        self._opens(p.LONG.unpack_from(out)[0], fi, out[p.ENTRY_OUT.size :])
+
+    def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
+        return self.ask(p.READ, self.number(None, fi), p.READ_IN.pack(fi.fh, offset, size))
+
+    def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
+        head = p.WRITE_IN.pack(fi.fh, offset, len(data), 0)
+        self.ask(p.WRITE, self.number(None, fi), head, data)
+        return len(data)
+
+    def flush(self, path: str | None, fi: FileInfo) -> None:
+        self.ask(p.FLUSH, self.number(None, fi), p.HANDLE.pack(fi.fh))
+
+    def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> None:
+        self.ask(p.FSYNC, self.number(None, fi), p.FSYNC_IN.pack(fi.fh, datasync))
+
+    def release(self, path: str | None, fi: FileInfo) -> None:
+        numbers = self._opened[fi.fh]
+        number = numbers.pop()
+        if not numbers:
+            del self._opened[fi.fh]
+        self.ask(p.RELEASE, number, p.OPEN_OUT.pack(fi.fh, fi.flags))
+        self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(1)))
+
+    # directories
+
+    def opendir(self, path: str) -> int:
+        return int(p.OPEN_OUT.unpack(self.ask(p.OPENDIR, self.number(path)))[0])
+
+    def readdir(self, path: str | None, fh: int) -> list[tuple[str, Stat, int]]:
+        """Return all entries at once."""
+        found, offset = list[tuple[str, Stat, int]](), 0
+        while data := self.ask(p.READDIR, p.TOP, p.READ_IN.pack(fh, offset, p.MOST)):
+            at = 0
+            while at < len(data):
+                id, offset, length, kind = p.DIRENT.unpack_from(data, at)
+                at += p.DIRENT.size
+                name = data[at : at + length].decode("latin-1")
+                found.append((name, {"st_ino": id, "st_mode": kind << 12}, 0))
+                at += -(-length // 8) * 8
+        return found
+
+    def releasedir(self, path: str | None, fh: int) -> None:
+        self.ask(p.RELEASEDIR, p.TOP, p.HANDLE.pack(fh))
+
+    def fsyncdir(self, path: str | None, datasync: int, fh: int) -> None:
+        self.ask(p.FSYNCDIR, p.TOP, p.HANDLE.pack(fh))
+
+
+def serve(served: Served, point: str, options: Mapping[str, str | bool]) -> None:
+    """Mount and serve until the mount is gone or a signal ends it.
+
+    options     for libfuse: name -> value, or True for a flag
+    raises      LibfuseError
+    """
+    os.environ[LIBRARY_PATH] = library() or ""
+    fuse = importlib.import_module("fuse")
+    paths, caching = Paths(served), served.caching
+    served.caller = fuse.fuse_get_context
+    # auto_cache: pages are kept while size and time of the file stay the same
+    keeps = "kernel_cache" if caching.names == FOREVER else "auto_cache"
+    settings = {
+        "use_ino": True, "nothreads": True, "foreground": True, "nonempty": True,
+        "hard_remove": True, "big_writes": True, "atomic_o_trunc": True,
+        "entry_timeout": caching.names, "attr_timeout": caching.names,
+        "negative_timeout": caching.missing, keeps: caching.pages,
+    }  # fmt: skip
+    mountpoint = os.fsencode(point).decode("latin-1")
+    try:
+        fuse.FUSE(paths, mountpoint, raw_fi=True, encoding="latin-1", **settings, **options)
+    except RuntimeError as error:  # a code of fuse_main_real; also after an end by a signal
+        if not paths.started:
+            raise LibfuseError(f"libfuse cannot mount on {point} (code {error})") from None

@@ -1,0 +1,265 @@
+"""Directories: what the kernel asks of their entries.
+
+Pages            entries as columns, cut to what a reply has room for
+OpenDirectories  directories of a Source that changes
+Directories      those of a tree that never changes, which are not opened
+Listing          an open directory
+"""
+
+from __future__ import annotations
+
+import itertools
+import stat
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from winkmount.kernel import protocol as p
+from winkmount.kernel.entries import DOTS, NO_ENTRY, Entries, Shown, attr_fields
+from winkmount.kernel.giving import Giving
+from winkmount.kernel.names import lasting
+from winkmount.kernel.nodes import BY_ID, NodeTable
+from winkmount.kernel.protocol import Calls
+from winkmount.served import FOREVER, Served
+from winkmount.source import Attr, DirEntry, Nodes, Page, Paged, Source
+
+CHUNK: Final = 256  # entries: about what one request has room for
+SINGLY: Final = 32  # entries that are packed faster one by one
+
+
+class Pages:
+    """Replies made of pages: files as columns."""
+
+    def __init__(
+        self, served: Served, table: NodeTable | None, giving: Giving, shown: Shown
+    ) -> None:
+        """`table`: None: numbers are not remembered."""
+        self._table, self._giving, self.shown = table, giving, shown
+        self.valid = lasting(served.caching.names)
+
+    def packed(self, page: Page) -> Entries:
+        found = page.packed
+        if found is None:
+            found = page.packed = Entries(page, self.shown, *self.valid)
+        assert isinstance(found, Entries)
+        return found
+
+    def cut(self, node: int, page: Page, start: int, stop: int, room: int, *, plus: bool) -> bytes:
+        """Return those of the entries [start, stop) of a directory for which there is room, and
+        note the numbers that the kernel gets."""
+        found = self.packed(page)
+        stop = found.fitting(start, stop, room, plus=plus)
+        if not plus:
+            return found.plain[found.bare[start] : found.bare[stop]]
+        until = start + self._giving.gives(node, stop - start)
+        if self._table is not None and until > start:
+            numbers = page.nodes[start:until].tolist()
+            self._table.give_listed(node, page.names[start:until], numbers)
+        directories = found.directories
+        self._giving.gave(until - start + directories[stop] - directories[until])
+        return found.given(start, until, stop)
+
+
+class OpenDirectories:
+    """Requests for directories of a Source that changes.
+
+    calls   the answers: by opcode, of a number and the body of the request
+    """
+
+    def __init__(self, served: Served, table: NodeTable, giving: Giving, shown: Shown) -> None:
+        self._served, self._source = served, served.source
+        self._table, self._giving = table, giving
+        self._pages = Pages(served, table, giving, shown)
+        self._open: dict[int, Listing] = {}
+        self._handles = itertools.count(1)
+        caching = served.caching
+        # The kernel forgets a listing at each of its own changes. To walk again takes a third.
+        # Beside a file of an append-only container a directory by time may change, too.
+        mine = caching.names == FOREVER and served.source.gather
+        kept = caching.pages and (caching.fixed or mine)
+        self._flags = (p.CACHE_DIR | p.KEEP_CACHE) * kept
+        self.calls: Calls = {
+            p.OPENDIR: self._opendir,
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
+            p.RELEASEDIR: self._releasedir,
+            p.FSYNCDIR: self._fsyncdir,
+        }
+
+    def _opendir(self, node: int, body: memoryview) -> bytes:
+        listing, handle = Listing(self._source, *self._table.ids(node)), next(self._handles)
+        self._open[handle] = listing
+        return p.OPEN_OUT.pack(handle, self._flags)
+
+    def _releasedir(self, node: int, body: memoryview) -> bytes:
+        self._open.pop(*p.HANDLE.unpack_from(body)).close()
+        return b""
+
+    def _fsyncdir(self, node: int, body: memoryview) -> bytes:
+        """Without the lock."""
+        if self._source.writable:
+            self._served.sync()
+        return b""
+
+    def _readdir(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
+
+    def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
+        fh, offset, room = p.READ_IN.unpack_from(body)
+        listing, version = self._open[fh], self._served.version
+        waiting = self._served.opened.waiting  # files are longer than the Source knows
+        page = None if waiting else listing.page(offset, version)
+        if page is not None:
+            if page.packed is None:
+                page.nodes |= BY_ID
+            start = bisect_right(page.offsets, offset - DOTS)
+            return self._pages.cut(node, page, start, len(page.names), room, plus=plus)
+        if offset == 0:
+            self._giving.begins()
+        found = b""
+        try:
+            while entries := listing.next(offset, version):
+                count = self._fitting(entries, room - len(found), plus)
+                found += self._packed(node, entries[:count], plus)
+                offset = listing.took(count)
+                if count < len(entries):
+                    break
+        except Exception:
+            if not found:  # else the next request meets it again, behind what it has now
+                raise
+        return found
+
+    def _fitting(self, entries: list[DirEntry], room: int, plus: bool) -> int:
+        head = p.DIRENT.size + p.ENTRY_OUT.size * plus
+        sizes = (head + (len(entry.name) + 7) // 8 * 8 for entry in entries)
+        return bisect_right(list(itertools.accumulate(sizes)), room)
+
+    def _packed(self, node: int, entries: list[DirEntry], plus: bool) -> bytes:
+        numbers = self._numbers(node, entries) if plus else [0] * len(entries)
+        shown = self._served.opened.shown
+        if self._served.opened.waiting:
+            entries = [entry._replace(attr=shown(entry.attr)) for entry in entries]
+        if len(entries) >= SINGLY:
+            names, attrs, offsets = zip(*entries, strict=True)
+            columns = np.array(attrs, np.int64)
+            page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
+            packed = self._pages.packed(page)
+            return packed.plus if plus else packed.plain
+        of, (seconds, nanos), parts = self._pages.shown.of, self._pages.valid, list[bytes]()
+        for number, (name, attr, offset) in zip(numbers, entries, strict=True):
+            part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
+            if plus:
+                fields = attr_fields(of(attr))
+                parts.append(p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields))
+            parts.append(part + bytes(-len(part) % 8))
+        return b"".join(parts)
+
+    def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
+        """The numbers of what is listed that the kernel gets, 0: none."""
+        files = self._giving.gives(node, len(entries))
+        numbers = self._table.give_many(node, entries[:files], files=True)
+        numbers += self._table.give_many(node, entries[files:], files=False)
+        self._giving.gave(len(numbers) - numbers.count(0))
+        return numbers
+
+
+class Directories:
+    """Requests for directories of a tree that never changes.
+
+    The kernel learns that nothing is opened: so it lists a directory without opendir and
+    releasedir, and what it has listed once it does not ask for again as long as it has memory.
+
+    calls   the answers: by opcode, of a number and the body of the request
+    """
+
+    def __init__(self, served: Served, nodes: Nodes, giving: Giving, shown: Shown) -> None:
+        self._nodes, self._giving = nodes, giving
+        self._pages = Pages(served, None, giving, shown)
+        self.calls: Calls = {
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
+            p.FSYNCDIR: self._fsyncdir,
+        }
+
+    def _fsyncdir(self, node: int, body: memoryview) -> bytes:
+        return b""
+
+    def _readdir(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
+
+    def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
+        """Entries from an offset on until there is no more room: 1 is behind `.`, 2 behind `..`."""
+        _, offset, room = p.READ_IN.unpack_from(body)
+        first = b""
+        if offset < DOTS:
+            self._giving.begins()
+            first = b"".join(self._dots(node, plus)[offset:])
+        page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
+        if start == stop:
+            return first
+        return first + self._pages.cut(node, page, start, stop, room - len(first), plus=plus)
+
+    def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
+        head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
+        here, above = self._nodes.ids(node)
+        return (
+            head + p.DOT.pack(here, 1, 1, kind, b"."),
+            head + p.DOT.pack(above, 2, 2, kind, b".."),
+        )
+
+
+class Listing:
+    """One open directory, as the kernel reads it: any number of entries at a time, from any offset.
+
+    Offset 1 is behind `.`, 2 behind `..`, and o + 2 behind the entry to which the Source gave o. It
+    costs one iterator, however many names it has.
+    """
+
+    def __init__(self, source: Source, directory: int, parent: int) -> None:
+        """`directory`, `parent`: ids of it and of the one above."""
+        self._source = source
+        here = Attr(directory, stat.S_IFDIR | 0o755, 0, 0, 0, 0)
+        above = here._replace(id=parent)
+        self._dots = [DirEntry(b".", here, 1 - DOTS), DirEntry(b"..", above, 2 - DOTS)]
+        self._handle = source.opendir(directory)
+        self._entries: Iterator[DirEntry] = iter(())
+        self._next: list[DirEntry] = []
+        self._at = self._version = -1  # the offset at which `_next` goes on, and as of when
+
+    def next(self, offset: int, version: int) -> list[DirEntry]:
+        """Return entries from an offset on, none at the end. They come again until they are `took`.
+
+        version     grows with each change of what is shown
+        """
+        if (offset, version) != (self._at, self._version):
+            self._at, self._version = offset, version
+            behind = self._source.readdir(self._handle, max(offset - DOTS, 0))
+            self._next, self._entries = [], itertools.chain(self._dots[offset:], behind)
+        if not self._next:
+            self._next = list(itertools.islice(self._entries, CHUNK))
+        return self._next
+
+    def page(self, offset: int, version: int) -> Page | None:
+        """See `Paged`, by the offsets here; not of the start."""
+        if offset <= DOTS or not isinstance(self._source, Paged):
+            return None
+        return self._source.page(self._handle, offset - DOTS, version)
+
+    def took(self, count: int) -> int:
+        """Go on behind the first entries of the last -> the offset there."""
+        if count:
+            self._at = self._next[count - 1].offset + DOTS
+            self._next = self._next[count:]
+        return self._at
+
+    def close(self) -> None:
+        self._entries = iter(())
+        self._source.releasedir(self._handle)

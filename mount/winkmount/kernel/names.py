@@ -1,0 +1,287 @@
+"""Names and attributes: what the kernel asks of files and directories that need not be open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from functools import partial
+from typing import Final
+
+from winkmount.kernel import protocol as p
+from winkmount.kernel.entries import NANO, Shown, attr_fields
+from winkmount.kernel.giving import Giving
+from winkmount.kernel.nodes import NodeTable
+from winkmount.kernel.protocol import Calls
+from winkmount.served import Served
+from winkmount.source import Amending, Amendment, Attr, Making, Nodes, amend_singly, refuse
+
+NAME_MAX: Final = 255  # bytes of one component
+KNOWN_DIRS: Final = 10_000  # directories of which it is remembered which group they hand on
+RENAME_NOREPLACE: Final = 1
+STATFS: Final = "blocks", "bfree", "bavail", "files", "ffree", "bsize", "namemax", "frsize"
+SETS_IDS: Final = stat.S_ISUID | stat.S_ISGID
+
+
+class Names:
+    """Requests for names, and for attributes of files and directories.
+
+    calls   the answers: by opcode, of a number and the body of the request
+    """
+
+    def __init__(
+        self, served: Served, nodes: Nodes | NodeTable, giving: Giving, shown: Shown
+    ) -> None:
+        self._served, self._source = served, served.source
+        self._nodes, self._giving, self._shown = nodes, giving, shown
+        self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
+        source = served.source
+        self._making = source if isinstance(source, Making) else None
+        self._amend = (
+            source.amend if isinstance(source, Amending) else partial(amend_singly, source)
+        )
+        self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
+        self._valid = lasting(served.caching.names)
+        seconds, nanos = lasting(served.caching.missing)
+        missing = p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
+        self._missing = missing if seconds or nanos else b""
+        self.calls: Calls = {
+            p.LOOKUP: self._lookup,
+            p.GETATTR: self._getattr,
+            p.READLINK: self._readlink,
+            p.STATFS: self._statfs,
+            p.ACCESS: self._access,
+        }
+        if self._table is not None:
+            self.calls |= {
+                p.SETATTR: self._setattr,
+                p.SYMLINK: self._symlink,
+                p.MKNOD: self._mknod,
+                p.MKDIR: self._mkdir,
+                p.UNLINK: self._unlink,
+                p.RMDIR: self._rmdir,
+                p.RENAME: self._rename,
+                p.RENAME2: self._rename2,
+                p.LINK: self._link,
+            }
+
+    # looking
+
+    def entry(self, number: int, attr: Attr) -> bytes:
+        """Return the answer that gives the kernel a number."""
+        self._giving.gave()
+        seconds, nanos = self._valid
+        fields = attr_fields(self._shown.of(attr))
+        return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
+
+    def attr(self, node: int) -> Attr:
+        """Return the attributes as of the last write."""
+        return self._served.opened.shown(self._nodes.attr(node))
+
+    def _lookup(self, node: int, body: memoryview) -> bytes:
+        name = component(body[:-1])
+        making = self._making
+        if making is not None and self._missing and making.lacks(self._nodes.id(node), name):
+            return self._missing
+        try:
+            number, attr = self._nodes.find(node, name)
+        except FileNotFoundError:
+            if not self._missing:
+                raise
+            return self._missing
+        if not attr.is_dir:
+            self._giving.looked_up(node)
+        return self.entry(number, self._served.opened.shown(attr))
+
+    def _getattr(self, node: int, body: memoryview) -> bytes:
+        return self._attr_out(node, self.attr(node))
+
+    def _attr_out(self, node: int, attr: Attr) -> bytes:
+        links = 1 if self._table is None else self._table.links(node)
+        seconds, nanos = self._valid
+        return p.ATTR_OUT.pack(seconds, nanos, 0, *attr_fields(self._shown.of(attr), links))
+
+    def _access(self, node: int, body: memoryview) -> bytes:
+        """Not asked for under default_permissions. A caller that may come here may read and write;
+        a program is what has an x."""
+        (mode,) = p.WORD.unpack_from(body)
+        attr = self._nodes.attr(node)
+        if mode & os.X_OK and stat.S_ISREG(attr.mode) and not attr.mode & 0o111:
+            raise refuse(errno.EACCES)
+        if mode & os.W_OK and not self._source.writable:
+            raise refuse(errno.EROFS)
+        return b""
+
+    def _readlink(self, node: int, body: memoryview) -> bytes:
+        return self._source.readlink(self._nodes.id(node))
+
+    def _statfs(self, node: int, body: memoryview) -> bytes:
+        found = {"f_namemax": NAME_MAX, **self._source.statfs()}
+        return p.STATFS_OUT.pack(*(found.get(f"f_{field}", 0) for field in STATFS))
+
+    # attributes
+
+    def _setattr(self, node: int, body: memoryview) -> bytes:
+        what, _, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
+        change = Amendment(
+            mode & 0o7777 if what & p.SET_MODE else None,
+            uid if what & p.SET_UID else -1,
+            gid if what & p.SET_GID else -1,
+            mtime * NANO + nanos if what & p.SET_MTIME else None,
+            what & p.SET_MTIME_NOW != 0,
+        )
+        id = self._nodes.id(node)
+        if what & p.SET_ANY and not what & p.SET_SIZE:
+            attr = self._amended(id, change)
+            if what & p.KILLS and attr.mode & SETS_IDS:
+                self.kill(node)
+                attr = self.attr(node)
+            return self._attr_out(node, attr)
+        if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
+            self._amended(id, change._replace(mtime_ns=None, is_now=False))
+        if what & p.SET_SIZE:
+            self._served.opened.settle(id)
+            self._source.truncate(id, size)
+        if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
+            self.kill(node)
+        if what & p.SET_MTIME:
+            self._amended(id, change._replace(mode=None, uid=-1, gid=-1))
+        return self._attr_out(node, self.attr(node))
+
+    def _amended(self, id: int, change: Amendment) -> Attr:
+        """Change mode, owner and time -> the attributes after that."""
+        file, now = self._served.opened.get(id), time.time_ns()
+        if file is not None and file.fresh is not None and self._making is not None:
+            attr = self._making.amend_fresh(file.fresh, change, now)
+            if attr is not None:
+                return attr
+            file.fresh = None
+        if file is not None and (change.is_now or change.mtime_ns is not None):
+            file.pass_on()  # what waits would move the time again
+        attr = self._amend(id, change, now)
+        self._groups.pop(id, None)
+        return attr if file is None else file.shown(attr)
+
+    def kill(self, node: int) -> None:
+        """Take set-user-ID and set-group-ID bits away, as a write by a caller without a right to
+        them does."""
+        mode = self.attr(node).mode
+        group = stat.S_ISGID if mode & stat.S_IXGRP else 0
+        if stat.S_ISREG(mode) and mode & (stat.S_ISUID | group):
+            kept = stat.S_IMODE(mode) & ~(stat.S_ISUID | group)
+            self._amended(self._nodes.id(node), Amendment(mode=kept))
+
+    # names that come
+
+    def _symlink(self, node: int, body: memoryview) -> bytes:
+        name, target = two_names(body)
+        above = self._nodes.id(node)
+        attr = self._source.symlink(above, name, target, *self.owner(above))
+        return self._new(node, name, attr)
+
+    def _mknod(self, node: int, body: memoryview) -> bytes:
+        mode, _ = p.MKNOD_IN.unpack_from(body)
+        name = component(body[p.MKNOD_IN.size : -1])
+        if not stat.S_ISREG(mode):
+            raise refuse(errno.EPERM)
+        above = self._nodes.id(node)
+        attr = self._source.create(above, name, stat.S_IMODE(mode), *self.owner(above))
+        self._source.open(attr.id, write=True, truncate=False)
+        self._source.release(attr.id)  # a file enters some Sources when it is closed
+        return self._new(node, name, self._source.lookup(above, name))
+
+    def _mkdir(self, node: int, body: memoryview) -> bytes:
+        (mode,) = p.MKDIR_IN.unpack_from(body)
+        name, above = component(body[p.MKDIR_IN.size : -1]), self._nodes.id(node)
+        uid, gid = self.owner(above)
+        bits = stat.S_IMODE(mode) | (0 if self._handed_on(above) is None else stat.S_ISGID)
+        return self._new(node, name, self._source.mkdir(above, name, bits, uid, gid))
+
+    def _new(self, node: int, name: bytes, attr: Attr) -> bytes:
+        assert self._table is not None
+        return self.entry(self._table.give(node, name, attr), attr)
+
+    def owner(self, directory: int) -> tuple[int, int]:
+        """Return (uid, gid) of what the caller makes in a directory."""
+        uid, gid, _ = self._served.caller()
+        known = directory in self._groups
+        group = self._groups[directory] if known else self._handed_on(directory)
+        return uid, gid if group is None else group
+
+    def _handed_on(self, directory: int) -> int | None:
+        """The group that the set-group-ID bit of a directory hands on; None: it has none."""
+        if directory not in self._groups:
+            if len(self._groups) >= KNOWN_DIRS:
+                self._groups.clear()
+            above = self._source.stat(directory)
+            self._groups[directory] = above.gid if above.mode & stat.S_ISGID else None
+        return self._groups[directory]
+
+    # names that go and move
+
+    def _unlink(self, node: int, body: memoryview) -> bytes:
+        name = component(body[:-1])
+        self._source.unlink(self._nodes.id(node), name)
+        return self._gone(node, name)
+
+    def _rmdir(self, node: int, body: memoryview) -> bytes:
+        name = component(body[:-1])
+        self._source.rmdir(self._nodes.id(node), name)
+        self._groups.clear()
+        return self._gone(node, name)
+
+    def _gone(self, node: int, name: bytes) -> bytes:
+        assert self._table is not None
+        self._table.gone(node, name)
+        return b""
+
+    def _rename(self, node: int, body: memoryview) -> bytes:
+        (into,) = p.RENAME_IN.unpack_from(body)
+        return self._move(node, into, body[p.RENAME_IN.size :], 0)
+
+    def _rename2(self, node: int, body: memoryview) -> bytes:
+        into, flags = p.RENAME2_IN.unpack_from(body)
+        return self._move(node, into, body[p.RENAME2_IN.size :], flags)
+
+    def _move(self, node: int, into: int, names: memoryview, flags: int) -> bytes:
+        assert self._table is not None
+        if flags & ~RENAME_NOREPLACE:
+            raise refuse(errno.EINVAL)  # no exchange, no whiteout
+        old, new = two_names(names)
+        above, new_above = self._nodes.id(node), self._nodes.id(into)
+        if flags & RENAME_NOREPLACE and self._exists(new_above, new):
+            raise refuse(errno.EEXIST)
+        self._source.rename(above, old, new_above, new)
+        self._table.moved(node, old, into, new)
+        self._groups.clear()
+        return b""
+
+    def _exists(self, parent: int, name: bytes) -> bool:
+        try:
+            self._source.lookup(parent, name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _link(self, node: int, body: memoryview) -> bytes:
+        raise refuse(errno.EPERM)  # one file, one name
+
+
+def component(name: memoryview) -> bytes:
+    """Return a name of a request. Raises ENAMETOOLONG."""
+    if len(name) > NAME_MAX:
+        raise refuse(errno.ENAMETOOLONG)
+    return bytes(name)
+
+
+def two_names(body: memoryview) -> tuple[bytes, bytes]:
+    """Return the two names of a request."""
+    one, other, _ = bytes(body).split(b"\0")
+    return one, other
+
+
+def lasting(seconds: float) -> tuple[int, int]:
+    """Return a time as whole seconds and nanoseconds."""
+    whole = int(seconds)
+    return whole, int((seconds - whole) * NANO)
