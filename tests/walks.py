@@ -8,14 +8,15 @@ functions, generators and lambdas too, with `sys.setprofile`.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
+import struct
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any, NamedTuple
 
 PRODUCT = ("winkfs", "formats", "mount", "pyspark_winkfs")
@@ -58,67 +59,80 @@ class Walk:
 
 
 def mount_create(folder: Path, root: Path = ROOT, *, first: bool = False) -> Walk:
-    """`open(O_CREAT | O_EXCL)` of a new name in a mounted container with 50 files: what the kernel
-    asks for, a lookup that finds nothing, create, and a getattr of the handle.
+    """`open(O_CREAT | O_EXCL)` of a new name in a mounted container with 50 files: the requests of
+    the kernel, a lookup that finds nothing, create, and a getattr of the new file.
 
     first   of the first file after the mount, in a top directory with 1,000 files: names that are
             searched in BASE.cat come into memory
     """
-    import winkfs
-    from winkfs.container.container import Container
-    from winkfs.mounting.container import ContainerSource
-    from winkmount.operations import Operations
-
-    base = str(folder / "walked")
-    with winkfs.create(base) as container:
-        container.put_many(
-            (f"{i}" if first else f"d/{i}", b"x") for i in range(1000 if first else 50)
-        )
-    operations = Operations(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
-    try:
-        if first:
-            return _create(operations, "/new", root)
-        _create(operations, "/d/warm", root)
-        return _create(operations, "/d/new", root)
-    finally:
-        operations.close()
-
-
-def _create(operations: Any, path: str, root: Path) -> Walk:
-    lookup: Callable[..., object] = getattr(operations, "lookup", None) or operations.look
-    info = SimpleNamespace(
-        flags=os.O_WRONLY | os.O_CREAT | os.O_EXCL, fh=0, direct_io=0, keep_cache=0
-    )
-    with Walk(root) as walk:
-        try:
-            lookup(path)
-        except OSError as error:
-            assert error.errno == errno.ENOENT
-        operations.create(path, 0o644, info)
-        lookup(path, info)
+    with _mounted(
+        folder, (f"{i}" if first else f"d/{i}" for i in range(1000 if first else 50))
+    ) as (asked):
+        above = 1 if first else asked.look_up(b"d")
+        if not first:
+            asked.create(above, b"warm")
+        with Walk(root) as walk:
+            asked.create(above, b"new")
     return walk
 
 
 def mount_read(folder: Path, root: Path = ROOT) -> Walk:
-    """A read of an open file of a writable mount, behind what unpacks the request of the kernel."""
+    """A read of an open file of a writable mount."""
+    with _mounted(folder, (f"d/{i}" for i in range(50))) as asked:
+        above = asked.look_up(b"d")
+        for name in (b"7", b"8"):
+            number = asked.look_up(name, above)
+            handle = asked.open(number)
+            with Walk(root) as walk:
+                assert asked.read(number, handle) == b"x" * 100
+    return walk
+
+
+class _Asked:
+    """Requests to a server, with bodies that are made before."""
+
+    def __init__(self, answer: Callable[[int, int, memoryview], tuple[int, bytes]]) -> None:
+        self._answer = answer
+
+    def _ask(self, opcode: int, number: int, body: bytes) -> bytes:
+        code, data = self._answer(opcode, number, memoryview(body))
+        assert code == 0
+        return data
+
+    def look_up(self, name: bytes, above: int = 1) -> int:
+        return int.from_bytes(self._ask(1, above, name + b"\0")[:8], "little")
+
+    def create(self, above: int, name: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        assert self.look_up(name, above) == 0
+        made = self._ask(35, above, struct.pack("=IIII", flags, 0o644, 0, 0) + name + b"\0")
+        self._ask(3, int.from_bytes(made[:8], "little"), bytes(16))
+
+    def open(self, number: int) -> bytes:
+        return self._ask(14, number, bytes(8))[:8]
+
+    def read(self, number: int, handle: bytes) -> bytes:
+        return self._ask(15, number, handle + struct.pack("=QI", 0, 4096) + bytes(20))
+
+
+@contextmanager
+def _mounted(folder: Path, names: Iterable[str]) -> Iterator[_Asked]:
     import winkfs
     from winkfs.container.container import Container
     from winkfs.mounting.container import ContainerSource
-    from winkmount.operations import Operations
+    from winkmount.kernel.server import Server
+    from winkmount.served import Served
 
     base = str(folder / "walked")
     with winkfs.create(base) as container:
-        container.put_many((f"d/{i}", b"x" * 100) for i in range(50))
-    operations = Operations(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
+        container.put_many((name, b"x" * 100) for name in names)
+    served = Served(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
+    server = Server(served)
     try:
-        for path in ("/d/7", "/d/8"):
-            info = SimpleNamespace(flags=os.O_RDONLY, fh=0, direct_io=0, keep_cache=0)
-            operations.open(path, info)
-            with Walk(root) as walk:
-                assert operations.read(path, 4096, 0, info) == b"x" * 100
+        yield _Asked(server.answer)
     finally:
-        operations.close()
-    return walk
+        server.close()
+        served.close()
 
 
 def put(folder: Path, root: Path = ROOT) -> Walk:

@@ -119,13 +119,10 @@ class Served:
 
     # changes
 
-    def need_writable(self) -> None:
-        """Raise EROFS if nothing can be changed."""
+    def begin_change(self) -> None:
+        """Note that something changes now: the next sync has to make it durable. Raises EROFS."""
         if not self.source.writable or self.source.failed:
             raise refuse(errno.EROFS)
-
-    def note_change(self) -> None:
-        """Note that something changes now: the next sync has to make it durable."""
         if not self.changed.is_set():
             self.changed.set()
         self.version += 1

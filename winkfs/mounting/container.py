@@ -61,7 +61,11 @@ class ContainerSource:
     gather = True
 
     def __init__(self, container: Container) -> None:
-        self.view = ContainerView(ContainerNames(container))
+        self.view = view = ContainerView(ContainerNames(container))
+        self.stat, self.readlink, self.xattrs, self.facts = (
+            view.stat, view.readlink, view.xattrs, view.facts,
+        )  # fmt: skip
+        self.read, self.seek = view.read, view.seek
         self.users = Users()
         self.writable, self.root = container.writable, self.view.root
         self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
@@ -445,18 +449,6 @@ class ContainerSource:
 
     # attributes
 
-    def stat(self, id: int) -> Attr:
-        return self.view.stat(id)
-
-    def readlink(self, id: int) -> bytes:
-        return self.view.readlink(id)
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        return self.view.xattrs(id)
-
-    def facts(self, id: int) -> Mapping[str, str]:
-        return self.view.facts(id)
-
     def _entry_for(self, id: int) -> bytes:
         """Path of a file or directory that has an entry; an implied directory gets one. Raises
         Refusal where that is of a file."""
@@ -606,12 +598,6 @@ class ContainerSource:
     def release(self, id: int) -> None:
         if self._leave(id):
             self._drop(id)
-
-    def read(self, id: int, offset: int, size: int) -> bytes:
-        return self.view.read(id, offset, size)
-
-    def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        return self.view.seek(id, offset, hole=hole)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         if not self.names.changes.let_go(id):  # nothing was promised

@@ -281,14 +281,14 @@ class NameTree:
             path, was_there, self.clashes = path[: -len(OWN)], True, True
             self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
-        changed = self.overlay.to_change(above)
+        changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
         self.weight += 1
         self.version += 1
         if short in changed.states:
             self._set(above, short, True)
         elif short in changed.added:
             pass
-        elif was_there or self.overlay.of(path).gone:
+        elif was_there or self.overlay.dirs.get(path, NOTHING).gone:
             changed.over.add(short)
         else:
             self._append(changed, short)

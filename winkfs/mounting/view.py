@@ -443,7 +443,7 @@ class ContainerView:
         if alias is not None and alias in self.spools:
             attr = self.spool_attr(alias)
         elif (draft := names.drafts.get(key)) is not None:
-            attr = None if draft.ftype == FileType.DIR else self._of_draft(draft)
+            attr = None if draft.ftype == FileType.DIR else self.drafted(draft)
         else:
             found = names.find(path, key)
             names.recent = key, found
@@ -470,9 +470,6 @@ class ContainerView:
         size = draft.body + len(draft.tail)
         attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
         return self._with_ctime(attr) if self._ctimes else attr
-
-    def _of_draft(self, draft: Draft) -> Attr:
-        return self._file_attr(draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs)
 
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""

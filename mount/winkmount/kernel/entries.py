@@ -36,25 +36,16 @@ class Shown(NamedTuple):
             None if umask is None else 0o777 & ~int(str(umask), 8),
         )
 
-    def of(self, attr: Attr) -> Attr:
-        if self == _AS_IT_IS:
-            return attr
-        uid = attr.uid if self.uid is None else self.uid
-        gid = attr.gid if self.gid is None else self.gid
-        mode = attr.mode if self.mode is None else stat.S_IFMT(attr.mode) | self.mode
-        return attr._replace(uid=uid, gid=gid, mode=mode)
-
-
-_AS_IT_IS: Final = Shown()
-
-
-def attr_fields(attr: Attr, links: int = 1) -> tuple[int, ...]:
-    """A fuse_attr."""
-    id, mode, size, mtime_ns, uid, gid, ctime_ns = attr
-    at, nanos = divmod(mtime_ns, NANO)
-    changed, rest = divmod(ctime_ns or mtime_ns, NANO)
-    blocks, who = -(-size // 512), (uid & p.UINT32, gid & p.UINT32)
-    return id, size, blocks, at, at, changed, nanos, nanos, rest, mode, links, *who, 0, 4096, 0
+    def fields(self, attr: Attr, links: int = 1) -> tuple[int, ...]:
+        """Return a fuse_attr."""
+        id, mode, size, mtime_ns, uid, gid, ctime_ns = attr
+        uid, gid = uid if self[0] is None else self[0], gid if self[1] is None else self[1]
+        mode = mode if self[2] is None else mode & S_IFMT | self[2]
+        at, nanos = divmod(mtime_ns, NANO)
+        changed, rest = divmod(ctime_ns or mtime_ns, NANO)
+        owner = uid & p.UINT32, gid & p.UINT32
+        return (id, size, -(-size // 512), at, at, changed, nanos, nanos, rest, mode, links, *owner,
+                0, 4096, 0)  # fmt: skip
 
 
 class Entries:

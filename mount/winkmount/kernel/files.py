@@ -11,7 +11,7 @@ from typing import Final
 
 from winkmount.kernel import protocol as p
 from winkmount.kernel.giving import Giving
-from winkmount.kernel.names import SETS_IDS, Names, component
+from winkmount.kernel.names import SETS_IDS, Names
 from winkmount.kernel.nodes import NodeTable
 from winkmount.kernel.protocol import Calls
 from winkmount.openfiles import OpenFile
@@ -59,11 +59,11 @@ class Files:
     def _open(self, node: int, body: memoryview) -> bytes:
         flags, how = p.OPEN_IN.unpack_from(body)
         attr = self._nodes.attr(node)
-        if flags & (os.O_ACCMODE | os.O_TRUNC):
-            self._served.need_writable()
-            if flags & os.O_TRUNC:
-                self._served.note_change()
-                self._opened.settle(attr.id)
+        if flags & os.O_TRUNC:
+            self._served.begin_change()
+            self._opened.settle(attr.id)
+        elif flags & os.O_ACCMODE and (not self._source.writable or self._source.failed):
+            raise refuse(errno.EROFS)
         out = self._opens(attr, flags, truncate=flags & os.O_TRUNC != 0)
         if how & p.KILL_AT_OPEN:
             self._names.kill(node)
@@ -71,7 +71,7 @@ class Files:
 
     def _create(self, node: int, body: memoryview) -> bytes:
         flags, mode, how = p.CREATE_IN.unpack_from(body)
-        name, above = component(body[p.CREATE_IN.size : -1]), self._nodes.id(node)
+        name, above = bytes(body[p.CREATE_IN.size : -1]), self._nodes.id(node)
         owner = self._names.owner(above)
         try:
             attr = self._source.create(above, name, stat.S_IMODE(mode), *owner)
@@ -89,7 +89,7 @@ class Files:
         if how & p.KILL_AT_OPEN and attr.mode & SETS_IDS:
             self._names.kill(number)
             attr = self._names.attr(number)
-        self._giving.made(number)
+        self._giving.new.add(number)
         return self._names.entry(number, attr) + out
 
     def _opens(self, attr: Attr, flags: int, *, truncate: bool) -> bytes:

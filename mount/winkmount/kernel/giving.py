@@ -42,6 +42,7 @@ class Giving:
     their inodes than pages of other programs.
 
     held    numbers that the kernel was given and has not forgotten
+    new     of these those of new files that are open
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class Giving:
         self._bare = 0  # the directory listed last in which a file had no number
         self._replies = self._in_vain = 0  # since a file without a number was looked up
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
-        self._new, self._closed = set[int](), deque[int]()  # new files that are open, and closed
+        self.new, self._closed = (
+            set[int](),
+            deque[int](),
+        )  # `_closed`: that were new, and are closed
         self._forgotten = 0  # numbers since the last rest
 
     # files that are listed
@@ -124,15 +128,10 @@ class Giving:
             numbers[number] = numbers.pop(number)
         self._prunes = self._prune_now(old)
 
-    def made(self, number: int) -> None:
-        """The kernel got the number of a new file, which is open."""
-        if self._prunes:
-            self._new.add(number)
-
     def closed(self, number: int) -> None:
         """A file was closed."""
-        if number in self._new:
-            self._new.discard(number)
+        if number in self.new:
+            self.new.discard(number)
             self._closed.append(number)
             if len(self._closed) >= self._kept + PRUNED:
                 self._prunes = self._prune_now([self._closed.popleft() for _ in range(PRUNED)])

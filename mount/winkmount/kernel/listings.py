@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from winkmount.kernel import protocol as p
-from winkmount.kernel.entries import DOTS, NO_ENTRY, Entries, Shown, attr_fields
+from winkmount.kernel.entries import DOTS, NO_ENTRY, Entries, Shown
 from winkmount.kernel.giving import Giving
 from winkmount.kernel.names import lasting
 from winkmount.kernel.nodes import BY_ID, NodeTable
@@ -141,21 +141,21 @@ class OpenDirectories:
 
     def _packed(self, node: int, entries: list[DirEntry], plus: bool) -> bytes:
         numbers = self._numbers(node, entries) if plus else [0] * len(entries)
-        shown = self._served.opened.shown
-        if self._served.opened.waiting:
-            entries = [entry._replace(attr=shown(entry.attr)) for entry in entries]
+        opened = self._served.opened
+        if opened.waiting:
+            entries = [entry._replace(attr=opened.shown(entry.attr)) for entry in entries]
         if len(entries) >= SINGLY:
             names, attrs, offsets = zip(*entries, strict=True)
             columns = np.array(attrs, np.int64)
             page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
             packed = self._pages.packed(page)
             return packed.plus if plus else packed.plain
-        of, (seconds, nanos), parts = self._pages.shown.of, self._pages.valid, list[bytes]()
+        shown, (seconds, nanos), parts = self._pages.shown, self._pages.valid, list[bytes]()
         for number, (name, attr, offset) in zip(numbers, entries, strict=True):
             part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
             if plus:
-                fields = attr_fields(of(attr))
-                parts.append(p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields))
+                head = number, 0, seconds, seconds, nanos, nanos
+                parts.append(p.ENTRY_OUT.pack(*head, *shown.fields(attr)))
             parts.append(part + bytes(-len(part) % 8))
         return b"".join(parts)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from winkmount.kernel import protocol as p
-from winkmount.kernel.entries import NANO, Shown, attr_fields
+from winkmount.kernel.entries import NANO, Shown
 from winkmount.kernel.giving import Giving
 from winkmount.kernel.nodes import NodeTable
 from winkmount.kernel.protocol import Calls
@@ -72,7 +72,7 @@ class Names:
         """Return the answer that gives the kernel a number."""
         self._giving.gave()
         seconds, nanos = self._valid
-        fields = attr_fields(self._shown.of(attr))
+        fields = self._shown.fields(attr)
         return p.ENTRY_OUT.pack(number, 0, seconds, seconds, nanos, nanos, *fields)
 
     def attr(self, node: int) -> Attr:
@@ -80,7 +80,9 @@ class Names:
         return self._served.opened.shown(self._nodes.attr(node))
 
     def _lookup(self, node: int, body: memoryview) -> bytes:
-        name = component(body[:-1])
+        name = bytes(body[:-1])
+        if len(name) > NAME_MAX:  # of each name that another request has
+            raise refuse(errno.ENAMETOOLONG)
         making = self._making
         if making is not None and self._missing and making.lacks(self._nodes.id(node), name):
             return self._missing
@@ -90,7 +92,7 @@ class Names:
             if not self._missing:
                 raise
             return self._missing
-        if not attr.is_dir:
+        if not stat.S_ISDIR(attr.mode):
             self._giving.looked_up(node)
         return self.entry(number, self._served.opened.shown(attr))
 
@@ -98,9 +100,10 @@ class Names:
         return self._attr_out(node, self.attr(node))
 
     def _attr_out(self, node: int, attr: Attr) -> bytes:
-        links = 1 if self._table is None else self._table.links(node)
+        known = self._table and self._table.known.get(node)
+        links = int(not known or known.above != 0)  # 0 of a file that has lost its name
         seconds, nanos = self._valid
-        return p.ATTR_OUT.pack(seconds, nanos, 0, *attr_fields(self._shown.of(attr), links))
+        return p.ATTR_OUT.pack(seconds, nanos, 0, *self._shown.fields(attr, links))
 
     def _access(self, node: int, body: memoryview) -> bytes:
         """Not asked for under default_permissions. A caller that may come here may read and write;
@@ -182,7 +185,7 @@ class Names:
 
     def _mknod(self, node: int, body: memoryview) -> bytes:
         mode, _ = p.MKNOD_IN.unpack_from(body)
-        name = component(body[p.MKNOD_IN.size : -1])
+        name = bytes(body[p.MKNOD_IN.size : -1])
         if not stat.S_ISREG(mode):
             raise refuse(errno.EPERM)
         above = self._nodes.id(node)
@@ -193,7 +196,7 @@ class Names:
 
     def _mkdir(self, node: int, body: memoryview) -> bytes:
         (mode,) = p.MKDIR_IN.unpack_from(body)
-        name, above = component(body[p.MKDIR_IN.size : -1]), self._nodes.id(node)
+        name, above = bytes(body[p.MKDIR_IN.size : -1]), self._nodes.id(node)
         uid, gid = self.owner(above)
         bits = stat.S_IMODE(mode) | (0 if self._handed_on(above) is None else stat.S_ISGID)
         return self._new(node, name, self._source.mkdir(above, name, bits, uid, gid))
@@ -221,12 +224,12 @@ class Names:
     # names that go and move
 
     def _unlink(self, node: int, body: memoryview) -> bytes:
-        name = component(body[:-1])
+        name = bytes(body[:-1])
         self._source.unlink(self._nodes.id(node), name)
         return self._gone(node, name)
 
     def _rmdir(self, node: int, body: memoryview) -> bytes:
-        name = component(body[:-1])
+        name = bytes(body[:-1])
         self._source.rmdir(self._nodes.id(node), name)
         self._groups.clear()
         return self._gone(node, name)
@@ -266,13 +269,6 @@ class Names:
 
     def _link(self, node: int, body: memoryview) -> bytes:
         raise refuse(errno.EPERM)  # one file, one name
-
-
-def component(name: memoryview) -> bytes:
-    """Return a name of a request. Raises ENAMETOOLONG."""
-    if len(name) > NAME_MAX:
-        raise refuse(errno.ENAMETOOLONG)
-    return bytes(name)
 
 
 def two_names(body: memoryview) -> tuple[bytes, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import stat
 from typing import Final
 
 import numpy as np
@@ -70,9 +71,6 @@ class NodeTable:
 
     def id(self, number: int) -> int:
         """Return the id of a file or directory. Raises ESTALE."""
-        return self._node(number).id
-
-    def _node(self, number: int) -> Node:
         self._asked, self._before = number, self._asked
         node = self.known.get(number)
         if node is None:
@@ -82,12 +80,11 @@ class NodeTable:
             name = run.name(number)
             is_gone = (run.above, name) in self._names  # another file has the name by now
             node = self._know(number, 0 if is_gone else run.above, name)
-        return node
+        return node.id
 
     def ids(self, number: int) -> tuple[int, int]:
         """Return the ids of a directory and of the one above."""
-        node = self._node(number)
-        return node.id, self._above(node).id
+        return self.id(number), self._above(self.known[number]).id
 
     def _above(self, node: Node) -> Node:
         """The directory that a name is in, the top one where the name is gone."""
@@ -96,22 +93,18 @@ class NodeTable:
             raise refuse(errno.ESTALE)
         return above
 
-    def links(self, number: int) -> int:
-        """Return the number of links: 0 of a file that has lost its name."""
-        node = self.known.get(number)
-        return int(node is None or node.above != 0)
-
     def find(self, above: int, name: bytes) -> tuple[int, Attr]:
         """Return the file `name` of a directory, whose number the kernel gets once more."""
-        attr = self.source.lookup(self._node(above).id, name)
+        attr = self.source.lookup(self.id(above), name)
         return self.give(above, name, attr), attr
 
     def attr(self, number: int) -> Attr:
         """Return the attributes that the Source has."""
-        node = self._node(number)
+        id = self.id(number)
         try:
-            return self.source.stat(node.id)
+            return self.source.stat(id)
         except OSError as error:  # a damaged inode, whose attributes a directory may have, too
+            node = self.known[number]
             if error.errno != errno.EIO or not node.above:
                 raise
             return self.source.lookup(self._above(node).id, node.name)
@@ -172,7 +165,7 @@ class NodeTable:
         """Return the number of a file, which the kernel gets once more."""
         key, id = (above, name), attr.id
         number = before = self._names.get(key, 0)
-        if id < self.lasting and not attr.is_dir:
+        if id < self.lasting and not stat.S_ISDIR(attr.mode):
             number = BY_ID | id
         node = self.known.get(number)
         if node is None or node.id != id or not node.above:
@@ -276,6 +269,6 @@ class NodeTable:
             node.above, node.name = new_above, new_name
             self._names[new_above, new_name] = number
         elif self.listed:  # it may be a file that was only listed
-            number = BY_ID | self.source.lookup(self._node(new_above).id, new_name).id
+            number = BY_ID | self.source.lookup(self.id(new_above), new_name).id
             if number in self.listed:
                 self._know(number, new_above, new_name)

@@ -136,17 +136,30 @@ class Server:
     # what holds for all requests
 
     def answer(self, opcode: int, node: int, body: memoryview) -> tuple[int, bytes]:
-        """Return an errno or 0, and the reply."""
-        call = self.calls.get(opcode)
+        """Return an errno or 0, and the reply.
+
+        A call is made once more if the Source has forgotten the id of a directory, or recovers from
+        damage; after damage not one that changes something, since it may be half done.
+        """
+        call, changes, source = self.calls.get(opcode), opcode in p.CHANGES, self._source
         try:
-            if opcode in p.CHANGES:
-                self._served.need_writable()
-            if call is None:  # the kernel need not ask for it
-                return errno.ENOSYS, b""
+            if call is None:  # what the kernel need not ask, or a change of a tree without any
+                return errno.EROFS if changes and not source.writable else errno.ENOSYS, b""
             if opcode in SYNCS:
                 return 0, call(node, body)
             with self._served.mutex:
-                return 0, self._guarded(call, opcode in p.CHANGES, node, body)
+                try:
+                    if changes:
+                        self._served.begin_change()
+                    return 0, call(node, body)
+                except OSError as error:
+                    if error.errno != errno.ESTALE or self.table is None:
+                        raise
+                    self.table.look_again()
+                except Exception as error:
+                    if changes or not (isinstance(source, Healing) and source.heal(error)):
+                        raise
+                return 0, call(node, body)
         except OSError as error:
             if error.errno:
                 return error.errno, b""
@@ -155,22 +168,6 @@ class Server:
             log.error("%s of number %d: %s", name_of(call), node, error)
             log.debug("%s", name_of(call), exc_info=True)
         return errno.EIO, b""
-
-    def _guarded(self, call: p.Call, changes: bool, node: int, body: memoryview) -> bytes:
-        """Make a call; once more if the Source has forgotten the id of a directory, or recovers
-        from damage. After damage not one that changes something, since it may be half done."""
-        try:
-            if changes:
-                self._served.note_change()
-            return call(node, body)
-        except OSError as error:
-            if error.errno != errno.ESTALE or self.table is None:
-                raise
-            self.table.look_again()
-        except Exception as error:
-            if changes or not (isinstance(self._source, Healing) and self._source.heal(error)):
-                raise
-        return call(node, body)
 
 
 def _cannot_prune(numbers: Sequence[int]) -> bool:
