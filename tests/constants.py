@@ -105,8 +105,8 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "ahead": "winkfs.mounting.view.AHEAD",  # inodes read ahead
         # names of a directory that are listed, and entries that are made, at once
         "batch": ("winkfs.mounting.listing.BATCH", "winkfs.mounting.numbers.BATCH"),
-        "given": "winkmount.kernel.entries.LEAST",  # numbers that the kernel is given
-        "memory": "winkmount.kernel.entries.SHARE",  # part of the memory for numbers
+        "given": "winkmount.kernel.giving.LEAST",  # numbers that the kernel is given
+        "memory": "winkmount.kernel.giving.SHARE",  # part of the memory for numbers
         "remembered": "winkfs.mounting.ids.RECENT",  # ids remembered
         "cached": "winkfs.mounting.lookup.PAGES",  # pages that a mount leaves in the cache
         "answer": "winkmount.mounts.ANSWER",  # seconds to a server's answer

@@ -187,9 +187,6 @@ class MemorySource:
         self.promised[id] = self.promised.get(id, 0) + size
         return True
 
-    def promise_unlink(self, id: int) -> None:
-        self.allocate(id, 0)
-
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         end = len(self.nodes[id].content)
         if offset >= end:

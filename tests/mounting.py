@@ -30,7 +30,7 @@ from marks import needs
 from memory_source import MemorySource
 
 import winkfs
-from winkmount.binding import BINDINGS, ENVIRONMENT, KERNEL, usable
+from winkmount.binding import ENVIRONMENT, KERNEL, missing
 from winkmount.mounts import Mount, canonical, connection, mount_at
 from winkmount.options import Options
 from winkmount.service import Request
@@ -40,36 +40,32 @@ PATIENCE = 60.0  # seconds one mount may live before it counts as hung
 BINDING = os.environ.get(ENVIRONMENT) or KERNEL  # of all mounts that do not name one
 
 
-def not_by_libfuse2(reason: str) -> pytest.MarkDecorator:
-    """What libfuse 2 cannot do: see docs/mount.md."""
-    return pytest.mark.skipif(BINDING == "fusepy", reason=f"libfuse 2 {reason}")
-
-
 def not_by_libfuse(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(BINDING != KERNEL, reason=f"libfuse {reason}")
+    """Mark what libfuse 2 cannot do: see docs/mount.md."""
+    return pytest.mark.skipif(BINDING != KERNEL, reason=f"libfuse 2 {reason}")
 
 
 @contextmanager
 def dead() -> Iterator[None]:
     """A file of a dead mount is closed: with libfuse 2 the kernel asks the server, who is gone."""
-    with suppress(*([OSError] if BINDING == "fusepy" else [])):
+    with suppress(*([] if BINDING == KERNEL else [OSError])):
         yield
 
 
 def need_fuse(binding: str | None = None) -> None:
     """Skip where the machine cannot mount; on CI that is an error."""
     needs("mount")
-    missing = None
+    lack = None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        missing = "/dev/fuse is missing, or not for this user"
-    elif not any(usable(name) for name in ([binding] if binding else BINDINGS)):
-        missing = f"no libfuse for {binding or 'any binding'}, or no package for Python"
+        lack = "/dev/fuse is missing, or not for this user"
+    elif missing(binding or BINDING):
+        lack = missing(binding or BINDING)
     elif os.geteuid() != 0 and not shutil.which("fusermount3"):
-        missing = "fusermount3 is missing"
-    if missing:
+        lack = "fusermount3 is missing"
+    if lack:
         if os.environ.get("CI", "").lower() == "true":
-            pytest.fail(f"CI must be able to mount: {missing}")
-        pytest.skip(missing)
+            pytest.fail(f"CI must be able to mount: {lack}")
+        pytest.skip(lack)
 
 
 @contextmanager

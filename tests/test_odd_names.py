@@ -148,7 +148,7 @@ def test_unpack_makes_each_once(store: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-@pytest.mark.parametrize("options", [(), ("--ro",), ("--ro", "--follow"), ("--binding", "mfusepy")])
+@pytest.mark.parametrize("options", [(), ("--ro",), ("--ro", "--follow"), ("--binding", "fusepy")])
 def test_a_mount_shows_each_once(store: Path, options: tuple[str, ...]) -> None:
     need_fuse(options[-1] if "--binding" in options else KERNEL)
     with mounted(store, *options) as there:

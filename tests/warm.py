@@ -82,7 +82,7 @@ def _serve() -> None:
     import winkfs.mounting.appendonly
     import winkfs.mounting.dataset
     import winkfs.registry  # noqa: F401
-    import winkmount.kernel.engine
+    import winkmount.kernel.server
     import winkmount.service  # noqa: F401
 
     gc.freeze()  # what is never collected is not copied

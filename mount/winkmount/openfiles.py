@@ -143,7 +143,7 @@ class OpenFiles(dict[int, OpenFile]):
 
     def shown(self, attr: Attr) -> Attr:
         """Return the attributes of a file as of its last write."""
-        file = self.get(attr.id) if self.waiting else None
+        file = self.get(attr.id)
         return attr if file is None else file.shown(attr)
 
     def settle(self, id: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,10 +33,7 @@ _IGNORED: Final = (
     "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime",
     "nolazytime", "silent", "loud", "nonempty", "sloppy",
 )  # fmt: skip
-_GONE: Final = ("low_latency",)
 _IGNORED_STARTS: Final = ("x-", "X-", "comment=", "user=")
-
-log = logging.getLogger("winkmount")
 
 
 @dataclass(slots=True)
@@ -112,8 +108,6 @@ def _take(options: Options, item: str) -> bool:
         options.fuse[item] = True
     elif item == "remount":
         raise ValueError("remount: a mount cannot be changed: unmount it and mount it anew")
-    elif item in _GONE:
-        log.warning("mount option %s: does nothing any more, leave it out", item)
     else:
         return item in _IGNORED or item.startswith(_IGNORED_STARTS)
     return True

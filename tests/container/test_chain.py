@@ -27,7 +27,7 @@ from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.entry import FileType
 from winkfs.mounting.container import ContainerSource
-from winkmount.handles import OpenFiles
+from winkmount.openfiles import OpenFiles
 
 BLOCK = 4096
 FORM = InodeForm(pairoff=True, ckalgo=2, chains=True)

@@ -53,7 +53,7 @@ NAMES: list[str | bytes] = [
 
 # That only some containers, other stores, or commands need.
 LATE = {"mmh3", "google_crc32c", "zstandard", "concurrent.futures", "asyncio", "logging", "click",
-        "rich", "fuse", "mfusepy", "fastwarc", "pandas", "pyarrow", "pyspark"}  # fmt: skip
+        "rich", "fuse", "fastwarc", "pandas", "pyarrow", "pyspark"}  # fmt: skip
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.numbers import TOP, Numbers
 from winkmount.kernel.ahead import AHEAD, BEYOND, FIRST, LARGEST, Ahead, Batch, Held, Waiting
-from winkmount.kernel.entries import FREELY, IN_VAIN, PROBES, Giving
+from winkmount.kernel.giving import FREELY, IN_VAIN, PROBES, Giving
 
 FILES: Final = 600
 PER_FOLDER: Final = 150
@@ -203,23 +203,23 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
 
 
 def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at() -> None:
-    giving, folder = Giving(), 5
+    giving, folder = Giving(lambda numbers: False, None), 5
     giving.begins()
-    assert giving.gives(folder, FREELY) == (True, True)
-    giving.held = FREELY
-    assert giving.gives(folder, 10) == (False, False)
+    assert giving.gives(folder, FREELY) == FREELY
+    giving.gave(FREELY)
+    assert giving.gives(folder, 10) == 0
     giving.looked_up(7)  # in another directory
-    assert giving.gives(folder, 10) == (False, False)
+    assert giving.gives(folder, 10) == 0
     giving.looked_up(folder)
-    told = [giving.gives(folder, 10) for _ in range(2 * PROBES)]
-    assert told.count((True, False)) == 2  # one file is left out now and then:
+    given = [giving.gives(folder, 10) for _ in range(2 * PROBES)]
+    assert given.count(9) == 2  # one file is left out now and then:
     giving.looked_up(folder)  # they still are
     # find lists 100,000 names before it looks at the first
-    told = [giving.gives(folder, 500) for _ in range(IN_VAIN // 500 + 2 * PROBES)]
-    assert (False, False) not in told[: 100_000 // 500]
-    assert told[-1] == (False, False)  # they are not any more
-    giving.forgotten(giving.held)
-    assert giving.gives(folder, 10) == (True, True)
+    given = [giving.gives(folder, 500) for _ in range(IN_VAIN // 500 + 2 * PROBES)]
+    assert 0 not in given[: 100_000 // 500]
+    assert given[-1] == 0  # they are not any more
+    giving.forget([folder, FREELY])
+    assert giving.gives(folder, 10) == 10
 
 
 # --- through the kernel ---

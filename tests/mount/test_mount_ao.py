@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted, not_by_libfuse2, run
+from mounting import WINKFS, mounted, not_by_libfuse, run
 
 import winkfs
 from winkfs import FileType
@@ -194,7 +194,7 @@ def test_file_still_open_at_the_end_is_kept(base: str) -> None:
         run(*WINKFS, "mount", base, there)
 
 
-@not_by_libfuse2("cannot have the pages of one file dropped")
+@not_by_libfuse("cannot have the pages of one file dropped")
 def test_refused_write_through_a_mapping_is_not_seen_by_the_next_reader(there: Path) -> None:
     with (there / "first").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[:2] = b"XX"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from mounting import mounted, not_by_libfuse2, server_of
+from mounting import mounted, not_by_libfuse, server_of
 
 import winkfs
 from winkfs.container.store import Store
@@ -174,7 +174,7 @@ def test_a_cut_index_loses_no_file_when_a_mount_writes_it_anew(tmp_path: Path) -
 # --- a damaged inode ---
 
 
-@not_by_libfuse2("knows no listing with attributes")
+@not_by_libfuse("knows no listing with attributes")
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("files", [20, FILES])
 def test_a_damaged_inode_is_listed_and_costs_no_other_file(

@@ -19,10 +19,9 @@ from mounting import mounted
 import winkfs
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace
-from winkmount.kernel.engine import Engine
-from winkmount.kernel.entries import Shown
-from winkmount.kernel.nodes import NodePaths
-from winkmount.operations import Operations
+from winkmount.kernel.nodes import NodeTable
+from winkmount.kernel.server import Server
+from winkmount.served import Served
 from winkmount.source import Steps
 
 pytestmark = pytest.mark.in_memory
@@ -52,14 +51,18 @@ class Kernel:
         self._socket.settimeout(20)
         self._unique = 0
         self.source = Slow()
-        self.operations = Operations(self.source, "memory", paths=NodePaths)
         connection = Connection(device.detach(), Pace(0.0, 0))
         self.device = connection.device
-        self.engine = Engine(self.operations, connection, Shown())
+        self.server = Server(Served(self.source, "memory"), connection)
         self._ending, self._end = os.pipe()
-        work = partial(connection.serve, self.engine, self._ending)
+        work = partial(connection.serve, self.server, self._ending)
         self._thread = threading.Thread(target=work)
         self._thread.start()
+
+    @property
+    def nodes(self) -> NodeTable:
+        assert self.server.table is not None
+        return self.server.table
 
     def send(self, opcode: int, node: int, body: bytes) -> int:
         """-> the unique number of the request."""
@@ -106,7 +109,7 @@ class Kernel:
         os.write(self._end, b"x")
         self._thread.join(20)
         assert not self._thread.is_alive()
-        self.engine.close()
+        self.server.close()
         os.close(self.device)
         os.close(self._end)
         os.close(self._ending)
@@ -123,7 +126,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def test_what_is_forgotten_as_often_as_it_was_given_is_gone(kernel: Kernel) -> None:
-    nodes = kernel.engine.nodes
+    nodes = kernel.nodes
     given = [kernel.look_up(f"f{i}") for i in range(FILES) for _ in range(3)]
     assert len(set(given)) == FILES and len(nodes.known) == FILES + 1
     kernel.forget_many(*((node, 2) for node in set(given)))
@@ -135,26 +138,28 @@ def test_what_is_forgotten_as_often_as_it_was_given_is_gone(kernel: Kernel) -> N
     assert kernel.stat(p.TOP) == 0
     assert list(nodes.known) == [p.TOP] and not nodes.listed
     assert not nodes._names and not nodes._more
-    assert kernel.engine._giving.held == 0
+    assert kernel.server.giving.held == 0
 
 
 def test_memory_is_given_back_when_many_were_forgotten_and_nothing_is_asked(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, and not while requests come. A dict that has grown stays as large."""
-    monkeypatch.setattr("winkmount.kernel.engine.MANY", 30)
+    monkeypatch.setattr("winkmount.kernel.giving.MANY", 30)
     rested = threading.Event()
     kernel.source.rest = rested.set  # type: ignore[attr-defined]
-    nodes, engine = kernel.engine.nodes, kernel.engine
+    nodes, giving = kernel.nodes, kernel.server.giving
     given = [kernel.look_up(f"f{i}") for i in range(FILES)]
-    engine._closed.extend(given)
+    giving.new.update(given)
+    for number in given:
+        giving.closed(number)
     before = sys.getsizeof(nodes.known), sys.getsizeof(nodes._names)
     kernel.forget_many(*((node, 1) for node in given[:20]))
     assert not rested.wait(0.1)
     kernel.forget_many(*((node, 1) for node in given[20:-1]))
     assert rested.wait(20)
     assert (sys.getsizeof(nodes.known), sys.getsizeof(nodes._names)) < before
-    assert list(engine._closed) == given[-1:] and kernel.stat(given[-1]) == 0
+    assert list(giving._closed) == given[-1:] and kernel.stat(given[-1]) == 0
     rested.clear()
     assert kernel.stat(p.TOP) == 0 and not rested.wait(0.1)
 

@@ -8,18 +8,18 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from container_checks import assert_sound
+from mount_requests import Asker, info
 
 import winkfs
 from winkfs.container.container import Container
 from winkfs.container.write import Changes
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource
-from winkmount.kernel.engine import Info
-from winkmount.operations import Operations
-from winkmount.source import Amendment, Attr
+from winkmount.source import Amendment, Attr, Making
 
 pytestmark = pytest.mark.in_memory
 
@@ -32,35 +32,61 @@ class Both:
     """A file of two mounts: the one with its short ways, the other without them."""
 
     def __init__(self, base: Path, short: bool, **kind: bool) -> None:
-        self.base, self.short, self.info, self.name = base, short, Info(), "/d/new"
+        self.base, self.name = base, "/d/new"
         winkfs.create(base, **kind).close()
         container = Container(str(base), "a", mapped=False)
-        self.source = AppendOnlySource(container) if container.ao else ContainerSource(container)
-        self.operations = Operations(self.source, "winkfs")
-        if not short:
-            self.operations._making = None
-        self.operations.mkdir("/d", 0o755)
-        self.taken = 0  # short ways that were open
+        self.source = with_short_ways(container) if short else without(container)
+        self.asker = Asker(self.source, "winkfs")
+        self.asker.mkdir("/d", 0o755)
 
-    def create(self, mode: int) -> Attr:
-        self.info = Info(flags=os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        return self.operations.make(self.name, mode, self.info)
+    @property
+    def taken(self) -> int:
+        """Short ways that were open."""
+        taken: int = self.source.taken  # type: ignore[attr-defined]
+        return taken
+
+    def create(self, mode: int) -> None:
+        self.info = info(os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.asker.create(self.name, mode, self.info)
 
     def write(self, offset: int, data: bytes) -> None:
-        if self.short and self.operations.append(self.info.fh, offset, data):
-            self.taken += 1
-        else:
-            self.operations.write(None, data, offset, self.info)
+        self.asker.write(None, data, offset, self.info)
 
-    def amend(self, change: Amendment) -> Attr:
-        if self.short and (attr := self.operations.amend_fresh(self.info.fh, change)):
-            self.taken += 1
+    def amend(self, change: Amendment) -> object:
+        return self.asker.amend(self.asker.number(None, self.info), change)[1:]  # without the id
+
+    def shown(self) -> tuple[object, bytes]:
+        attr = self.asker.getattr(None, self.info)
+        return {**attr, "st_ino": 0}, self.asker.read(None, 1 << 20, 0, self.info)
+
+    def close(self) -> None:
+        self.asker.close()
+
+
+def with_short_ways(container: Container) -> ContainerSource:
+    kind = AppendOnlySource if container.ao else ContainerSource
+
+    class Short(kind):  # type: ignore[misc, valid-type]
+        taken = 0
+
+        def append(self, *args: Any) -> bool:
+            done: bool = super().append(*args)
+            self.taken += done
+            return done
+
+        def amend_fresh(self, *args: Any) -> Attr | None:
+            attr: Attr | None = super().amend_fresh(*args)
+            self.taken += attr is not None
             return attr
-        return self.operations.amend(None, change, self.info)
 
-    def shown(self) -> tuple[Attr, bytes]:
-        attr, _ = self.operations.lookup(None, self.info)
-        return same(attr), self.operations.read(None, 1 << 20, 0, self.info)
+    return Short(container)
+
+
+def without(container: Container) -> ContainerSource:
+    kind = AppendOnlySource if container.ao else ContainerSource
+    made: ContainerSource = type("Long", (kind,), {"fresh": None})(container)
+    assert not isinstance(made, Making)
+    return made
 
 
 @pytest.fixture(params=list(KINDS))
@@ -72,7 +98,7 @@ def two(
     both = [Both(tmp_path / f"{short}", short, **kind) for short in (True, False)]
     yield both
     for one in both:
-        one.operations.close()
+        one.close()
     one, other = (contents(one.base) for one in both)
     assert one == other
 
@@ -84,11 +110,6 @@ def contents(base: Path) -> list[Said]:
         assert_sound(base, {name.encode(): data for name, data in found.items()})
         stats = [replace(container.stat(name), fileid=0) for name in found]
         return [*found.items(), *stats]
-
-
-def same(attr: Attr) -> Attr:
-    """Attributes of one form, and without the id."""
-    return attr._replace(id=0, ctime_ns=attr.ctime_ns or attr.mtime_ns)
 
 
 def steps(dice: random.Random) -> Iterator[tuple[str, Said]]:
@@ -119,25 +140,25 @@ def steps(dice: random.Random) -> Iterator[tuple[str, Said]]:
 
 def do(one: Both, kind: str, args: Said) -> object:
     """-> what is said of it, or the errno."""
-    operations = one.operations
+    asker = one.asker
     try:
         match kind:
             case "write":
                 one.write(*args)  # type: ignore[arg-type]
             case "amend":
-                return same(one.amend(*args))  # type: ignore[arg-type]
+                return one.amend(*args)  # type: ignore[arg-type]
             case "truncate":
-                operations.truncate(None, args[0], one.info)  # type: ignore[arg-type]
+                asker.truncate(None, args[0], one.info)  # type: ignore[arg-type]
             case "settle":
                 if not one.source.names.store.settings.ao:
                     one.source.names.changes.settle()
             case "sync":
-                operations.fsync(None, 0, one.info)
+                asker.fsync(None, 0, one.info)
             case "rename":
-                operations.rename(one.name, one.name + "+")
+                asker.rename(one.name, one.name + "+")
                 one.name += "+"
             case "unlink":
-                operations.unlink(one.name)
+                asker.unlink(one.name)
     except OSError as error:
         return error.errno
     return None
@@ -155,7 +176,7 @@ def test_short_ways_do_what_the_ordinary_ones_do(two: list[Both], seed: int) -> 
             told: list[object] = []
             for kind, args in plan:
                 told += [kind, do(one, kind, args), one.shown()]
-            one.operations.release(None, one.info)
+            one.asker.release(None, one.info)
             said.append(told)
         assert said[0] == said[1]
     short, _ = two
@@ -175,8 +196,8 @@ def test_a_full_disk_refuses_what_a_new_file_has_no_room_for(
     assert one.taken == 1
     assert one.shown()[1] == b"kept"
     one.write(4, b", too")
-    one.operations.release(None, one.info)
-    one.operations.close()
+    one.asker.release(None, one.info)
+    one.close()
     with winkfs.open(one.base) as container:
         assert container.read("d/new") == b"kept, too"
 
@@ -188,14 +209,16 @@ def refuse_all(source: ContainerSource, size: int) -> None:
 def test_a_new_file_whose_disk_failed_is_not_written_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had so far may be lost: the ordinary way finds out, and says so."""
+    """What it had so far may be lost: the ordinary way finds out, and reports it."""
     one = Both(tmp_path / "c", short=True)
     one.create(0o644)
     one.write(0, b"1")
+    fresh = one.source.fresh(one.info.fh)
     one.source.names.container.troubles += 1
-    assert not one.operations.append(one.info.fh, 1, b"2")
-    assert one.operations.amend_fresh(one.info.fh, Amendment(mode=0o600)) is None
-    one.operations.close()
+    assert fresh is not None
+    assert not one.source.append(fresh, 1, b"2", NOW)
+    assert one.source.amend_fresh(fresh, Amendment(mode=0o600), NOW) is None
+    one.close()
 
 
 def test_more_than_a_draft_may_hold_goes_the_ordinary_way(
@@ -208,8 +231,8 @@ def test_more_than_a_draft_may_hold_goes_the_ordinary_way(
     data = random.Random(1).randbytes(3 << 20)
     for at in range(0, len(data), 100_000):
         one.write(at, data[at : at + 100_000])
-    one.operations.release(None, one.info)
-    one.operations.close()
+    one.asker.release(None, one.info)
+    one.close()
     assert grown == [True] * 10 + [False]
     with winkfs.open(one.base) as container:
         assert container.read("d/new") == data

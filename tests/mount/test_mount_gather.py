@@ -7,7 +7,7 @@ import errno
 import pytest
 from memory_source import MemorySource
 
-from winkmount.handles import ALL_WAITING, GATHER, RUNS, OpenFile, OpenFiles
+from winkmount.openfiles import ALL_WAITING, GATHER, RUNS, OpenFile, OpenFiles
 
 
 @pytest.fixture

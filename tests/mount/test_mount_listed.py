@@ -19,27 +19,28 @@ from mounting import there as there
 import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkmount.kernel import protocol as p
-from winkmount.kernel.nodes import BY_ID, NodePaths
+from winkmount.kernel.nodes import BY_ID, NodeTable
 from winkmount.source import Attr, DirEntry
 
 FILES = 5000
 COUNTING = """
 import collections, json, sys
-from winkmount.kernel import engine
-from winkmount.operations import Operations
-engine.LISTED, engine.KNOWN = int(sys.argv[2]), 1 << 18
-asked, answer, fill = collections.Counter(), engine.Engine.answer, Operations.fill
+from winkmount.kernel import giving
+from winkmount.kernel.listings import Listing
+from winkmount.kernel.server import Server
+giving.LISTED, giving.KNOWN = int(sys.argv[2]), 1 << 18
+asked, answer, following = collections.Counter(), Server.answer, Listing.next
 
 def counted(self, opcode, node, body):
     asked[opcode] += 1
-    asked["most"] = max(asked["most"], len(self.nodes.listed))
+    asked["most"] = max(asked["most"], len(self.table.listed))
     return answer(self, opcode, node, body)
 
-def filled(self, *words):
-    asked["fill"] += 1
-    return fill(self, *words)
+def singly(self, *words):
+    asked["singly"] += 1
+    return following(self, *words)
 
-engine.Engine.answer, Operations.fill = counted, filled
+Server.answer, Listing.next = counted, singly
 from winkfs.cli import main
 code = main(["mount", "-f", "--binding", "kernel", *sys.argv[3:]])
 with open(sys.argv[1], "w") as file:
@@ -91,7 +92,7 @@ def test_files_that_are_listed_need_no_look_up(tmp_path: Path, there: Path) -> N
             assert (there / "d" / name(i)).read_bytes() == b"%d" % i
     asked = Counter(json.loads(log.read_text()))
     assert asked[str(p.LOOKUP)] < 10
-    assert asked[str(p.READDIRPLUS)] > 50 > 5 * asked["fill"]  # all but the first are columns
+    assert asked[str(p.READDIRPLUS)] > 50 > 5 * asked["singly"]  # all but the first are columns
 
 
 @pytest.mark.mount
@@ -204,15 +205,15 @@ class Listed:
     """
 
     def __init__(self, source: ContainerSource) -> None:
-        self.source, self.paths = source, NodePaths(source)
+        self.source, self.nodes = source, NodeTable(source)
         folder = source.lookup(source.root, b"d")
-        self.folder, self.above = folder.id, self.paths.give(1, b"d", folder)
+        self.folder, self.above = folder.id, self.nodes.give(1, b"d", folder)
         self.entries = list(source.readdir(source.opendir(folder.id), 0))
-        self.numbers = self.paths.give_many(self.above, self.entries, files=True)
+        self.numbers = self.nodes.give_many(self.above, self.entries, files=True)
 
     def rename(self, old: bytes, new: bytes) -> None:
         self.source.rename(self.folder, old, self.folder, new)
-        self.paths.moved(f"{self.above}/{old.decode()}", f"{self.above}/{new.decode()}")
+        self.nodes.moved(self.above, old, self.above, new)
 
 
 @pytest.fixture
@@ -225,63 +226,63 @@ def listed(tmp_path: Path) -> Iterator[Listed]:
 
 
 def test_what_the_kernel_was_given_is_forgotten_as_often(listed: Listed) -> None:
-    paths, entries, numbers = listed.paths, listed.entries, listed.numbers
+    nodes, entries, numbers = listed.nodes, listed.entries, listed.numbers
     assert numbers == [BY_ID | entry.attr.id for entry in entries]
-    paths.give_many(listed.above, entries, files=True)
-    paths.give_many(listed.above, entries[:30], files=True)
+    nodes.give_many(listed.above, entries, files=True)
+    nodes.give_many(listed.above, entries[:30], files=True)
     given = Counter(dict.fromkeys(numbers, 2)) + Counter(numbers[:30])
     for entry, number in zip(entries[20:40], numbers[20:40], strict=True):
-        assert paths.give(listed.above, entry.name, entry.attr) == number
+        assert nodes.give(listed.above, entry.name, entry.attr) == number
         given[number] += 1
     draw = random.Random(3)
     while given:
         number, count = draw.choice(list(given.items()))
         part = draw.randint(1, count)
         if draw.random() < 0.2:
-            assert paths.id(str(number)) == number ^ BY_ID
-        paths.forget(number, part)
+            assert nodes.id(number) == number ^ BY_ID
+        nodes.forget(number, part)
         given = given - Counter({number: part})
-        assert (number in paths.known or number in paths.listed) == (number in given)
-    assert not paths.listed
-    assert len(paths.known) == 2  # the top directory and this
+        assert (number in nodes.known or number in nodes.listed) == (number in given)
+    assert not nodes.listed
+    assert len(nodes.known) == 2  # the top directory and this
 
 
 def test_a_file_that_was_only_listed_is_found_after_a_rename(listed: Listed) -> None:
-    source, paths, entries = listed.source, listed.paths, listed.entries
+    source, nodes, entries = listed.source, listed.nodes, listed.entries
     listed.rename(entries[5].name, b"new")
     for id in (entries[5].attr.id, entries[6].attr.id):
         source.places.forget_recent(id)
     for i, known in ((5, b"new"), (6, entries[6].name)):
         with pytest.raises(OSError, match="Stale"):
-            paths.attr(str(listed.numbers[i]))
-        paths.look_again()
-        assert paths.attr(str(listed.numbers[i])) == source.lookup(listed.folder, known)
+            nodes.attr(listed.numbers[i])
+        nodes.look_again()
+        assert nodes.attr(listed.numbers[i]) == source.lookup(listed.folder, known)
 
 
 def test_a_file_whose_directory_the_kernel_has_forgotten_is_stale(listed: Listed) -> None:
-    paths, number = listed.paths, str(listed.numbers[0])
-    assert paths.attr(number) == listed.entries[0].attr
-    paths.forget(listed.above, 1)
+    nodes, number = listed.nodes, listed.numbers[0]
+    assert nodes.attr(number) == listed.entries[0].attr
+    nodes.forget(listed.above, 1)
     listed.source.places.forget_recent(listed.entries[0].attr.id)
     for _ in range(2):
         with pytest.raises(OSError, match="Stale"):
-            paths.attr(number)
-        paths.look_again()
+            nodes.attr(number)
+        nodes.look_again()
     with pytest.raises(OSError, match="Stale"):
-        paths.above(number)
+        nodes.ids(number)
 
 
 def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(
     listed: Listed,
 ) -> None:
     """Who has it open by O_PATH may still ask for it by its number."""
-    paths, (name, other_name), (old, other) = (
-        listed.paths, [entry.name for entry in listed.entries[:2]], listed.numbers[:2],
+    nodes, (name, other_name), (old, other) = (
+        listed.nodes, [entry.name for entry in listed.entries[:2]], listed.numbers[:2],
     )  # fmt: skip
     listed.rename(other_name, name)
     with pytest.raises(OSError, match=r"Stale|No such file"):
-        paths.attr(str(old))
+        nodes.attr(old)
     listed.rename(name, b"new")
-    assert paths.known[other].name == b"new"
-    assert paths.known[old].above == 0
-    assert paths.attr(str(other)) == listed.source.lookup(listed.folder, b"new")
+    assert nodes.known[other].name == b"new"
+    assert nodes.known[old].above == 0
+    assert nodes.attr(other) == listed.source.lookup(listed.folder, b"new")

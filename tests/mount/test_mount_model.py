@@ -66,7 +66,7 @@ def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) ->
 
 
 # of the operations a binding takes one in so many
-PART = {"kernel": 2, "mfusepy": 10, "fusepy": 20}
+PART = {"kernel": 2, "fusepy": 20}
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

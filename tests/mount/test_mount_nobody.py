@@ -21,7 +21,7 @@ base, there = mounting.base, mounting.there  # fixtures
 
 def _python_of_everybody() -> str | None:
     """A Python that another user may run, and that finds what we import."""
-    modules = "numpy, click, xxhash, mmh3, mfusepy, winkfs, winkmount"
+    modules = "numpy, click, xxhash, mmh3, winkfs, winkmount"
     for python in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError):
             done = subprocess.run(

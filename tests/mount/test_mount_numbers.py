@@ -20,12 +20,9 @@ from winkfs import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.numbers import TOP, Numbers
-from winkmount.handles import Caching
 from winkmount.kernel import protocol
-from winkmount.kernel.device import Connection, Pace
-from winkmount.kernel.direct import Direct
-from winkmount.kernel.entries import Shown
-from winkmount.operations import Operations
+from winkmount.kernel.server import Server
+from winkmount.served import Caching, Served
 from winkmount.source import UNREADABLE, Attr
 
 pytestmark = pytest.mark.in_memory
@@ -228,12 +225,12 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
 # --- what the kernel is told ---
 
 
-def known_of(direct: Direct, node: int) -> dict[bytes, int]:
+def known_of(server: Server, node: int) -> dict[bytes, int]:
     """The numbers that a listing gives, 0: none."""
     found, offset, head = dict[bytes, int](), 0, protocol.ENTRY_OUT.size
     while True:
         body = struct.pack("=QQIIQII", 0, offset, 4096, 0, 0, 0, 0)
-        code, data = direct.answer(protocol.READDIRPLUS, node, memoryview(body))
+        code, data = server.answer(protocol.READDIRPLUS, node, memoryview(body))
         assert code == 0
         assert len(data) <= 4096
         if not data:
@@ -256,27 +253,24 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     tree(base, 100)
     source = source_of(base)
     caching = Caching.of(source, pages=True, follow=False)
-    operations = Operations(source, "winkfs", caching=caching)
-    connection = Connection(os.open(os.devnull, os.O_RDWR), Pace(0, 0))  # nobody asks
-    direct = Direct(operations, numbers_of(source), Shown(), connection)
+    server = Server(Served(source, "winkfs", caching), nodes=numbers_of(source))
     shrink(monkeypatch, "a mount", memory=1 << 40, given=33)
-    directories = [node for node in known_of(direct, known_of(direct, TOP)[b"0"]).values() if node]
+    directories = [node for node in known_of(server, known_of(server, TOP)[b"0"]).values() if node]
     assert len(directories) == 10
 
     def given() -> list[int]:
         return [
-            sum(number != 0 for name, number in known_of(direct, node).items() if name[0] != 46)
+            sum(number != 0 for name, number in known_of(server, node).items() if name[0] != 46)
             for node in directories
         ]
 
     assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
     if batch:
         numbers = struct.pack("=II4Q", 2, 0, directories[0], 3, directories[1], 15)
-        direct.forget(protocol.BATCH_FORGET, 0, memoryview(numbers))
+        server.forget(protocol.BATCH_FORGET, 0, memoryview(numbers))
     else:
-        direct.forget(protocol.FORGET, TOP, memoryview(struct.pack("=Q", 18)))
+        server.forget(protocol.FORGET, TOP, memoryview(struct.pack("=Q", 18)))
     assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
-    os.close(connection.device)
     source.close()
 
 
@@ -311,7 +305,7 @@ def test_what_was_listed_is_not_asked_for_again(base: str) -> None:
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_server_that_waits(base: str, tmp_path: Path, number: int) -> None:
-    need_fuse("mfusepy")
+    need_fuse("kernel")
     tree(base, 20)
     directory = tmp_path / "there"
     directory.mkdir()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from model_operations import LIBC
-from mounting import dead, kill_server, mounted, not_by_libfuse2, run, watched, winkfs_command
+from mounting import dead, kill_server, mounted, not_by_libfuse, run, watched, winkfs_command
 
 import winkfs
 from winkfs.container.compact import compact
@@ -160,7 +160,7 @@ def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
         assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o600, 77)
 
 
-@not_by_libfuse2("has no fallocate")
+@not_by_libfuse("has no fallocate")
 @pytest.mark.parametrize("how", [0, 1, 3, 16])
 @pytest.mark.parametrize("size", [10, 9000])
 def test_fallocate_sets_the_time(there: Path, how: int, size: int) -> None:

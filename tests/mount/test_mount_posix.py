@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import mounted, not_by_libfuse2, run
+from mounting import mounted, not_by_libfuse, run
 from xxh3_clash import clash
 
 import winkfs
@@ -153,7 +153,7 @@ def test_owner_and_attributes_of_the_top_directory_last_as_long_as_the_mount(bas
 
 
 @pytest.mark.mount
-@not_by_libfuse2("has no lseek")
+@not_by_libfuse("has no lseek")
 @pytest.mark.parametrize("synced", [False, True])
 def test_holes_are_told_on_a_descriptor_that_only_writes(base: str, synced: bool) -> None:
     with mounted(base) as there:

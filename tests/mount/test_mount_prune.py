@@ -21,14 +21,14 @@ SERVER = """
 import sys
 from winkfs.cli import main
 from winkfs.mounting import container
-from winkmount.kernel import engine, nodes
-container.KEPT, engine.KNOWN, engine.PRUNED = 64, 200, 16
-forget, told = nodes.NodePaths.forget, sys.argv[1]
+from winkmount.kernel import giving, nodes
+container.KEPT, giving.KNOWN, giving.PRUNED = 64, 200, 16
+forget, told = nodes.NodeTable.forget, sys.argv[1]
 def counted(paths, number, count):
     forget(paths, number, count)
     with open(told, "w") as file:
         file.write(str(len(paths.known)))
-nodes.NodePaths.forget = counted
+nodes.NodeTable.forget = counted
 sys.argv[:] = ["winkfs", *sys.argv[2:]]
 main()
 """

@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 COUNTING = """
 import collections, json, sys
-from winkmount.kernel.engine import Engine
-asked, answer = collections.Counter(), Engine.answer
+from winkmount.kernel.server import Server
+asked, answer = collections.Counter(), Server.answer
 
 def counted(self, opcode, node, body):
     asked[opcode] += 1
     return answer(self, opcode, node, body)
 
-Engine.answer = counted
+Server.answer = counted
 from winkfs.cli import main
 code = main(["mount", "-f", "--binding", "kernel", *sys.argv[2:]])
 with open(sys.argv[1], "w") as file:

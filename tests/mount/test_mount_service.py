@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from constants import shrink
 from memory_source import MemorySource
+from mount_requests import Asker
 from mounting import WINKFS, command, libraries, mounted, need_fuse, request, serving, watched
 
 import winkfs
 from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
-from winkmount.operations import Operations
 from winkmount.service import check, serve_in_background
 
 pytestmark = pytest.mark.in_memory
@@ -198,7 +198,7 @@ def test_refusal_of_a_mount_is_passed_on(there: Path, binding: str) -> None:
 
 @pytest.mark.mount
 def test_what_is_said_around_a_refusal_of_libfuse_is_not_its_reason(there: Path) -> None:
-    need_fuse("mfusepy")
+    need_fuse("fusepy")
 
     class Talking(MemorySource):
         def close(self) -> None:
@@ -207,7 +207,7 @@ def test_what_is_said_around_a_refusal_of_libfuse_is_not_its_reason(there: Path)
 
     (there / "hidden").touch()  # a warning before
     with pytest.raises(MountError, match=r"libfuse cannot mount on .*nonsense"):
-        serve_in_background(replace(request(there, Talking, nonsense=True), binding="mfusepy"))
+        serve_in_background(replace(request(there, Talking, nonsense=True), binding="fusepy"))
 
 
 @pytest.mark.mount
@@ -296,11 +296,14 @@ class Broken(MemorySource):
 
 
 def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    operations = Operations(Broken(), "memory")
-    with pytest.raises(OSError) as caught:
-        operations.getattr("/")
-    assert caught.value.errno == errno.EIO
-    assert "checksum is wrong" in caplog.text
+    asker = Asker(Broken())
+    for ask, said in ((asker.getattr, "getattr of number 1: checksum is wrong"),
+                      (asker.readlink, "readlink of number 1")):  # fmt: skip
+        caplog.clear()
+        with pytest.raises(OSError) as caught:
+            ask("/")
+        assert caught.value.errno == errno.EIO
+        assert caplog.messages == [said]
 
 
 def test_read_only_source_is_never_asked_for_a_change() -> None:
@@ -309,18 +312,18 @@ def test_read_only_source_is_never_asked_for_a_change() -> None:
             assert name not in ("mkdir", "unlink", "rename", "chmod", "create", "set_xattrs")
             return super().__getattribute__(name)
 
-    operations = Operations(Untouchable(writable=False), "memory")
+    asker = Asker(Untouchable(writable=False))
     for attempt in (
-        lambda: operations.mkdir("/d", 0o755),
-        lambda: operations.unlink("/f"),
-        lambda: operations.rename("/f", "/g"),
-        lambda: operations.chmod("/", 0o700),
-        lambda: operations.setxattr("/", "user.x", b"", 0),
+        lambda: asker.mkdir("/d", 0o755),
+        lambda: asker.unlink("/f"),
+        lambda: asker.rename("/f", "/g"),
+        lambda: asker.chmod("/", 0o700),
+        lambda: asker.setxattr("/", "user.x", b"", 0),
     ):
         with pytest.raises(OSError) as caught:
             attempt()
         assert caught.value.errno == errno.EROFS
-    assert not operations.changed.is_set()
+    assert not asker.served.changed.is_set()
 
 
 def test_failed_background_sync_is_tried_again() -> None:
@@ -331,13 +334,13 @@ def test_failed_background_sync_is_tried_again() -> None:
                 raise OSError(errno.ENOSPC, "full")
 
     source = Full()
-    operations = Operations(source, "memory")
-    operations.mkdir("/d", 0o755)
+    asker = Asker(source)
+    asker.mkdir("/d", 0o755)
     with pytest.raises(OSError):
-        operations.sync()
-    assert operations.changed.is_set()
-    operations.sync()
-    assert not operations.changed.is_set()
+        asker.served.sync()
+    assert asker.served.changed.is_set()
+    asker.served.sync()
+    assert not asker.served.changed.is_set()
 
 
 @pytest.mark.mount

@@ -275,7 +275,7 @@ def test_room_for_an_unlink_is_held_until_the_file_is_closed(
     id = put(source, b"f", b"x")
     before = held_ready(source)
     source.open(id, write=True, truncate=False)
-    source.promise_unlink(id)
+    source.promise(id, 1 << 20)
     assert held_ready(source) < before
     source.release(id)
     assert held_ready(source) == before

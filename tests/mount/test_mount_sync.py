@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import command, need_fuse, not_by_libfuse, not_by_libfuse2, serving, stored, verified
+from mounting import command, need_fuse, not_by_libfuse, serving, stored, verified
 from mounting import there as there  # a fixture
 
 import winkfs
@@ -80,7 +80,7 @@ def requests_of_all_kinds(there: Path) -> None:
         assert within(limit, (there / "d/g").read_bytes) == b"y"
 
 
-@not_by_libfuse2("lets all wait for an fsync")
+@not_by_libfuse("lets all wait for an fsync")
 def test_others_are_served_while_an_fsync_waits(base: str, mount: Path, control: Path) -> None:
     (mount / "file").write_bytes(b"before")
     control.write_text(f"slow {SLOW}")

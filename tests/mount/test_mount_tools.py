@@ -16,7 +16,7 @@ from pathlib import Path
 
 import folders
 import pytest
-from mounting import mounted, need, not_by_libfuse2, run
+from mounting import mounted, need, not_by_libfuse, run
 
 import winkfs
 
@@ -258,7 +258,7 @@ def test_cp(place: Path, tmp_path: Path, how: str) -> None:
     assert (place / "again~").exists()
 
 
-@not_by_libfuse2("has no fallocate")
+@not_by_libfuse("has no fallocate")
 def test_dd_and_fallocate(place: Path) -> None:
     file, model = place / "f", bytearray(1_000_000)
     run("dd", "if=/dev/zero", f"of={file}", "bs=1000", "count=1000", "conv=fsync")

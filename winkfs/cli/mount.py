@@ -69,9 +69,8 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
     "and fstab.",
 )  # fmt: skip
 @click.option(
-    "--binding", type=click.Choice(["kernel", "mfusepy", "fusepy"]),
-    help="kernel: without libfuse (default); mfusepy: libfuse 3; fusepy: libfuse 2. Or set "
-    "$WINKMOUNT_BINDING.",
+    "--binding", type=click.Choice(["kernel", "fusepy"]),
+    help="kernel: without libfuse (default); fusepy: libfuse 2. Or set $WINKMOUNT_BINDING.",
 )  # fmt: skip
 def mount(
     base: str,
