@@ -7,7 +7,7 @@ import logging
 import time
 from typing import Final
 
-from winkmount.source import Attr, Source, refuse
+from winkmount.source import Attr, Changing, refuse
 
 GATHER: Final = 1 << 20  # bytes held back per file before they are passed on
 RUNS: Final = 256  # held back per file
@@ -134,7 +134,7 @@ class OpenFiles(dict[int, OpenFile]):
     waiting  bytes that all of them hold back
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Changing) -> None:
         self.source = source
         self.waiting = 0
 

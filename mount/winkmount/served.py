@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from winkmount.openfiles import OpenFiles
-from winkmount.source import Attr, Source, Steps, Stepwise, error_of, next_step, refuse
+from winkmount.source import Attr, Changing, Source, Steps, Stepwise, error_of, next_step, refuse
 
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 _KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
@@ -73,6 +73,7 @@ class Caching:
 class Served:
     """A Source from the start of its mount to the end.
 
+    changing the Source; it is so only if it is writable
     name     kind of mount: `user.NAME.pid` of the top directory is the server's process id
     opened   the open files
     caller   -> (uid, gid, pid) of the process whose request is answered
@@ -91,7 +92,8 @@ class Served:
     ) -> None:
         """`on_start`: called once when the kernel has the mount."""
         self.source, self.name, self.caching = source, name, caching
-        self.opened = OpenFiles(source)
+        self.changing = cast("Changing", source)
+        self.opened = OpenFiles(self.changing)
         self.caller: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
         self.mutex = threading.RLock()
         self.changed = threading.Event()
@@ -164,9 +166,9 @@ class Served:
         if isinstance(self.source, Stepwise):
             yield from self.source.syncing(id)
         elif id is None:
-            self.source.sync()
+            self.changing.sync()
         else:
-            self.source.fsync(id)
+            self.changing.fsync(id)
 
     def _note_failure(self, error: BaseException) -> None:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

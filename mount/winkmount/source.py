@@ -17,12 +17,11 @@ but not always from the same thread.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +61,7 @@ class Source(Protocol):
     root: int
     """Id of the top directory."""
     writable: bool
-    """False: the engine answers every change with EROFS and never calls a method that changes."""
+    """False: the server answers every change with EROFS. True: the Source is a `Changing`."""
     gather: bool
     """True: the engine may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
@@ -77,17 +76,60 @@ class Source(Protocol):
     def lookup(self, parent: int, name: bytes) -> Attr:
         """The file `name` in the directory `parent`. Raises FileNotFoundError."""
 
-    def opendir(self, directory: int) -> int:
-        """-> a handle for `readdir`; costs no memory that grows with the directory."""
+    def opendir(self, directory: int) -> Any:
+        """-> what `readdir` takes; costs no memory that grows with the directory."""
 
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+    def readdir(self, handle: Any, offset: int) -> Iterator[DirEntry]:
         """The names but `.` and `..` from an offset that an entry gave, 0: from the start.
 
         A name that is there all the time comes once, whatever changes meanwhile; others may come.
         Any number of iterators of one handle may be half-way.
         """
 
-    def releasedir(self, handle: int) -> None: ...
+    def releasedir(self, handle: Any) -> None: ...
+
+    # attributes
+
+    def stat(self, id: int) -> Attr: ...
+
+    def readlink(self, id: int) -> bytes: ...
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]: ...
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        """What the mount shows as read-only attributes `user.KIND.<name>`: fileid, extents ..."""
+
+    # content
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        """Add a user of the file. truncate: empty it (O_TRUNC)."""
+
+    def release(self, id: int) -> None:
+        """Remove a user of the file."""
+
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
+        counts as a hole. Raises ENXIO from the end on, or where no data follows."""
+
+    # the whole
+
+    def status(self) -> Mapping[str, object]:
+        """What `info` of the mount shows, JSON values: what is mounted, files, bytes, waiting."""
+
+    def statfs(self) -> Mapping[str, int]:
+        """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
+
+    def close(self) -> None:
+        """Sync and close. Open files are kept as they are. The last call."""
+
+
+class Changing(Source, Protocol):
+    """A Source that is `writable`."""
+
+    # names
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         """An empty file, not open yet. Raises FileExistsError."""
@@ -108,8 +150,6 @@ class Source(Protocol):
 
     # attributes
 
-    def stat(self, id: int) -> Attr: ...
-
     def chmod(self, id: int, mode: int) -> None:
         """mode    permission bits only"""
 
@@ -119,29 +159,10 @@ class Source(Protocol):
     def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         """now_ns  the time of the call, equal to `mtime_ns` where that was asked for"""
 
-    def readlink(self, id: int) -> bytes: ...
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]: ...
-
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         """Replace all of them."""
 
-    def facts(self, id: int) -> Mapping[str, str]:
-        """What the mount shows as read-only attributes `user.KIND.<name>`: fileid, extents ..."""
-
     # content
-
-    def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        """Add a user of the file. truncate: empty it (O_TRUNC)."""
-
-    def fsync(self, id: int) -> None:
-        """Return when the file as it stands is on the disk."""
-
-    def release(self, id: int) -> None:
-        """Remove a user of the file."""
-
-    def read(self, id: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         """(offset, data) each, in this order. Behind the end of the file a gap reads as zeros.
@@ -163,23 +184,11 @@ class Source(Protocol):
         """Whether the engine may hold `size` more bytes back: then the next `write` of the file,
         with all that was promised since the last, finds room. Raises ENOSPC."""
 
-    def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
-        counts as a hole. Raises ENXIO from the end on, or where no data follows."""
-
-    # the whole
+    def fsync(self, id: int) -> None:
+        """Return when the file as it stands is on the disk."""
 
     def sync(self) -> None:
         """Return when everything written so far is on the disk."""
-
-    def status(self) -> Mapping[str, object]:
-        """What `info` of the mount shows, JSON values: what is mounted, files, bytes, waiting."""
-
-    def statfs(self) -> Mapping[str, int]:
-        """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
-
-    def close(self) -> None:
-        """Sync and close. Open files are kept as they are. The last call."""
 
 
 Steps = Generator[Callable[[], None], None, None]
@@ -242,7 +251,7 @@ class Amending(Protocol):
         """
 
 
-def amend_singly(source: Source, id: int, change: Amendment, now_ns: int) -> Attr:
+def amend_singly(source: Changing, id: int, change: Amendment, now_ns: int) -> Attr:
     """`Amending.amend` in single steps, for any Source."""
     if change.mode is not None or change == Amendment():
         mode = stat.S_IMODE(source.stat(id).mode) if change.mode is None else change.mode
@@ -334,7 +343,7 @@ class Page:
 class Paged(Lasting, Protocol):
     """Optional for a Source: it has columns of directories that may change."""
 
-    def page(self, handle: int, offset: int, version: int) -> Page | None:
+    def page(self, handle: Any, offset: int, version: int) -> Page | None:
         """Entries of an open directory around an offset, files all of them whose ids last: `nodes`
         are these. Nothing comes before the first behind the offset. None: `readdir` has them.
 
@@ -399,64 +408,9 @@ def refuse(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def _refuse() -> NoReturn:
-    raise refuse(errno.EROFS)
-
-
 class ReadOnlySource:
-    """Refuses every change with EROFS; the engine does so before it asks."""
+    """What is said of a Source that changes nothing."""
 
     writable = False
     failed = ""
     gather = False
-
-    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        _refuse()
-
-    def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        _refuse()
-
-    def symlink(self, parent: int, name: bytes, target: bytes, uid: int, gid: int) -> Attr:
-        _refuse()
-
-    def unlink(self, parent: int, name: bytes) -> None:
-        _refuse()
-
-    def rmdir(self, parent: int, name: bytes) -> None:
-        _refuse()
-
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
-        _refuse()
-
-    def chmod(self, id: int, mode: int) -> None:
-        _refuse()
-
-    def chown(self, id: int, uid: int, gid: int) -> None:
-        _refuse()
-
-    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        _refuse()
-
-    def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
-        _refuse()
-
-    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        _refuse()
-
-    def truncate(self, id: int, size: int) -> None:
-        _refuse()
-
-    def punch(self, id: int, offset: int, size: int) -> None:
-        _refuse()
-
-    def allocate(self, id: int, size: int) -> None:
-        _refuse()
-
-    def promise(self, id: int, size: int) -> bool:
-        _refuse()
-
-    def fsync(self, id: int) -> None:
-        """Everything is on the disk."""
-
-    def sync(self) -> None:
-        """Everything is on the disk."""

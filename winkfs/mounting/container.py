@@ -26,7 +26,7 @@ from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, check_attrs, check
 from winkfs.entry import FileType
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import OWN_IDS, Users
-from winkfs.mounting.listing import Listings
+from winkfs.mounting.listing import Listing
 from winkfs.mounting.lookup import PAGE
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.owncopy import OwnCopies
@@ -71,7 +71,7 @@ class ContainerSource:
         self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
         self._container, self.names, self.places = container, self.view.names, self.view.places
         self._spools, self._mtimes = self.view.spools, self.view.mtimes
-        self._listings = Listings(self.view)
+        self._listings = set[Listing]()  # that are open
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
         room = self.names.store.kv.layout.key.limit - len(INODE)
@@ -154,23 +154,25 @@ class ContainerSource:
             raise NoSuchFile("no such file", to_str(path))
         return path, attr
 
-    def opendir(self, directory: int) -> int:
-        handle = self._listings.open(directory, self.places[directory])
+    def opendir(self, directory: int) -> Listing:
+        listing = Listing(self.view, self.places[directory], directory)
         self._use(directory)
-        return handle
+        self._listings.add(listing)
+        return listing
 
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        listing, times = self._listings[handle], self.view.times
+    def readdir(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
+        times = self.view.times
         return listing.entries(offset) if times is None else times.list(listing, offset)
 
-    def page(self, handle: int, offset: int, version: int) -> Page | None:
+    def page(self, listing: Listing, offset: int, version: int) -> Page | None:
         """See `Paged`."""
         if not self.lasting or self.view.times is not None or self.names.alias:
             return None
-        return self._listings[handle].page(offset, version, self.view.columns)
+        return listing.page(offset, version, self.view.columns)
 
-    def releasedir(self, handle: int) -> None:
-        self._leave(self._listings.close(handle))
+    def releasedir(self, listing: Listing) -> None:
+        self._listings.discard(listing)
+        self._leave(listing.id)
 
     def _use(self, id: int) -> None:
         """One user more."""

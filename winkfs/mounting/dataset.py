@@ -25,7 +25,7 @@ from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
-from winkfs.mounting.listing import Batch, Listings, RowBatch, attr_of
+from winkfs.mounting.listing import Batch, Listing, RowBatch, attr_of
 from winkfs.mounting.lookup import CacheBudget, find_data, text_of
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.shards import Row, Seen, ShardFiles, position
@@ -346,15 +346,9 @@ class DatasetSource(ReadOnlySource):
         times, whether or not the shards only append. Raises as `DatasetView`."""
         self.view = DatasetView(root, as_of, timedir=timedir)
         self.root = self.view.places.root
-        self._listings = Listings(self.view)
-
-    def heal(self, error: Exception) -> bool:
-        """Get over damage to the catalog of a shard -> whether a call may succeed now."""
-        return self.view.heal(error)
-
-    def refresh(self) -> bool:
-        """Show the newest generation -> whether it is another."""
-        return self.view.refresh()
+        view = self.view
+        self.stat, self.read = view.stat, view.read_at
+        self.heal, self.refresh, self.close = view.heal, view.refresh, view.close
 
     def numbered(self) -> Numbers | None:
         """Numbers of all that is shown, where that never changes."""
@@ -370,17 +364,17 @@ class DatasetSource(ReadOnlySource):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return attr
 
-    def opendir(self, directory: int) -> int:
-        handle = self._listings.open(directory, self.view.places[directory])
+    def opendir(self, directory: int) -> Listing:
+        listing = Listing(self.view, self.view.places[directory], directory)
         self.view.use(directory)
-        return handle
+        return listing
 
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        listing, times = self._listings[handle], self.view.times
+    def readdir(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
+        times = self.view.times
         return listing.entries(offset) if times is None else times.list(listing, offset)
 
-    def releasedir(self, handle: int) -> None:
-        self.view.leave(self._listings.close(handle))
+    def releasedir(self, listing: Listing) -> None:
+        self.view.leave(listing.id)
 
     # contents
 
@@ -389,9 +383,6 @@ class DatasetSource(ReadOnlySource):
 
     def release(self, id: int) -> None:
         self.view.leave(id)
-
-    def read(self, id: int, offset: int, size: int) -> bytes:
-        return self.view.read_at(id, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         files, row = self.view.file(id)
@@ -403,9 +394,6 @@ class DatasetSource(ReadOnlySource):
         return find_data(files.extents(position(row)), offset, hole=hole)
 
     # attributes
-
-    def stat(self, id: int) -> Attr:
-        return self.view.stat(id)
 
     def readlink(self, id: int) -> bytes:
         timed = self._timed(id)
@@ -473,9 +461,6 @@ class DatasetSource(ReadOnlySource):
         disk = os.statvfs(self.view.folder)
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
         return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
-
-    def close(self) -> None:
-        self.view.close()
 
 
 class ShardTimes:

@@ -2,7 +2,6 @@
 
 Batch     names of the order one after another as files that a directory shows
 Listing   an open directory, streamed from an order of names and what changed since
-Listings  the open directories of a mount, by handle
 
 Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n,
 behind the file of the directory's own name LAST.
@@ -11,7 +10,6 @@ behind the file of the directory's own name LAST.
 from __future__ import annotations
 
 import bisect
-import itertools
 import logging
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -205,10 +203,10 @@ class View(Protocol):
 
 
 class Listing:
-    """An open directory; `path` is where it is now."""
+    """An open directory; `path` is where it is now, `id` that by which it was opened."""
 
-    def __init__(self, view: View, path: bytes) -> None:
-        self.path = path
+    def __init__(self, view: View, path: bytes, id: int = 0) -> None:
+        self.path, self.id = path, id
         self._view = view
         self._pass = _Pass(view, path)
 
@@ -230,31 +228,6 @@ class Listing:
         """After that."""
         self.path = path
         self._pass.move(path)
-
-
-class Listings:
-    """The open directories of a mount, by handle."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._open: dict[int, tuple[int, Listing]] = {}  # handle -> id of the directory, listing
-        self._handles = itertools.count(1)
-
-    def open(self, directory: int, path: bytes) -> int:
-        """-> a handle for a directory. `directory`: its id, that `close` returns."""
-        handle = next(self._handles)
-        self._open[handle] = directory, Listing(self._view, path)
-        return handle
-
-    def __getitem__(self, handle: int) -> Listing:
-        return self._open[handle][1]
-
-    def __iter__(self) -> Iterator[Listing]:
-        return (listing for _, listing in self._open.values())
-
-    def close(self, handle: int) -> int:
-        """-> the id of the directory."""
-        return self._open.pop(handle)[0]
 
 
 class _Pass:

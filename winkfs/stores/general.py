@@ -128,7 +128,6 @@ class ReaderSource(ReadOnlySource):
         self._below: dict[bytes, list[bytes]] = {b"": []}  # directory -> names in it
         self._paths = [b"", b""]  # by id; none has id 0
         self._ids = {b"": self.root}
-        self._handles: dict[int, bytes] = {}
         for path in sorted(files):
             self._add(path, files[path].ftype == FileType.DIR)
         for path in [path for path in files if path in self._below]:
@@ -160,21 +159,15 @@ class ReaderSource(ReadOnlySource):
         return self.stat(self._ids[path])
 
     def opendir(self, directory: int) -> int:
-        handle = len(self._handles) + 1
-        while handle in self._handles:
-            handle += 1
-        self._handles[handle] = self._paths[directory]
-        return handle
+        return directory
 
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        directory = self._handles[handle]
-        parent = self._ids[directory]
-        names = self._below[directory]
+    def readdir(self, directory: int, offset: int) -> Iterator[DirEntry]:
+        names = self._below[self._paths[directory]]
         for number in range(offset, len(names)):
-            yield DirEntry(names[number], self.lookup(parent, names[number]), number + 1)
+            yield DirEntry(names[number], self.lookup(directory, names[number]), number + 1)
 
-    def releasedir(self, handle: int) -> None:
-        del self._handles[handle]
+    def releasedir(self, directory: int) -> None:
+        """As `open`."""
 
     # attributes
 
@@ -322,7 +315,6 @@ class RecordSource(ReadOnlySource):
         self._places = Places()  # directories with "/" behind them
         self.root = self._places.root
         self._users = Users()
-        self._handles: dict[int, _Listing] = {}
         self._ids: Ids | None = None
         self._stale, self._good_until = False, 0.0
         self._bodies: dict[int, bytes] = {}
@@ -382,13 +374,10 @@ class RecordSource(ReadOnlySource):
             raise NoSuchFile("no such record", os.fsdecode(path))
         return self._record(row, name)
 
-    def opendir(self, directory: int) -> int:
-        handle = max(self._handles, default=0) + 1
-        self._handles[handle] = self._listed(self._places[directory])
-        return handle
+    def opendir(self, directory: int) -> _Listing:
+        return self._listed(self._places[directory])
 
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        found = self._handles[handle]
+    def readdir(self, found: _Listing, offset: int) -> Iterator[DirEntry]:
         level = found.path.count(b"/")
         below = level < self._fan.levels
         return self._directories(found, level, offset) if below else self._records(found, offset)
@@ -411,8 +400,8 @@ class RecordSource(ReadOnlySource):
                 name = row.id.encode()
                 yield DirEntry(name, self._record(row, name), behind[name])
 
-    def releasedir(self, handle: int) -> None:
-        del self._handles[handle]
+    def releasedir(self, found: _Listing) -> None:
+        """Its ids are kept as long as it is."""
 
     # attributes
 

@@ -34,7 +34,7 @@ class Files:
     def __init__(
         self, served: Served, nodes: Nodes | NodeTable, names: Names, giving: Giving
     ) -> None:
-        self._served, self._source, self._opened = served, served.source, served.opened
+        self._served, self._source, self._opened = served, served.changing, served.opened
         self._nodes, self._names, self._giving = nodes, names, giving
         self._making = served.source if isinstance(served.source, Making) else None
         self._refused = set[int]()  # files that may have pages of a mapping that were not taken

@@ -33,13 +33,13 @@ class Names:
     def __init__(
         self, served: Served, nodes: Nodes | NodeTable, giving: Giving, shown: Shown
     ) -> None:
-        self._served, self._source = served, served.source
+        self._served, self._source = served, served.changing
         self._nodes, self._giving, self._shown = nodes, giving, shown
         self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
         source = served.source
         self._making = source if isinstance(source, Making) else None
         self._amend = (
-            source.amend if isinstance(source, Amending) else partial(amend_singly, source)
+            source.amend if isinstance(source, Amending) else partial(amend_singly, self._source)
         )
         self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
         self._valid = lasting(served.caching.names)
@@ -53,7 +53,7 @@ class Names:
             p.STATFS: self._statfs,
             p.ACCESS: self._access,
         }
-        if self._table is not None:
+        if source.writable:
             self.calls |= {
                 p.SETATTR: self._setattr,
                 p.SYMLINK: self._symlink,

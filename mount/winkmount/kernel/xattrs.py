@@ -28,14 +28,14 @@ class Xattrs:
     """
 
     def __init__(self, served: Served, nodes: Nodes | NodeTable) -> None:
-        self._served, self._source, self._nodes = served, served.source, nodes
+        self._served, self._source, self._nodes = served, served.changing, nodes
         self._facts = b"user.%b." % served.name.encode()
         self.calls: Calls = {
             p.GETXATTR: self._getxattr,
             p.LISTXATTR: self._listxattr,
-            p.SETXATTR: self._setxattr,
-            p.REMOVEXATTR: self._removexattr,
         }
+        if served.source.writable:
+            self.calls |= {p.SETXATTR: self._setxattr, p.REMOVEXATTR: self._removexattr}
 
     def _settled(self, node: int) -> int:
         """The id of a file of which the Source knows every byte."""
