@@ -51,8 +51,7 @@ lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/mypy --strict $(SCRIPTS)
 	MYPYPATH=benchmarks $(BIN)/mypy --strict benchmarks/*.py
 
-test-bindings: $(VENV)/.ready-test ## all tests of the mount through libfuse 3, then libfuse 2
-	WINKMOUNT_BINDING=mfusepy $(BIN)/python -m pytest -n 2 tests/mount $(PYTEST)
+test-bindings: $(VENV)/.ready-test ## all tests of the mount through libfuse 2
 	WINKMOUNT_BINDING=fusepy $(BIN)/python -m pytest -n 2 tests/mount $(PYTEST)
 
 test-c: $(VENV)/.ready-test ## the C sources under ASAN and UBSAN (gcc), with hostile arrays and containers

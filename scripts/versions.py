@@ -53,7 +53,7 @@ def lowest() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = project["dependencies"] + [
-        one for name in ("spark", "pipeline", "fuse3", "compress") for one in extras[name]
+        one for name in ("spark", "pipeline", "compress") for one in extras[name]
     ]
     found = []
     for requirement in wanted:

@@ -58,8 +58,8 @@ def step(mount: Twin, disk: Twin, operation: Operation) -> None:
 
 
 def nameless(disk: Twin, operation: Operation) -> list[int]:
-    """-> the open files of a call that have no name any more: libfuse knows them by the one they
-    had, and does not know them once the directory around them is gone, too."""
+    """-> the open files of a call that have no name any more, which libfuse does not know in every
+    call."""
     slots = [slot for slot in operation[1:3] if isinstance(slot, int) and slot in disk.files]
     return [slot for slot in slots if os.fstat(disk.files[slot]).st_nlink == 0]
 
