@@ -231,7 +231,7 @@ for name in (b"many", b"deep"):
     view.releasedir(handle)
 many = view.lookup(view.root, b"many").id
 for i in range(0, int(sys.argv[2]), 5):
-    view.places.hold(many) if i == 0 else None
+    view.places.use(many) if i == 0 else None
     view.lookup(many, b"%07d" % i)
 print(count, opened >> 10, anonymous() >> 10)
 """

@@ -269,18 +269,6 @@ def test_removed_file_whose_entries_may_be_lost_is_not_read(source: ContainerSou
     source.release(id)
 
 
-def test_room_for_an_unlink_is_held_until_the_file_is_closed(
-    source: ContainerSource,
-) -> None:
-    id = put(source, b"f", b"x")
-    before = held_ready(source)
-    source.open(id, write=True, truncate=False)
-    source.promise(id, 1 << 20)
-    assert held_ready(source) < before
-    source.release(id)
-    assert held_ready(source) == before
-
-
 FAR = 7955 * 10**15  # nanoseconds: the year 2222
 TOO_FAR = 15_032_385_535 * 10**9  # the year 2446, the last of ext4
 

@@ -180,7 +180,7 @@ class AppendOnlySource(ContainerSource):
         """What cannot be stored stays a spool; each sync tries again."""
         spool = self._spools.get(id)
         try:
-            if spool is not None and self.users[id] == 1 and not spool.orphan:
+            if spool is not None and self.places.users[id] == 1 and not spool.orphan:
                 self._settle(id, spool)
         finally:
             super().release(id)
@@ -189,7 +189,7 @@ class AppendOnlySource(ContainerSource):
         refused = None
         try:
             for id, spool in list(self._spools.items()):
-                if id not in self.users:
+                if id not in self.places.users:
                     self._settle(id, spool)
                     self._drop(id)
         except Exception as error:

@@ -25,7 +25,7 @@ from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, check_attrs, check_length
 from winkfs.entry import FileType
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.mounting.ids import OWN_IDS, Users
+from winkfs.mounting.ids import OWN_IDS
 from winkfs.mounting.listing import Listing
 from winkfs.mounting.lookup import PAGE
 from winkfs.mounting.numbers import Numbers
@@ -55,7 +55,6 @@ class ContainerSource:
     """A plain container. Owns it: `close` closes it.
 
     view    what is shown; `names` and `places` are of it
-    users   of files and directories
     """
 
     gather = True
@@ -66,7 +65,6 @@ class ContainerSource:
             view.stat, view.readlink, view.xattrs, view.facts,
         )  # fmt: skip
         self.read, self.seek = view.read, view.seek
-        self.users = Users()
         self.writable, self.root = container.writable, self.view.root
         self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
         self._container, self.names, self.places = container, self.view.names, self.view.places
@@ -156,7 +154,7 @@ class ContainerSource:
 
     def opendir(self, directory: int) -> Listing:
         listing = Listing(self.view, self.places[directory], directory)
-        self._use(directory)
+        self.places.use(directory)
         self._listings.add(listing)
         return listing
 
@@ -168,24 +166,11 @@ class ContainerSource:
         """See `Paged`."""
         if not self.lasting or self.view.times is not None or self.names.alias:
             return None
-        return listing.page(offset, version, self.view.columns)
+        return listing.page(offset, version)
 
     def releasedir(self, listing: Listing) -> None:
         self._listings.discard(listing)
-        self._leave(listing.id)
-
-    def _use(self, id: int) -> None:
-        """One user more."""
-        if id not in self.users and id not in self._spools:
-            self.places.hold(id)
-        self.users.add(id)
-
-    def _leave(self, id: int) -> bool:
-        """One user less -> whether it was the last."""
-        last = self.users.remove(id)
-        if last and id != self.root and id not in self._spools:
-            self.places.let_go(id)
-        return last
+        self.places.leave(listing.id)
 
     # what every change notes
 
@@ -291,7 +276,7 @@ class ContainerSource:
 
     def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
-        if attr is None or attr.id in self._spools or attr.id not in self.users:
+        if attr is None or attr.id in self._spools or attr.id not in self.places.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
         read, troubles = self.names.files.reader(key_at(path)), self._container.troubles
@@ -317,7 +302,7 @@ class ContainerSource:
         if spool is not None:
             spool.orphan = True
             self._spools[id] = spool
-            if id not in self.users:
+            if id not in self.places.users:
                 self._drop(id)
 
     def _drop(self, id: int) -> None:
@@ -347,7 +332,7 @@ class ContainerSource:
         self.names.tree.remove_directory(path, entry=real)
         self._mtimes.pop(path, None)
         self.places.forget(attr.id)
-        if attr.id in self.users:
+        if attr.id in self.places.users:
             self.places.renew(path)
         self._touch(path)
 
@@ -595,10 +580,10 @@ class ContainerSource:
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         if truncate:
             self.truncate(id, 0)
-        self._use(id)
+        self.places.use(id)
 
     def release(self, id: int) -> None:
-        if self._leave(id):
+        if self.places.leave(id, keep=id in self._spools):
             self._drop(id)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:

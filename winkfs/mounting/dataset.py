@@ -24,13 +24,13 @@ from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
-from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
-from winkfs.mounting.listing import Batch, Listing, RowBatch, attr_of
+from winkfs.mounting.ids import OWN_IDS, POSITION, Places
+from winkfs.mounting.listing import Listing, attr_of
 from winkfs.mounting.lookup import CacheBudget, find_data, text_of
 from winkfs.mounting.numbers import Numbers
 from winkfs.mounting.shards import Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
-from winkfs.mounting.tree import NameTree, Order
+from winkfs.mounting.tree import NameTree
 from winkfs.names import AT, MAX_PATH, OWN, name_at, shown
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry, ReadOnlySource
@@ -52,7 +52,6 @@ class DatasetView:
     A shard that a later generation does not have stays open as long as one of its files is.
 
     places   which paths the ids of directories have
-    users    of files and directories
     shown    path of a shard -> the shard
     times    what is shown under `.time`, None: nothing
     """
@@ -62,8 +61,9 @@ class DatasetView:
         self._log, self._fixed = Log(root_of(root)), as_of is not None
         snapshot = snapshot_of(self._log, self._log.at(as_of))
         self.places = Places(min((shard.record.contid for shard in snapshot.shards), default=0))
-        self.users = Users()
         self.left_out: set[bytes] = set()
+        self.ctimes: dict[int, int] = {}
+        self.mtimes: dict[bytes, int] = {}
         self.times: TimeDirectory | None = None
         self._timed = timedir
         self._budget, self._told = CacheBudget(), 0
@@ -158,7 +158,7 @@ class DatasetView:
         """Close the shards that are neither shown nor in use."""
         if len(self._shards) == len(self.shown):
             return
-        used = {id >> POSITION for id in self.users if id < OWN_IDS}
+        used = {id >> POSITION for id in self.places.users if id < OWN_IDS}
         used.update(files.number for files in self.shown.values())
         for number in set(self._shards) - used:
             self._shards.pop(number).close()
@@ -251,7 +251,7 @@ class DatasetView:
     def _placed(self, id: int) -> tuple[ShardFiles, int]:
         """-> the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
-        if files is None or not (id in self.users or self._shows(files, pos)):
+        if files is None or not (id in self.places.users or self._shows(files, pos)):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return files, pos
 
@@ -260,18 +260,15 @@ class DatasetView:
 
     # what a listing asks for, see `listing.View`
 
-    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
-        assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
-        rows = order.part(start, stop)
-        return RowBatch(rows, self.owner, cut, self._directory)
-
-    def _directory(self, path: bytes) -> int:
-        id = self.places.directory_id(path)
-        self.places.note(id, path)
-        return id
+    def later(self, attr: Attr, path: bytes) -> Attr:
+        """The order has all times."""
+        return attr
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Ids of files tell where they are."""
+        for id, path in zip(ids, paths, strict=True):
+            if id >= OWN_IDS:
+                self.places.note(id, path)
 
     # what numbers ask for, see `listing.Numbers`
 
@@ -315,22 +312,15 @@ class DatasetView:
 
     def use(self, id: int) -> None:
         """One user more."""
-        if id not in self.users:
-            if id >= OWN_IDS:
-                self.places.hold(id)
-            else:
-                self._opened[id] = self.file(id)
-        self.users.add(id)
+        if id < OWN_IDS and id not in self._opened:
+            self._opened[id] = self.file(id)
+        self.places.use(id, hold=id >= OWN_IDS)
 
     def leave(self, id: int) -> None:
         """One user less."""
-        if not self.users.remove(id):
-            return
-        if id < OWN_IDS:
-            self._opened.pop(id, None)
+        if self.places.leave(id) and id < OWN_IDS:
+            del self._opened[id]
             self._sweep()
-        elif id != self.places.root:
-            self.places.let_go(id)
 
     def close(self) -> None:
         for files in self._shards.values():

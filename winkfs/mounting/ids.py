@@ -42,6 +42,7 @@ class Places:
 
     seed    see `directory_id`
     root    id of the top directory
+    users   id -> how often a file or directory is open
     cost    memory: 3 x RECENT ids, about 15 MB, and 400 bytes a renamed directory
     """
 
@@ -49,6 +50,7 @@ class Places:
         self.seed = seed & (1 << 64) - 1
         self._apart: dict[bytes, int] = {}  # paths whose ids were taken
         self.held: dict[int, bytes] = {}
+        self.users: dict[int, int] = {}
         self._young: dict[int, bytes] = {}
         self._old: dict[int, bytes] = {}
         self._listed: dict[int, bytes] = {}  # apart: a listing must not push the others out
@@ -128,9 +130,22 @@ class Places:
             self._listed = {}
         self._listed.update(zip(ids, paths, strict=True))
 
-    def hold(self, id: int) -> None:
-        """Remember it until `let_go`. Raises as an index does."""
-        self.held[id] = self._young.get(id) or self[id]
+    def use(self, id: int, *, hold: bool = True) -> None:
+        """Add a user of a file or directory. `hold`: its path is remembered until the last user has
+        gone. Raises as an index does."""
+        if hold and id not in self.users:
+            self.held[id] = self._young.get(id) or self[id]
+        self.users[id] = self.users.get(id, 0) + 1
+
+    def leave(self, id: int, *, keep: bool = False) -> bool:
+        """Remove a user -> whether it was the last. `keep`: the path is still remembered."""
+        self.users[id] -= 1
+        if self.users[id]:
+            return False
+        del self.users[id]
+        if not keep and id != self.root:
+            self.let_go(id)
+        return True
 
     def let_go(self, id: int) -> None:
         path = self.held.pop(id, None)
@@ -168,18 +183,3 @@ class Places:
                 moved[path] = origin
         self._origins = moved
         self.renew(old)
-
-
-class Users(dict[int, int]):
-    """id -> how often a file or directory is open."""
-
-    def add(self, id: int) -> None:
-        self[id] = self.get(id, 0) + 1
-
-    def remove(self, id: int) -> bool:
-        """One user less -> whether it was the last."""
-        self[id] -= 1
-        if self[id]:
-            return False
-        del self[id]
-        return True

@@ -1,7 +1,7 @@
 """Directories of a mount as they are listed.
 
-Batch     names of the order one after another as files that a directory shows
 Listing   an open directory, streamed from an order of names and what changed since
+walk      what a directory has in an order
 
 Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n,
 behind the file of the directory's own name LAST.
@@ -12,27 +12,27 @@ from __future__ import annotations
 import bisect
 import logging
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import compress, repeat
+from collections.abc import Generator, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
-from winkfs.container.table import ASK, FILEID, KIND, MODE_AT, SPECIAL, FileTable
+from winkfs.container.table import FILEID, MODE_AT, SPECIAL, FileTable
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.ids import OWN_IDS, other_id
+from winkfs.mounting.ids import OWN_IDS, Places, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import (
     MAX_COMPONENT,
-    MAX_PATH,
     SELF,
     any_odd,
+    bad_prefix,
     length_fault,
     name_below,
-    shown_all,
+    shown,
     shown_part,
     to_str,
 )
@@ -42,15 +42,11 @@ LATE: Final = 1 << 61
 LAST: Final = 3 << 60
 FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
-NEAR: Final = 8  # names of the first batch behind a subdirectory
 NAMED: Final = 20  # names that cannot be shown, said by name
-FEW: Final = 64  # rows that are cheaper one by one than as columns
-FILETYPE_DIR: Final = int(FileType.DIR)
 FORMAT: Final = 0o170000  # bits of a mode that say what a file is
 UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
-DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755  # of one without attributes
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
 
@@ -69,94 +65,6 @@ def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
     return MAKE(Attr, (id, mode, size, mtime, uid, gid, changed))  # type: ignore[no-any-return]
 
 
-class Batch:
-    """What is to say of some names.
-
-    names, shorts   n names, and what of them is below the directory
-    paths           of the names
-    attrs           n attributes, None at the indices in `odd`: look one by one
-    ids, known      of the others: ids and paths, where the mount is to remember them
-    flat            all of them can be shown, and are files of the directory itself
-    """
-
-    names: list[bytes]
-    paths: list[bytes]
-    attrs: list[Attr | None]
-    ids: list[int]
-    known: list[bytes]
-    odd: list[int]
-
-    def _cut(self, cut: int) -> None:
-        """`cut`: bytes of each name up to what is below the directory."""
-        self.shorts = [name[cut:] for name in self.names] if cut else self.names
-        self.flat = flat(self.names, self.shorts)
-        if self.paths is not self.names:
-            self.flat = self.flat and not any_odd(self.shorts)
-
-
-def flat(names: list[bytes], shorts: list[bytes]) -> bool:
-    """Whether none is too long, and all are in the directory itself: see `Batch`."""
-    return (
-        b"/".join(shorts).count(b"/") == len(names) - 1
-        and max(map(len, shorts)) <= MAX_COMPONENT
-        and max(map(len, names)) <= MAX_PATH // 2  # of the paths it may be twice as many
-    )
-
-
-class RowBatch(Batch):
-    """What rows of the catalog say."""
-
-    def __init__(
-        self,
-        rows: FileTable,
-        owner: tuple[int, int],
-        cut: int,
-        directory_id: Callable[[bytes], int],
-    ) -> None:
-        """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
-        directory; `directory_id`: of the directory with a path."""
-        self.names, self.paths, self.odd = rows.names, shown_all(rows.names), []
-        if len(rows.names) <= FEW:
-            self._each(rows, owner, directory_id)
-        else:
-            self._all(rows, owner, directory_id)
-        self._cut(cut)
-
-    def _each(
-        self, rows: FileTable, owner: tuple[int, int], directory_id: Callable[[bytes], int]
-    ) -> None:
-        self.attrs, self.ids, self.known = [], [], []
-        for i, row in enumerate(rows.numbers.tolist()):
-            id, kind = row[FILEID], row[KIND]
-            if not 0 < id < OWN_IDS or kind & ASK:
-                self.odd.append(i)
-                self.attrs.append(None)
-                continue
-            attr = attr_of(row, owner)
-            if kind & 255 == FILETYPE_DIR:
-                id = directory_id(self.paths[i])
-                mode = attr.mode if kind & SPECIAL else DIRECTORY_MODE
-                attr = attr._replace(id=id, size=0, mode=stat.S_IFDIR | stat.S_IMODE(mode))
-            self.attrs.append(attr)
-            self.ids.append(id)
-            self.known.append(self.paths[i])
-
-    def _all(
-        self, rows: FileTable, owner: tuple[int, int], directory_id: Callable[[bytes], int]
-    ) -> None:
-        other = rows.asked | (rows.numbers[:, FILEID] >= OWN_IDS) | (rows.numbers[:, FILEID] < 1)
-        columns = attributes(rows, owner)
-        for i in np.flatnonzero(rows.directories).tolist():
-            columns[0, i] = directory_id(self.paths[i])
-        made = map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
-        self.attrs = list(made)
-        self.odd = np.flatnonzero(other).tolist()
-        for i in self.odd:
-            self.attrs[i] = None
-        self.ids = columns[0][~other].tolist()
-        self.known = list(compress(self.paths, (~other).tolist())) if self.odd else self.paths
-
-
 def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
     """The fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
 
@@ -169,24 +77,34 @@ def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
     return np.stack([ids, format | mode, size, mtime, uid, gid, changed])
 
 
-def fine(short: bytes, path: bytes) -> bool:
-    """Whether this can be shown as a file."""
-    return len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
+def odd_rows(rows: FileTable) -> Bools:
+    """Return which of some rows do not have all that a listing shows, bool[n]."""
+    ids = rows.numbers[:, FILEID]
+    odd: Bools = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
+    return odd
 
 
-Columns = Callable[[Order, int, int, int, int], Page | None]
-"""Of an order, [low, high), at, cut: the names of the block of the order that has the index `at`,
-those between low and high, if all are files of the directory itself; `cut` as above."""
+def all_fit(names: list[bytes]) -> bool:
+    """Return whether none of these is too long for a path."""
+    return max(map(len, names)) < MAX_COMPONENT or not any(map(bad_prefix, names))
 
 
 class View(Protocol):
     """What a listing asks of the mount."""
 
     left_out: set[bytes]
-    """Names that cannot be shown, of which the log has told."""
+    """Names that cannot be shown, which are in the log."""
+    places: Places
+    ctimes: dict[int, int]
+    """id -> when a change came that the order does not have."""
+    mtimes: dict[bytes, int]
+    """Path of a directory -> its time, if that is later than the order has it."""
 
     @property
     def tree(self) -> NameTree: ...
+    @property
+    def owner(self) -> tuple[int, int]:
+        """Of files without attributes."""
 
     def attr(self, path: bytes) -> Attr | None:
         """Of a file or directory as of now; None where nothing is shown under this name."""
@@ -194,9 +112,8 @@ class View(Protocol):
     def directory_attr(self, path: bytes) -> Attr:
         """Of a directory without an entry."""
 
-    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
-        """What the files are that an order has at these indices; `cut`: bytes of their names up to
-        what is below the directory."""
+    def later(self, attr: Attr, path: bytes) -> Attr:
+        """The attributes that an order has, with times of changes that it does not have."""
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember where files are that are handed out."""
@@ -216,9 +133,9 @@ class Listing:
             self._pass = _Pass(self._view, self.path)
         return self._pass.entries(offset)
 
-    def page(self, offset: int, version: int, columns: Columns) -> Page | None:
+    def page(self, offset: int, version: int) -> Page | None:
         """See `winkmount.source.Paged`."""
-        return self._pass.page(offset, version, columns)
+        return self._pass.page(offset, version)
 
     def fix(self) -> None:
         """Before the path changes. Memory: the names."""
@@ -268,7 +185,7 @@ class _Pass:
         if offset < LAST and self._view.tree.has_own(self.path):
             yield from self._named([(LAST, SELF)], offset)
 
-    def page(self, offset: int, version: int, columns: Columns) -> Page | None:
+    def page(self, offset: int, version: int) -> Page | None:
         tree = self._view.tree
         low, high = self._overlay.range(self.path)
         current = self._overlay is tree.overlay and self._fixed is None and not tree.clashes
@@ -279,13 +196,30 @@ class _Pass:
             first, last = page.offsets[0] - 1, page.offsets[-1] - 1
             if first <= offset <= last:
                 return page
-        order, cut = self._overlay.order, len(self._name)
-        found = columns(order, low, high, max(offset, low), cut)
+        found = self._columns(low, high, max(offset, low))
         page = None if found is None else self._as_now(found)
         if page is not None and page.offsets[-1] <= offset:
             page = None
         self._page = versions, page
         return page
+
+    def _columns(self, low: int, high: int, at: int) -> Page | None:
+        """The names of the block of the order that has the index `at`, those between low and high,
+        if all are files of the directory itself."""
+        start, rows = self._overlay.order.block(at)
+        a, b = max(low - start, 0), min(high - start, len(rows))
+        rows = rows if (a, b) == (0, len(rows)) else rows.part(a, b)
+        cut, ids, view = len(self._name), rows.numbers[:, FILEID], self._view
+        shorts = [name[cut:] for name in rows.names]
+        flat = b"".join(shorts).count(b"/") == 0 and all_fit(rows.names)
+        if not flat or (odd_rows(rows) | rows.directories).any() or any_odd(shorts):
+            return None
+        attrs = np.ascontiguousarray(attributes(rows, view.owner).T)
+        for i, id in enumerate(ids.tolist()) if view.ctimes else ():
+            if id in view.ctimes:
+                attrs[i] = view.later(Attr(*attrs[i].tolist()), self._prefix + shorts[i])
+        behind = start + a + 1
+        return Page(shorts, ids.copy(), attrs, range(behind, behind + len(shorts)))
 
     def _as_now(self, page: Page) -> Page | None:
         """The same with what has changed since the order was made; None where not all are files
@@ -340,83 +274,73 @@ class _Pass:
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
         """-> an offset behind what was given."""
-        order, tree = self._overlay.order, self._view.tree
+        order, tree, step = self._overlay.order, self._view.tree, FIRST
         low, high = self._overlay.range(self.path)
-        at, step, cut = max(offset, low), FIRST, len(self._name)
-        if at > low:  # behind a subdirectory: pass over the names below it
-            child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
-            if slash:
-                at = order.lower_bound(self._name + child + b"0", at)
-        while at < high and self._fixed is None:
-            stop = min(at + step, high)
-            batch = self._view.batch(order, at, stop, cut)
-            version, then = tree.version, at
-            if batch.flat and self._simple:
-                at, found = stop, self._flat(batch, at)
-            else:
-                at, found = self._mixed(batch, at)
-            step = min(2 * step, BATCH) if at == stop else NEAR
-            for entry in found:
-                if tree.version == version:
-                    yield entry
-                    continue
-                attr = self._attr(self._prefix + entry.name)  # there was a change meanwhile
-                if attr is not None:
-                    yield entry._replace(attr=attr)
-            assert at > then
-        return at
+        behind = max(offset, low)
+        for start, rows, k, stop, below in walk(order, low, high, offset, self._name):
+            while k < stop and self._fixed is None:
+                version = tree.version
+                if below is not None:
+                    found, k = self._child(below, rows.names, k, start + stop), stop
+                else:
+                    part, at = rows.part(k, min(k + step, stop)), start + k
+                    found, k, step = self._run(part, at), k + len(part), min(2 * step, BATCH)
+                behind = start + k
+                for entry in found:
+                    if tree.version == version:
+                        yield entry
+                        continue
+                    attr = self._attr(self._prefix + entry.name)  # there was a change meanwhile
+                    if attr is not None:
+                        yield entry._replace(attr=attr)
+            if self._fixed is not None:
+                break
+        return behind
+
+    def _run(self, rows: FileTable, at: int) -> list[DirEntry]:
+        """Entries of rows that follow each other in the directory itself, the first at an index."""
+        view, cut = self._view, len(self._name)
+        shorts = [name[cut:] for name in rows.names]
+        shorts = list(map(shown_part, shorts)) if any_odd(shorts) else shorts
+        paths = [self._prefix + short for short in shorts] if self._prefix else shorts
+        columns = attributes(rows, view.owner)
+        for i in np.flatnonzero(rows.directories).tolist():
+            columns[0, i] = view.places.directory_id(paths[i])
+        attrs: list[Attr | None] = list(
+            map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
+        )
+        if view.ctimes or view.mtimes:
+            attrs = [view.later(attr, path) for attr, path in zip(attrs, paths, strict=True)]  # type: ignore[arg-type]
+        asked = set(np.flatnonzero(odd_rows(rows)).tolist())
+        if not (self._simple and all_fit(rows.names)):
+            asked |= {i for i, name in enumerate(rows.names) if self._is_asked(name, at + i)}
+        if asked:
+            kept = [i for i in range(len(rows)) if i not in asked]
+            view.note([columns.item(0, i) for i in kept], [paths[i] for i in kept])
+            for i in sorted(asked):
+                attrs[i] = self._attr(paths[i])
+        else:
+            view.note(columns[0].tolist(), paths)
+        found = zip(shorts, attrs, range(at + 1, at + 1 + len(rows)), strict=True)
+        return [MAKE(DirEntry, entry) for entry in found if entry[1] is not None]
 
     @property
     def _simple(self) -> bool:
-        """Whether the order tells all that there is to know."""
+        """Whether the order has all that there is to know."""
         tree = self._view.tree
         changed = self._overlay.of(self.path)
         return not (changed.states or tree.clashes) and self._overlay is tree.overlay
 
-    def _flat(self, batch: Batch, at: int) -> list[DirEntry]:
-        """A batch of files of this directory, none of which has changed."""
-        attrs: list[Attr | None] = batch.attrs
-        for i in batch.odd:
-            attrs[i] = self._attr(batch.paths[i])
-        self._view.note(batch.ids, batch.known)
-        found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
-        if batch.odd:
-            return [DirEntry(*entry) for entry in found if entry[1] is not None]  # type: ignore[arg-type]
-        return list(map(MAKE, repeat(DirEntry), found))
-
-    def _mixed(self, batch: Batch, at: int) -> tuple[int, list[DirEntry]]:
-        """-> where to go on, and entries. Names below a subdirectory are passed over."""
-        order, found = self._overlay.order, []
-        names, paths, attrs = batch.names, batch.paths, batch.attrs
-        odd, k, n = set(batch.odd), 0, len(batch.names)
-        ids, known = list[int](), list[bytes]()  # only of what is still there: it may have moved
-        states, simple = (
-            self._overlay.of(self.path).states,
-            self._overlay is self._view.tree.overlay,
+    def _is_asked(self, name: bytes, index: int) -> bool:
+        """Whether something else than the order has the attributes of a name now, or it cannot be
+        shown."""
+        short = shown_part(name[len(self._name) :])
+        return (
+            self._overlay is not self._view.tree.overlay
+            or short in self._overlay.of(self.path).states
+            or length_fault(self._prefix + short) is not None
+            or self._hidden(name, index)
         )
-        while k < n:
-            part, slash, _ = batch.shorts[k].partition(b"/")
-            short = shown_part(part)
-            if not slash:
-                if short in states or not simple or k in odd or self._hidden(names[k], at + k):
-                    attr = self._attr(paths[k])
-                elif (attr := attrs[k]) is not None and fine(short, paths[k]):
-                    ids.append(attr.id)
-                    known.append(paths[k])
-                else:
-                    attr = self._attr(paths[k])
-            else:
-                attr = self._child(short, self._name + part, batch, k)
-            if attr is not None:
-                found.append(DirEntry(short, attr, at + k + 1))
-            k += 1
-            if slash:
-                behind = self._name + part + b"0"  # "0" follows "/"
-                k = bisect.bisect_left(names, behind, k)
-                if k == n:
-                    at, n = order.lower_bound(behind, at + n), 0
-        self._view.note(ids, known)
-        return at + n, found
 
     def _hidden(self, name: bytes, index: int) -> bool:
         """Whether there are names below a file, at its place in the order."""
@@ -428,21 +352,63 @@ class _Pass:
         at = order.lower_bound(prefix, index + 1)
         return at < order.count and order.name(at).startswith(prefix)
 
-    def _child(self, short: bytes, above: bytes, batch: Batch, k: int) -> Attr | None:
-        """A subdirectory at the first of the names below it, the k-th of a batch; None where it has
-        another place. `above`: what these begin with, but for a /."""
+    def _child(self, above: bytes, names: list[bytes], k: int, offset: int) -> list[DirEntry]:
+        """A subdirectory at the first of the names below it, the k-th of some; nothing where it has
+        another place. `above`: what these begin with, but for a /; `offset`: behind that name."""
+        short = shown_part(above[len(self._name) :])
         changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:
-            return None
+            return []
+        current = self._overlay is self._view.tree.overlay
+        attr: Attr | None
         if short in changed.over:
-            return self._attr(path)
-        if has_entry(self._overlay.order, above, batch.names, k):
-            return None
-        name, current = batch.names[k], self._overlay is self._view.tree.overlay
-        shows = length_fault(batch.paths[k]) is None
-        if current and shows and not self._overlay.is_gone(name):
-            return self._view.directory_attr(path)
-        return self._attr(path)
+            attr = self._attr(path)
+        elif has_entry(self._overlay.order, above, names, k):
+            return []
+        elif (
+            current
+            and length_fault(shown(names[k])) is None
+            and not self._overlay.is_gone(names[k])
+        ):
+            attr = self._view.directory_attr(path)
+        else:
+            attr = self._attr(path)
+        return [] if attr is None else [DirEntry(short, attr, offset)]
+
+
+def walk(
+    order: Order, low: int, high: int, offset: int, prefix: bytes
+) -> Iterator[tuple[int, FileTable, int, int, bytes | None]]:
+    """What a directory has in an order, behind an offset: index of the first row of a block, its
+    rows, and which of them.
+
+    Rows [k, stop) follow each other in the directory itself, and the last is None; or row k is the
+    first below a subdirectory, and the last is what its names begin with, but for a /. What
+    else is below it is passed over.
+
+    low, high  indices of all names below the directory
+    prefix     what these begin with
+    """
+    at, cut = max(offset, low), len(prefix)
+    if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # behind a subdirectory
+        at = order.lower_bound(name[: name.index(b"/", cut)] + b"0", at)  # "0" follows "/"
+    while at < high:
+        start, rows = order.block(at)
+        names, k, n = rows.names, at - start, min(len(rows), high - start)
+        at = start + n
+        while k < n:
+            slash = names[k].find(b"/", cut)
+            if slash < 0:
+                flat = b"".join(names[k:n]).count(b"/") == prefix.count(b"/") * (n - k)
+                stop = n if flat else next(i for i in range(k, n) if names[i].find(b"/", cut) >= 0)
+                yield start, rows, k, stop, None
+                k = stop
+                continue
+            below = names[k][:slash]
+            yield start, rows, k, k + 1, below
+            k = bisect.bisect_left(names, below + b"0", k + 1)
+            if k == len(names):
+                at = order.lower_bound(below + b"0", start + k)
 
 
 def has_entry(order: Order, name: bytes, names: list[bytes], stop: int) -> bool:

@@ -16,15 +16,21 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkfs.container.table import COLUMNS, FILEID, POINTER, POS, FileTable
+from winkfs.container.table import COLUMNS, POINTER, POS, FileTable
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.ids import OWN_IDS, Places
-from winkfs.mounting.listing import BATCH, FEW, Listing, View, attributes, has_entry
+from winkfs.mounting.listing import (
+    BATCH,
+    Listing,
+    View,
+    all_fit,
+    attributes,
+    has_entry,
+    odd_rows,
+    walk,
+)
 from winkfs.mounting.tree import Order
 from winkfs.names import (
-    MAX_COMPONENT,
     any_odd,
-    bad_prefix,
     name_at,
     name_below,
     shown,
@@ -43,31 +49,19 @@ OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
 NO_ROWS: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
+MANY: Final = 64  # entries that are listed as a part of a block
 SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
-
-
-class Blocks(Order, Protocol):
-    """An order that has its names in blocks."""
-
-    def block(self, index: int) -> tuple[int, FileTable]:
-        """The block that has the name with this index: index of its first one, and its rows."""
 
 
 class Numbered(View, Protocol):
     """What numbers ask of a mount that never changes."""
 
-    places: Places
-
     @property
-    def order(self) -> Blocks: ...
+    def order(self) -> Order: ...
     @property
     def generation(self) -> int:
         """Grows when positions do not mean any more what they did."""
-
-    @property
-    def owner(self) -> tuple[int, int]:
-        """Of files without attributes."""
 
     def implied_attr(self, path: bytes) -> Attr:
         """Of a directory that nothing but names below it tells of."""
@@ -127,9 +121,7 @@ class Sheet:
             nodes[i] = numbers.of_directory(path, start + i)
             attrs[i, 0] = numbers.places.directory_id(path)
         self.page = Page(shorts, nodes, attrs, range(behind, behind + n), places=rows.numbers)
-        ids = rows.numbers[:, FILEID]
-        odd = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
-        self.strange = bool(odd.any()) or not all_shown(names)
+        self.strange = bool(odd_rows(rows).any()) or not all_fit(names)
 
     def _split(self, names: list[bytes]) -> list[bytes]:
         """Fill in the directories of the names -> what each is called there. Names of one directory
@@ -153,11 +145,6 @@ class Sheet:
             cut = len(above) + 1
             shorts += [name[cut:] for name in names[at:stop]] if slash else [short]
         return shorts
-
-
-def all_shown(names: list[bytes]) -> bool:
-    """Whether none of these is too long for a path."""
-    return max(map(len, names)) < MAX_COMPONENT or not any(map(bad_prefix, names))
 
 
 class Part(NamedTuple):
@@ -358,7 +345,7 @@ class Numbers:
         sheet = self._sheet_of(at)
         first = at - sheet.start
         stop = sheet.until[first]
-        many = stop - first >= FEW or sheet.start + stop in (high, sheet.stop)
+        many = stop - first >= MANY or sheet.start + stop in (high, sheet.stop)
         here = sheet.above[first] == name_below(path) and sheet.depths[first] == depth_of(path)
         if sheet.strange or not here or not many:
             return None
@@ -427,52 +414,43 @@ class Numbers:
 
     def _ordered(self, path: bytes, offset: int) -> Part | None:
         """As the order alone has it; None where that is not all that there is to know."""
-        order, prefix = self._order, name_below(path) + b"/" if path else b""
-        low, high = self._overlay.range(path)
-        cut, depth = len(prefix), depth_of(path) + 1
-        base, at = self._base, max(offset - self._base, low)
-        if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # pass over a subdirectory
-            at = self._behind(name[: name.index(b"/", cut)], at)
-        names, nodes, attrs, offsets = list[bytes](), [], list[Sequence[int]](), []
-        while at < high and len(names) < BATCH:
-            start, rows = self._block(at)
-            i = at - start
-            name, at = rows.names[i], at + 1
-            slash = name.find(b"/", cut)
-            if slash < 0:
-                sheet = self._sheet_of(at - 1)
+        prefix, (low, high) = name_below(path) + b"/" if path else b"", self._overlay.range(path)
+        base, depth, whole = self._base, depth_of(path) + 1, False
+        names, nodes = list[bytes](), list[int]()
+        attrs, offsets = list[Sequence[int]](), list[int]()
+        at = max(offset - base, 0)
+        for start, rows, k, stop, below in walk(self._order, low, high, at, prefix):
+            rest = BATCH - len(names)
+            if not rest:
+                break
+            if below is None:
+                sheet = self._sheet_of(start + k)
                 if sheet.strange:
                     return None
-                names.append(sheet.page.names[i])
-                nodes.append(int(sheet.page.nodes[i]))
-                attrs.append(sheet.page.attrs[i].tolist())
-                offsets.append(base + at)
-                continue
-            if not all_shown([name]):
+                page, some = sheet.page, slice(k, min(stop, k + rest))
+                names += page.names[some]
+                nodes += page.nodes[some].tolist()
+                attrs += page.attrs[some].tolist()
+                offsets += page.offsets[some]
+                if stop > k + rest:
+                    break
+            elif not all_fit([rows.names[k]]):
                 return None
-            child = name[:slash]
-            if not has_entry(order, child, rows.names, i):
-                names.append(shown_part(child[cut:]))
-                nodes.append(self._number(at - 1, depth))
-                attrs.append(self._view.implied_attr(shown(child)))
-                offsets.append(base + at)
-            at = self._behind(child, at)
+            elif not has_entry(self._order, below, rows.names, k):
+                names.append(shown_part(below[len(prefix) :]))
+                nodes.append(self._number(start + k, depth))
+                attrs.append(self._view.implied_attr(shown(below)))
+                offsets.append(base + start + k + 1)
+        else:
+            whole = True
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
-        return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
+        return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), whole)
 
     def _block(self, index: int) -> tuple[int, FileTable]:
         """The block that has this name: index of its first one, and its rows."""
         if not 0 <= index - self._last[0] < len(self._last[1].names):
             self._last = self._order.block(index)
         return self._last
-
-    def _behind(self, directory: bytes, at: int) -> int:
-        """Index of the first name from `at` on that is not below a directory."""
-        behind = directory + b"0"  # "0" follows "/"
-        start, names = self._last[0], self._last[1].names
-        if 0 <= at - start < len(names) and behind <= names[-1]:
-            return start + bisect.bisect_left(names, behind, at - start)
-        return self._order.lower_bound(behind, at)
 
 
 def depth_of(path: bytes) -> int:

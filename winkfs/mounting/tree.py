@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
+from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.names import AT, OWN, SELF, bad_prefix, name_below, part_shown, shown, within
 
@@ -36,6 +37,8 @@ class Order(Protocol):
     def names(self, start: int, stop: int) -> list[bytes]: ...
     def name(self, index: int) -> bytes: ...
     def lower_bound(self, name: bytes, low: int = 0) -> int: ...
+    def block(self, index: int) -> tuple[int, FileTable]:
+        """The block that has the name with this index: index of its first one, and its rows."""
 
 
 class Changed:

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import numpy as np
-
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import DerivedCatalog, build, merge, open_catalog
@@ -28,16 +26,16 @@ from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import zstd
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.recovery import tail
-from winkfs.container.table import FILEID, POINTER, POS, SIZE
+from winkfs.container.table import POINTER, POS, SIZE
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
-from winkfs.mounting.listing import MODE_OF, Batch, RowBatch, attributes, flat
+from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
-from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import AT, INODE, MAX_PATH, OWN, any_odd, key_at, name_below, name_of
+from winkfs.mounting.tree import NameTree
+from winkfs.names import AT, INODE, MAX_PATH, OWN, key_at, name_below, name_of
 from winkfs.units import NANO, nearest_ns
-from winkmount.source import Attr, Page
+from winkmount.source import Attr
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -309,6 +307,7 @@ class ContainerView:
     places       which paths the ids have
     spools       id -> content that only the mount has
     times        what is shown under `.time`, None: nothing
+    ctimes       id -> when a change came that is not in the container
     mtimes       directory -> its mtime, where the mount knows a later one than the container
     root_mode, root_owner, root_xattrs      of the top directory, which has no entry
     """
@@ -326,7 +325,7 @@ class ContainerView:
         self._started_ns = int(data.mtime * NANO)
         self.root_mode, self.root_owner = 0o755, self._owner
         self.root_xattrs: Mapping[bytes, bytes] = {}
-        self._ctimes: dict[int, int] = {}  # id -> when a change came that is not in the container
+        self.ctimes: dict[int, int] = {}
 
     # --- what a listing asks for, see `listing.View` ---
 
@@ -340,39 +339,6 @@ class ContainerView:
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
-
-    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
-        assert isinstance(order, Catalog)
-        rows = order.part(start, stop)
-        batch = RowBatch(rows, self.names.store.owner, cut, self.places.directory_id)
-        if self.mtimes:
-            batch.attrs = list(map(self._with_mtime, batch.attrs, batch.paths))
-        known = self._ctimes
-        if known:
-            batch.attrs = [
-                self._with_ctime(attr) if attr and attr.id in known else attr
-                for attr in batch.attrs
-            ]
-        return batch
-
-    def columns(self, order: Order, low: int, high: int, at: int, cut: int) -> Page | None:
-        """See `listing.Columns`."""
-        assert isinstance(order, Catalog)
-        start, rows = order.block(at)
-        a, b = max(low - start, 0), min(high - start, len(rows))
-        rows = rows if (a, b) == (0, len(rows)) else rows.part(a, b)
-        ids = rows.numbers[:, FILEID]
-        odd = rows.asked | rows.directories | (ids >= OWN_IDS) | (ids < 1)
-        shorts = [name[cut:] for name in rows.names]
-        if odd.any() or not flat(rows.names, shorts) or any_odd(shorts):
-            return None
-        attrs = np.ascontiguousarray(attributes(rows, self.names.store.owner).T)
-        known = self._ctimes
-        for i, id in enumerate(ids.tolist()) if known else ():
-            if id in known:
-                attrs[i] = self._with_ctime(Attr(*attrs[i].tolist()))
-        behind = start + a + 1
-        return Page(shorts, ids.copy(), attrs, range(behind, behind + len(shorts)))
 
     # --- what numbers ask for, see `listing.Numbers` ---
 
@@ -460,7 +426,7 @@ class ContainerView:
             return None
         if alias is not None:
             attr = attr._replace(id=alias)
-        if self._ctimes:
+        if self.ctimes:
             attr = self._with_ctime(attr)
         self.places.note(attr[0], path)
         return attr
@@ -469,7 +435,7 @@ class ContainerView:
         """The same of a file that is being made or changed, if not noted."""
         size = draft.body + len(draft.tail)
         attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
-        return self._with_ctime(attr) if self._ctimes else attr
+        return self._with_ctime(attr) if self.ctimes else attr
 
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""
@@ -507,27 +473,28 @@ class ContainerView:
         self.places.note(id, path)
         mode = stat.S_IFDIR | stat.S_IMODE(mode)
         attr = Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns)
-        return self._with_ctime(self._with_mtime(attr, path))
+        return self.later(attr, path)
 
-    def _with_mtime(self, attr: Known, path: bytes) -> Known:
-        """Of a directory in which something has changed."""
-        mtime = self.mtimes.get(path)
-        if mtime is None or attr is None or not attr.is_dir:
-            return attr
-        return attr._replace(mtime_ns=mtime, ctime_ns=attr.ctime_ns if attr.ctime_ns > mtime else 0)
+    def later(self, attr: Attr, path: bytes) -> Attr:
+        """Return attributes with times of changes that the container does not have."""
+        mtime = self.mtimes.get(path) if self.mtimes and attr.is_dir else None
+        if mtime is not None:
+            ctime_ns = attr.ctime_ns if attr.ctime_ns > mtime else 0
+            attr = attr._replace(mtime_ns=mtime, ctime_ns=ctime_ns)
+        return self._with_ctime(attr) if self.ctimes else attr
 
     # --- times of changes ---
 
     def note_change(self, id: int, now: int) -> None:
         """Something of a file or directory has changed. The last REMEMBERED are known as long as
         the mount: not every container keeps that, nor every change."""
-        self._ctimes.pop(id, None)
-        self._ctimes[id] = now
-        if len(self._ctimes) > REMEMBERED:
-            del self._ctimes[next(iter(self._ctimes))]
+        self.ctimes.pop(id, None)
+        self.ctimes[id] = now
+        if len(self.ctimes) > REMEMBERED:
+            del self.ctimes[next(iter(self.ctimes))]
 
     def _with_ctime(self, attr: Attr) -> Attr:
-        known = self._ctimes.get(attr.id, 0)
+        known = self.ctimes.get(attr.id, 0)
         return attr._replace(ctime_ns=known) if known > (attr.ctime_ns or attr.mtime_ns) else attr
 
     # --- attributes by id ---

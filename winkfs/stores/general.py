@@ -28,7 +28,7 @@ from winkformats.errors import CorruptError
 from winkfs.container.verify import Report
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.mounting.ids import Places, Users
+from winkfs.mounting.ids import Places
 from winkfs.names import OWN, length_fault, shown, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
@@ -314,7 +314,6 @@ class RecordSource(ReadOnlySource):
         self._fan: TextFan | NumberFan = fan(levels_of(len(store), fan.width))
         self._places = Places()  # directories with "/" behind them
         self.root = self._places.root
-        self._users = Users()
         self._ids: Ids | None = None
         self._stale, self._good_until = False, 0.0
         self._bodies: dict[int, bytes] = {}
@@ -440,14 +439,12 @@ class RecordSource(ReadOnlySource):
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        self._places.hold(id)
-        if id not in self._users:
+        if id not in self._places.users:
             self._bodies.pop(id, None)
-        self._users.add(id)
+        self._places.use(id)
 
     def release(self, id: int) -> None:
-        if self._users.remove(id):
-            self._places.let_go(id)
+        if self._places.leave(id):
             self._bodies.pop(id, None)
 
     def read(self, id: int, offset: int, size: int) -> bytes:
@@ -455,7 +452,7 @@ class RecordSource(ReadOnlySource):
         body = self._bodies.pop(id, None)
         if body is None:
             body = next(iter(self._store.bodies([self._store.named(self._places[id])])))
-        if id in self._users or offset + size < len(body):
+        if id in self._places.users or offset + size < len(body):
             self._bodies[id] = body
             while len(self._bodies) > 1 and sum(map(len, self._bodies.values())) > KEPT:
                 del self._bodies[next(iter(self._bodies))]
