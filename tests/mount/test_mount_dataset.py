@@ -16,6 +16,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from mount_requests import Asker, info
 from mounting import WINKFS, command, mounted, run, serving, watched
 from mounting import there as there  # a fixture
 from openfiles import opened
@@ -159,19 +160,23 @@ def test_attributes_links_directories_and_holes(root: Path) -> None:
 
 def test_changes_are_refused(root: Path) -> None:
     datasets.add(root, {"a": b"a"})
-    view = DatasetSource(str(root))
-    id = at(view, "a")
+    asker, file = Asker(DatasetSource(str(root))), info(os.O_RDONLY)
+    asker.open("/a", file)
     for call in (
-        lambda: view.create(view.root, b"n", 0o644, 0, 0),
-        lambda: view.write(id, [(0, b"x")], 0),
-        lambda: view.unlink(view.root, b"a"),
-        lambda: view.rename(view.root, b"a", view.root, b"b"),
-        lambda: view.truncate(id, 0),
-        lambda: view.chmod(id, 0),
+        lambda: asker.create("/n", 0o644, info()),
+        lambda: asker.mkdir("/n", 0o755),
+        lambda: asker.open("/a", info()),
+        lambda: asker.write(None, b"x", 0, file),
+        lambda: asker.unlink("/a"),
+        lambda: asker.rename("/a", "/b"),
+        lambda: asker.truncate("/a", 0),
+        lambda: asker.chmod("/a", 0),
+        lambda: asker.setxattr("/a", "user.x", b"", 0),
     ):
         with refused(errno.EROFS):
             call()
-    view.close()
+    asker.release(None, file)
+    asker.close()
 
 
 def test_empty_data_set(root: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import logging
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, Protocol, cast
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
-from winkfs.container.table import FILEID, MODE_AT, SPECIAL, FileTable
+from winkfs.container.table import ASK, FILEID, KIND, MODE_AT, SPECIAL, FileTable
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
@@ -43,10 +43,13 @@ LAST: Final = 3 << 60
 FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
 NAMED: Final = 20  # names that cannot be shown, said by name
+FEW: Final = 64  # rows that are cheaper one by one than as columns
+FILETYPE_DIR: Final = int(FileType.DIR)
 FORMAT: Final = 0o170000  # bits of a mode that say what a file is
 UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
+MODE_OF[FileType.DIR] = stat.S_IFDIR | 0o755
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
 
@@ -62,7 +65,28 @@ def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
         mode = mode & FORMAT | kind >> MODE_AT
         uid, gid = owned & UINT32, owned >> 32 & UINT32
         changed = ctime if ctime != mtime else 0
+    size = size if kind & 255 != FILETYPE_DIR else 0
     return MAKE(Attr, (id, mode, size, mtime, uid, gid, changed))  # type: ignore[no-any-return]
+
+
+def listed(
+    rows: FileTable, owner: tuple[int, int]
+) -> tuple[list[Attr], Iterable[int], Iterable[int]]:
+    """The attributes of rows of the catalog; which of them are directories, whose ids are those of
+    their entries; and which rows do not have all that is shown: see `odd_rows`."""
+    if len(rows) > FEW:
+        columns = attributes(rows, owner).tolist()
+        made = list(map(MAKE, repeat(Attr), zip(*columns, strict=True)))
+        odd = np.flatnonzero(odd_rows(rows)).tolist()
+        return made, np.flatnonzero(rows.directories).tolist(), odd
+    attrs, directories, odd = list[Attr](), list[int](), list[int]()
+    for i, row in enumerate(rows.numbers.tolist()):
+        attrs.append(attr_of(row, owner))
+        if row[KIND] & 255 == FILETYPE_DIR:
+            directories.append(i)
+        elif row[KIND] & ASK or not 0 < row[FILEID] < OWN_IDS:
+            odd.append(i)
+    return attrs, directories, odd
 
 
 def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
@@ -73,8 +97,7 @@ def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
     ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
     changed = np.where(ctime != mtime, ctime, 0)
     size = np.where(rows.directories, 0, size)
-    format = np.where(rows.directories, stat.S_IFDIR, FORMATS[ftype])
-    return np.stack([ids, format | mode, size, mtime, uid, gid, changed])
+    return np.stack([ids, FORMATS[ftype] | mode, size, mtime, uid, gid, changed])
 
 
 def odd_rows(rows: FileTable) -> Bools:
@@ -303,26 +326,26 @@ class _Pass:
         shorts = [name[cut:] for name in rows.names]
         shorts = list(map(shown_part, shorts)) if any_odd(shorts) else shorts
         paths = [self._prefix + short for short in shorts] if self._prefix else shorts
-        columns = attributes(rows, view.owner)
-        for i in np.flatnonzero(rows.directories).tolist():
-            columns[0, i] = view.places.directory_id(paths[i])
-        attrs: list[Attr | None] = list(
-            map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
-        )
+        attrs, directories, odd = listed(rows, view.owner)
+        for i in directories:
+            attrs[i] = attrs[i]._replace(id=view.places.directory_id(paths[i]))
         if view.ctimes or view.mtimes:
-            attrs = [view.later(attr, path) for attr, path in zip(attrs, paths, strict=True)]  # type: ignore[arg-type]
-        asked = set(np.flatnonzero(odd_rows(rows)).tolist())
+            attrs = list(map(view.later, attrs, paths))
+        asked = set(odd)
         if not (self._simple and all_fit(rows.names)):
             asked |= {i for i, name in enumerate(rows.names) if self._is_asked(name, at + i)}
-        if asked:
-            kept = [i for i in range(len(rows)) if i not in asked]
-            view.note([columns.item(0, i) for i in kept], [paths[i] for i in kept])
-            for i in sorted(asked):
-                attrs[i] = self._attr(paths[i])
-        else:
-            view.note(columns[0].tolist(), paths)
         found = zip(shorts, attrs, range(at + 1, at + 1 + len(rows)), strict=True)
-        return [MAKE(DirEntry, entry) for entry in found if entry[1] is not None]
+        if not asked:
+            view.note([attr[0] for attr in attrs], paths)
+            return list(map(MAKE, repeat(DirEntry), found))
+        kept = [i for i in range(len(rows)) if i not in asked]
+        view.note([attrs[i].id for i in kept], [paths[i] for i in kept])
+        entries = list[DirEntry]()
+        for i, entry in enumerate(found):
+            attr = self._attr(paths[i]) if i in asked else attrs[i]
+            if attr is not None:
+                entries.append(DirEntry(entry[0], attr, entry[2]))
+        return entries
 
     @property
     def _simple(self) -> bool:

@@ -37,7 +37,8 @@ class Names:
         self._nodes, self._giving, self._shown = nodes, giving, shown
         self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
         source = served.source
-        self._making = source if isinstance(source, Making) else None
+        # to find the id of a directory of a fixed tree would take longer than what it saves
+        self._making = source if self._table and isinstance(source, Making) else None
         self._amend = (
             source.amend if isinstance(source, Amending) else partial(amend_singly, self._source)
         )
