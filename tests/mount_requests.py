@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from mounting import need_fuse, serving
 
-from winkmount.fusepy import FileInfo, Paths
+from winkmount.fusepy import Paths
 from winkmount.kernel import protocol as p
 from winkmount.served import Caching, Served
 from winkmount.source import Amendment, Source
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     mode: int
 
 
-def info(flags: int = os.O_RDWR) -> FileInfo:
+def info(flags: int = os.O_RDWR) -> SimpleNamespace:
     """Make what an open file is asked with."""
     return SimpleNamespace(flags=flags, fh=0, direct_io=0, keep_cache=0)
 

@@ -11,7 +11,7 @@ import importlib
 import os
 import struct
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from winkmount.binding import LIBRARY_PATH, LibfuseError, library
 from winkmount.kernel import protocol as p
@@ -30,17 +30,9 @@ FIELDS: Final = "ino", "size", "blocks", "atime", "mtime", "ctime"
 Stat = dict[str, int]
 
 
-class FileInfo(Protocol):
-    """The part of libfuse's fuse_file_info that is used here."""
-
-    flags: int
-    fh: int
-    direct_io: int
-    keep_cache: int
-
-
 class Paths:
-    """The operations that fusepy calls, with raw_fi. Paths are Latin-1: a character is a byte.
+    """The operations that fusepy calls, with raw_fi: `fi` has flags, fh, direct_io and keep_cache.
+    Paths are Latin-1: a character is a byte.
 
     started     libfuse has, or had, the mount
     """
@@ -75,7 +67,7 @@ class Paths:
             raise refuse(code)
         return data
 
-    def number(self, path: str | None, fi: FileInfo | None = None) -> int:
+    def number(self, path: str | None, fi: Any = None) -> int:
         """Return the number of a path, or of an open file."""
         if fi is not None:
             return self._opened[fi.fh][-1]
@@ -112,11 +104,9 @@ class Paths:
         for known in [known for known in self._known if f"{known}/".startswith(f"{path}/")]:
             self._forget(known)
 
-    def _make(self, opcode: int, path: str, *head: bytes) -> None:
+    def _make(self, opcode: int, path: str, head: bytes, tail: bytes = b"") -> None:
         number, name = self._place(path)
-        (made,) = p.LONG.unpack_from(self.ask(opcode, number, *head, name))
-        self._gone(path)
-        self._known[path] = made
+        (self._known[path],) = p.LONG.unpack_from(self.ask(opcode, number, head, name, tail))
 
     # the mount
 
@@ -133,7 +123,7 @@ class Paths:
 
     # names and attributes
 
-    def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
+    def getattr(self, path: str | None, fi: Any = None) -> Stat:
         found = self.ask(p.GETATTR, self.number(path, fi), bytes(p.GETATTR_IN.size))
         values = p.ATTR_OUT.unpack(found)[3:]
         stat = {f"st_{field}": value for field, value in zip(FIELDS, values, strict=False)}
@@ -156,11 +146,7 @@ class Paths:
         self._make(p.MKNOD, path, p.MKNOD_IN.pack(mode, device))
 
     def symlink(self, path: str, target: str) -> None:
-        number, name = self._place(path)
-        (made,) = p.LONG.unpack_from(
-            self.ask(p.SYMLINK, number, name, target.encode("latin-1"), b"\0")
-        )
-        self._known[path] = made
+        self._make(p.SYMLINK, path, b"", target.encode("latin-1") + b"\0")
 
     def link(self, path: str, target: str) -> None:
         self.ask(p.LINK, p.TOP)
@@ -194,7 +180,7 @@ class Paths:
         what = p.SET_UID * (uid != -1) | p.SET_GID * (gid != -1)
         self._set(self.number(path), what, uid=max(uid, 0), gid=max(gid, 0))
 
-    def truncate(self, path: str | None, size: int, fi: FileInfo | None = None) -> None:
+    def truncate(self, path: str | None, size: int, fi: Any = None) -> None:
         self._set(self.number(path, fi), p.SET_SIZE, size=size)
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
@@ -224,38 +210,38 @@ class Paths:
 
     # open files
 
-    def _opens(self, number: int, fi: FileInfo, out: bytes) -> None:
+    def _opens(self, number: int, fi: Any, out: bytes) -> None:
         fi.fh, flags = p.OPEN_OUT.unpack_from(out)
         fi.direct_io = int(flags & p.DIRECT_IO != 0)
         kept = self._served.caching.names == FOREVER  # else auto_cache decides
         fi.keep_cache = int(kept and flags & p.KEEP_CACHE != 0)
         self._opened.setdefault(fi.fh, []).append(number)
 
-    def open(self, path: str, fi: FileInfo) -> None:
+    def open(self, path: str, fi: Any) -> None:
         number = self._look_up(path)
         self._opens(number, fi, self.ask(p.OPEN, number, p.OPEN_IN.pack(fi.flags, 0)))
 
-    def create(self, path: str, mode: int, fi: FileInfo) -> None:
+    def create(self, path: str, mode: int, fi: Any) -> None:
         number, name = self._place(path)
         out = self.ask(p.CREATE, number, p.CREATE_IN.pack(fi.flags, mode, 0), name)
         self._gone(path)
         self._opens(p.LONG.unpack_from(out)[0], fi, out[p.ENTRY_OUT.size :])
 
-    def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
+    def read(self, path: str | None, size: int, offset: int, fi: Any) -> bytes:
         return self.ask(p.READ, self.number(None, fi), p.READ_IN.pack(fi.fh, offset, size))
 
-    def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
+    def write(self, path: str | None, data: bytes, offset: int, fi: Any) -> int:
         head = p.WRITE_IN.pack(fi.fh, offset, len(data), 0)
         self.ask(p.WRITE, self.number(None, fi), head, data)
         return len(data)
 
-    def flush(self, path: str | None, fi: FileInfo) -> None:
+    def flush(self, path: str | None, fi: Any) -> None:
         self.ask(p.FLUSH, self.number(None, fi), p.HANDLE.pack(fi.fh))
 
-    def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> None:
+    def fsync(self, path: str | None, datasync: int, fi: Any) -> None:
         self.ask(p.FSYNC, self.number(None, fi), p.FSYNC_IN.pack(fi.fh, datasync))
 
-    def release(self, path: str | None, fi: FileInfo) -> None:
+    def release(self, path: str | None, fi: Any) -> None:
         numbers = self._opened[fi.fh]
         number = numbers.pop()
         if not numbers:

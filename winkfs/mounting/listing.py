@@ -143,59 +143,42 @@ class View(Protocol):
 
 
 class Listing:
-    """An open directory; `path` is where it is now, `id` that by which it was opened."""
+    """An open directory: names of the order in its order; those that came since behind.
+
+    It goes on with the order it began with, until it is listed from the start again.
+
+    path  where the directory is now; `id`: that by which it was opened
+    """
 
     def __init__(self, view: View, path: bytes, id: int = 0) -> None:
-        self.path, self.id = path, id
-        self._view = view
-        self._pass = _Pass(view, path)
+        self.path, self.id, self._view = path, id, view
+        self._restart()
+
+    def _restart(self) -> None:
+        self._overlay = self._view.tree.overlay
+        self._late: list[tuple[int, bytes]] | None = None
+        self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
+        self._page: tuple[tuple[int, int], Page | None] = (-1, -1), None  # as of which versions
+        self.move(self.path)
+
+    def fix(self) -> None:
+        """Before the path changes: the order does not have the names under the path to come.
+        Memory: the names."""
+        if self._fixed is None:
+            self._fixed = [(entry.offset, entry.name) for entry in self._entries(0)]
+
+    def move(self, path: bytes) -> None:
+        """After that."""
+        self.path, self._prefix = path, path + b"/" if path else b""
+        self._name = name_below(self._prefix)  # what the names begin with in the order
 
     def entries(self, offset: int) -> Iterator[DirEntry]:
         """See `Source.readdir`. Cost: a search in the order a subdirectory."""
         if offset == 0:
-            self._pass = _Pass(self._view, self.path)
-        return self._pass.entries(offset)
+            self._restart()
+        return self._entries(offset)
 
-    def page(self, offset: int, version: int) -> Page | None:
-        """See `winkmount.source.Paged`."""
-        return self._pass.page(offset, version)
-
-    def fix(self) -> None:
-        """Before the path changes. Memory: the names."""
-        self._pass.fix()
-
-    def move(self, path: bytes) -> None:
-        """After that."""
-        self.path = path
-        self._pass.move(path)
-
-
-class _Pass:
-    """One time through a directory: names of the order in its order; those that came since behind.
-
-    It goes on with the order it began with.
-    """
-
-    def __init__(self, view: View, path: bytes) -> None:
-        self.path = path
-        self._view = view
-        self._overlay = view.tree.overlay
-        self._prefix = path + b"/" if path else b""
-        self._name = name_below(self._prefix)  # what the names begin with in the order
-        self._late: list[tuple[int, bytes]] | None = None
-        self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
-        self._page: tuple[tuple[int, int], Page | None] = (-1, -1), None  # as of which versions
-
-    def fix(self) -> None:
-        """The order does not have the names under the path to come: remember them."""
-        if self._fixed is None:
-            self._fixed = [(entry.offset, entry.name) for entry in self.entries(0)]
-
-    def move(self, path: bytes) -> None:
-        self.path, self._prefix = path, path + b"/"
-        self._name = name_below(self._prefix)
-
-    def entries(self, offset: int) -> Iterator[DirEntry]:
+    def _entries(self, offset: int) -> Iterator[DirEntry]:
         if offset < LATE and self._fixed is None:
             offset = max(offset, (yield from self._ordered(offset)))
         if self._fixed is not None:
@@ -209,6 +192,7 @@ class _Pass:
             yield from self._named([(LAST, SELF)], offset)
 
     def page(self, offset: int, version: int) -> Page | None:
+        """See `winkmount.source.Paged`."""
         tree = self._view.tree
         low, high = self._overlay.range(self.path)
         current = self._overlay is tree.overlay and self._fixed is None and not tree.clashes

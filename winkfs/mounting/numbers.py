@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkfs.container.table import COLUMNS, POINTER, POS, FileTable
+from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.listing import (
     BATCH,
@@ -47,7 +47,6 @@ INDICES: Final = 1 << EPOCH_AT - INDEX_AT
 DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
-NO_ROWS: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
 MANY: Final = 64  # entries that are listed as a part of a block
 SHEETS: Final = 8  # blocks remembered as they are listed
@@ -177,7 +176,6 @@ class Numbers:
         self._parts: dict[int, Part] = {}
         self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
         self._sheet: Sheet | None = None
-        self._last: tuple[int, FileTable] = 0, NO_ROWS  # the last block, and its first index
         self._above: tuple[bytes, int] = b"", self.places.root
 
     # numbers
@@ -247,7 +245,7 @@ class Numbers:
         self._base = self._epoch << LATER
         self._orders[self._epoch] = self._order
         self._sheets, self._parts, self._streams = {}, {}, {}
-        self._sheet, self._last = None, (0, NO_ROWS)
+        self._sheet = None
 
     # files
 
@@ -406,7 +404,7 @@ class Numbers:
             return 0
         if not entry.attr.is_dir and entry.offset <= self._order.count:
             above, _, short = path.rpartition(b"/")
-            start, rows = self._block(entry.offset - 1)
+            start, rows = self._order.block(entry.offset - 1)
             i = entry.offset - 1 - start
             if rows.names[i] == name_below(path) and short not in self._overlay.of(above).states:
                 return int(rows.numbers[i, POS])
@@ -445,12 +443,6 @@ class Numbers:
             whole = True
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
         return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), whole)
-
-    def _block(self, index: int) -> tuple[int, FileTable]:
-        """The block that has this name: index of its first one, and its rows."""
-        if not 0 <= index - self._last[0] < len(self._last[1].names):
-            self._last = self._order.block(index)
-        return self._last
 
 
 def depth_of(path: bytes) -> int:
