@@ -55,7 +55,7 @@ class Asker(Paths):
         super().__init__(self.served)
 
     def close(self) -> None:
-        self.destroy("/")
+        self("destroy", "/")
         self.served.close()
 
     def entries(

@@ -22,7 +22,6 @@ TABLES = {
     "container.catalog": "of names that are gone",
     "container.select": "of one inode that a condition is asked of",
     "mounting.datasetnames": "of names of several shards",
-    "mounting.numbers": "the empty one",
     "spark.reading.records": "of records of a store",
     "spark.reading.stores": "of files of another store",
 }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,12 +24,17 @@ from winkmount.served import FOREVER, Served
 from winkmount.source import refuse
 
 KEPT: Final = 10_000  # paths whose numbers are remembered
+ALL: Final = 1 << 32  # more times than a number was given
 UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 UTIME_OMIT: Final = (1 << 30) - 2
 ENTRY: Final = struct.Struct("=" + p.ATTR)
 FIELDS: Final = "ino", "size", "blocks", "atime", "mtime", "ctime"
 
+HIDDEN: Final = re.compile(r"/\.fuse_hidden[0-9a-f]{16}\Z")
+
 Stat = dict[str, int]
+
+log = logging.getLogger("winkmount")
 
 
 class Paths:
@@ -45,17 +52,21 @@ class Paths:
         self._served, self._server = served, Server(served)
         self._known: dict[str, int] = {}  # path -> number
         self._opened: dict[int, list[int]] = {}  # handle -> number, for each user of the file
+        self._hidden: dict[str, int] = {}  # path that libfuse made up -> number
+        self._unlinked = ""  # the path of a file of which the next call decides
         self.started = False
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call an operation; once more if a number stands for nothing any more."""
+        if self._unlinked and name != "rename":
+            self._carry_out()
         try:
             return getattr(self, name)(*args)
         except OSError as error:
             if error.errno != errno.ESTALE or not self._known:
                 raise
         for path in list(self._known):
-            self._forget(path)
+            self._forget(self._known.pop(path))
         return getattr(self, name)(*args)
 
     # numbers
@@ -73,11 +84,11 @@ class Paths:
             return self._opened[fi.fh][-1]
         if path is None:
             raise refuse(errno.ESTALE)
-        number = self._known.get(path)
+        number = self._known.get(path) or self._hidden.get(path)
         if number is None:
             number = self._known[path] = self._look_up(path)
             if len(self._known) > KEPT:
-                self._forget(next(iter(self._known)))
+                self._forget(self._known.pop(next(iter(self._known))))
         return number
 
     def _look_up(self, path: str) -> int:
@@ -94,15 +105,13 @@ class Paths:
         above, _, name = path.rpartition("/")
         return self.number(above or "/"), name.encode("latin-1") + b"\0"
 
-    def _forget(self, path: str) -> None:
-        number = self._known.pop(path, None)
-        if number is not None:
-            self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(1)))
+    def _forget(self, number: int, count: int = 1) -> None:
+        self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(count)))
 
     def _gone(self, path: str) -> None:
         """A path, and all below it, stands for something else now."""
         for known in [known for known in self._known if f"{known}/".startswith(f"{path}/")]:
-            self._forget(known)
+            self._forget(self._known.pop(known))
 
     def _make(self, opcode: int, path: str, head: bytes, tail: bytes = b"") -> None:
         number, name = self._place(path)
@@ -152,18 +161,48 @@ class Paths:
         self.ask(p.LINK, p.TOP)
 
     def unlink(self, path: str) -> None:
-        self.ask(p.UNLINK, *self._place(path))
-        self._gone(path)
+        if path not in self._hidden:
+            self.ask(p.UNLINK, *self._place(path))
+            self._gone(path)
+        elif not self.getattr(path)["st_nlink"]:  # else it has kept its name after all
+            self._forget(self._hidden.pop(path), ALL)
 
     def rmdir(self, path: str) -> None:
         self.ask(p.RMDIR, *self._place(path))
         self._gone(path)
 
     def rename(self, old: str, new: str) -> None:
+        """libfuse answers an unlink of an open file, and a rename onto one, by a rename of it to
+        `.fuse_hidden...`. Behind the first nothing else comes; behind the second the rename that
+        was asked for, as the next call. So the file keeps its name until then: a rename that is
+        refused, or a crash, takes nothing away."""
+        if new == self._unlinked:
+            self._unlinked = ""
+        self._carry_out()
+        if HIDDEN.search(new) and self._is_open(number := self._look_up(old)):
+            self._hidden[new], self._unlinked = number, old
+            return
         (above, name), (into, new_name) = self._place(old), self._place(new)
         self.ask(p.RENAME, above, p.RENAME_IN.pack(into), name, new_name)
         self._gone(old)
         self._gone(new)
+        within = f"{old}/"
+        self._hidden = {
+            new + path[len(old) :] if path.startswith(within) else path: number
+            for path, number in self._hidden.items()
+        }
+
+    def _is_open(self, number: int) -> bool:
+        return any(number in numbers for numbers in self._opened.values())
+
+    def _carry_out(self) -> None:
+        """Unlink the file that was hidden last, since no rename to its name came."""
+        path, self._unlinked = self._unlinked, ""
+        try:
+            if path:
+                self.unlink(path)
+        except OSError as error:  # the kernel has another answer
+            log.error("not removed: %s: %s", path, error)
 
     def _set(self, number: int, what: int, **values: int) -> None:
         """Set attributes: the fields of SETATTR."""
@@ -218,7 +257,7 @@ class Paths:
         self._opened.setdefault(fi.fh, []).append(number)
 
     def open(self, path: str, fi: Any) -> None:
-        number = self._look_up(path)
+        number = self._hidden.get(path) or self._look_up(path)
         self._opens(number, fi, self.ask(p.OPEN, number, p.OPEN_IN.pack(fi.flags, 0)))
 
     def create(self, path: str, mode: int, fi: Any) -> None:
@@ -247,7 +286,8 @@ class Paths:
         if not numbers:
             del self._opened[fi.fh]
         self.ask(p.RELEASE, number, p.OPEN_OUT.pack(fi.fh, fi.flags))
-        self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(1)))
+        if number not in self._hidden.values():
+            self._forget(number)
 
     # directories
 
@@ -288,7 +328,7 @@ def serve(served: Served, point: str, options: Mapping[str, str | bool]) -> None
     keeps = "kernel_cache" if caching.names == FOREVER else "auto_cache"
     settings = {
         "use_ino": True, "nothreads": True, "foreground": True, "nonempty": True,
-        "hard_remove": True, "big_writes": True, "atomic_o_trunc": True,
+        "big_writes": True, "atomic_o_trunc": True,
         "entry_timeout": caching.names, "attr_timeout": caching.names,
         "negative_timeout": caching.missing, keeps: caching.pages,
     }  # fmt: skip

@@ -134,6 +134,8 @@ def test_random_operations_on_an_append_only_container(
             assert without_directories(twin) == before
             for _ in range(amount("operations") // 20):
                 operation = chooser.next(list(twin.files))
+                if operation[0] == "rename" and operation[1] == operation[2]:
+                    continue  # see "The server hangs" in docs/mount.md
                 watched = operation[0] in ONE_CALL and chooser.chance.random() < 0.2
                 state = twin.state() if watched else {}
                 answer = twin.do(operation)
@@ -141,6 +143,8 @@ def test_random_operations_on_an_append_only_container(
                 if watched and answer == "EPERM":
                     assert without_times(twin.state()) == without_times(state), operation
                     refused += 1
+                if answer == "EPERM" and str(operation[0]).startswith("rename"):
+                    twin.close_all()  # for libfuse an open target is two files from here on
             twin.close_all()
             before = without_directories(twin)
         assert winkfs.verify(base).problems == []

@@ -54,10 +54,10 @@ def test_open_file_without_a_name_is_known_after_its_directory_was_renamed(there
             assert mapped[4999:] == b"x"
 
 
-@not_by_libfuse("knows an open file without a name by its descriptor alone")
-def test_an_open_file_without_a_name_keeps_its_attributes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_an_open_file_without_a_name_keeps_its_attributes(tmp_path: Path, binding: str) -> None:
     winkfs.create(tmp_path / "c").close()
-    with mounted(tmp_path / "c") as there:
+    with mounted(tmp_path / "c", "--binding", binding) as there:
         (there / "other").touch()
         os.setxattr(there / "other", "user.of_another", b"")
         for lose in (os.unlink, partial(os.replace, there / "other")):

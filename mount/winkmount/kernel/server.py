@@ -22,9 +22,8 @@ from winkmount.kernel.entries import Shown
 from winkmount.kernel.files import Files
 from winkmount.kernel.giving import KEPT, Giving
 from winkmount.kernel.listings import Directories, OpenDirectories
-from winkmount.kernel.names import Names
+from winkmount.kernel.names import Names, Xattrs
 from winkmount.kernel.nodes import NodeTable
-from winkmount.kernel.xattrs import Xattrs
 from winkmount.served import FOREVER, Served
 from winkmount.source import Healing, Making, Nodes, Resting
 
