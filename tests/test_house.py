@@ -37,8 +37,8 @@ WALKS = {
     walks.contains: (4, 4) if native.code else (20, 5),
     walks.read_two_extents: (2, 2) if native.code else (15, 5),
     walks.read_part: (2, 2) if native.code else (15, 5),
-    walks.mount_create: (80, 18),
-    walks.mount_read: (10, 9) if native.code else (24, 12),
+    walks.mount_create: (80, 18) if native.code else (90, 20),
+    walks.mount_read: (10, 9) if native.code else (40, 12),
     walks.reindex: (460, 34),  # 450; on overlayfs each of two locks takes a second attempt
 }
 # What binds tests to the inside of the product: it has to be moved with it.

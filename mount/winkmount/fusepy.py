@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import struct
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from winkmount.served import FOREVER, Served
 from winkmount.source import refuse
 
 KEPT: Final = 10_000  # paths whose numbers are remembered
+SOON: Final = 0.1  # seconds within which the next call comes, if it is a part of this one
 ALL: Final = 1 << 32  # more times than a number was given
 UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 UTIME_OMIT: Final = (1 << 30) - 2
@@ -181,6 +183,9 @@ class Paths:
         self._carry_out()
         if HIDDEN.search(new) and self._is_open(number := self._look_up(old)):
             self._hidden[new], self._unlinked = number, old
+            timer = threading.Timer(SOON, self._carry_out, [old])
+            timer.daemon = True
+            timer.start()
             return
         (above, name), (into, new_name) = self._place(old), self._place(new)
         self.ask(p.RENAME, above, p.RENAME_IN.pack(into), name, new_name)
@@ -195,12 +200,14 @@ class Paths:
     def _is_open(self, number: int) -> bool:
         return any(number in numbers for numbers in self._opened.values())
 
-    def _carry_out(self) -> None:
-        """Unlink the file that was hidden last, since no rename to its name came."""
-        path, self._unlinked = self._unlinked, ""
+    def _carry_out(self, only: str = "") -> None:
+        """Unlink the file that was hidden last, since no rename to its name came. From any thread.
+        `only`: if it had this path."""
         try:
-            if path:
-                self.unlink(path)
+            with self._served.mutex:
+                path, self._unlinked = self._unlinked, ""
+                if path and only in ("", path):
+                    self.unlink(path)
         except OSError as error:  # the kernel has another answer
             log.error("not removed: %s: %s", path, error)
 

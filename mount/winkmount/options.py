@@ -47,7 +47,7 @@ class Options:
     timedir     append-only containers: a directory by time
     spin        microseconds for which the server asks for the next request before it sleeps
     timeout     seconds after which a request without an answer ends the mount; 0: it never does
-    fuse        options that libfuse takes as they are: name -> value, True for a flag
+    fuse        options of FUSE itself: name -> value, True for a flag
     """
 
     ro: bool = False
@@ -133,7 +133,7 @@ def _whole(item: str, value: str, least: int, most: int, unit: str) -> int:
 
 
 def _number(item: str, value: str, base: int, most: int) -> str:
-    """-> the number, as libfuse reads it."""
+    """-> the number, as FUSE reads it."""
     if not value.isascii() or not value.isdigit():  # int() would take signs and underscores
         raise ValueError(f"{item}: {value!r} is not a number, 0 or more")
     try:

@@ -154,9 +154,9 @@ def _answer(
     if binding == KERNEL:
         from winkmount.kernel import server
 
-        source = served.source
-        numbered = served.caching.fixed and isinstance(source, Numbered)
-        nodes = source.numbered() if numbered and isinstance(source, Numbered) else None
+        source, nodes = served.source, None
+        if served.caching.fixed and isinstance(source, Numbered):
+            nodes = source.numbered()
         try:
             server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
         except Refused as error:

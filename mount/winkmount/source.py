@@ -2,13 +2,12 @@
 
 The mount knows no format. It serves any object with these methods: a winkfs container, another
 store, a dict in a test. Files and directories are named by ids (positive 64-bit integers that
-become inode numbers); only the engine above knows paths, so an engine on inode numbers can
-replace it. Names are bytes, single path components.
+become inode numbers). Names are bytes, single path components; there are no paths.
 
 An id is valid while the file or directory is open, and for the next thousand calls. After that a
 Source may forget it, so that memory does not grow with the number of files: a call with such an
-id changes nothing and raises ESTALE, and the engine looks the path up again. The id of a file
-stays the same when it is looked up again, and over a rename.
+id changes nothing and raises ESTALE, and the server looks up the names that lead to it. The id of a
+file stays the same when it is looked up again, and over a rename.
 
 A refusal is an OSError with the errno that the system call returns (ENOENT, EEXIST, ENOTEMPTY,
 EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method at a time,
@@ -63,13 +62,13 @@ class Source(Protocol):
     writable: bool
     """False: the server answers every change with EROFS. True: the Source is a `Changing`."""
     gather: bool
-    """True: the engine may hold small writes of an open file back and pass them on together.
+    """True: the server may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
 
     @property
     def failed(self) -> str:
         """Why changes are refused since the disk below failed; "": they are not. While it is set
-        the engine answers every change with EROFS and every fsync with EIO. Reading goes on."""
+        the server answers every change with EROFS and every fsync with EIO. Reading goes on."""
 
     # names
 
@@ -181,7 +180,7 @@ class Changing(Source, Protocol):
         """Whether there is room for `size` more bytes. Raises ENOSPC."""
 
     def promise(self, id: int, size: int) -> bool:
-        """Whether the engine may hold `size` more bytes back: then the next `write` of the file,
+        """Whether the server may hold `size` more bytes back: then the next `write` of the file,
         with all that was promised since the last, finds room. Raises ENOSPC."""
 
     def fsync(self, id: int) -> None:
@@ -327,7 +326,7 @@ class Page:
     nodes    int64[n]: their numbers; 0: the kernel has to ask for it
     attrs    int64[n, 7], rows of `Attr`
     offsets  where `Nodes.entries` goes on behind each: positive, ascending, below 2**63 - 2
-    packed   for the engine: what it made of them
+    packed   for the server: what it made of them
     places   for the Source: where their contents are
     """
 
@@ -353,7 +352,7 @@ class Paged(Lasting, Protocol):
 
 class Nodes(Protocol):
     """The files and directories of a tree that never changes, by numbers of 1 to 2**63 - 1 that
-    are good as long as the mount: so the engine need not remember what the kernel knows.
+    are good as long as the mount: so the server need not remember what the kernel knows.
 
     1 is the top directory. A number that stands for nothing any more, after damage, raises ESTALE.
     """

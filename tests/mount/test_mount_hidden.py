@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 
 import pytest
 from memory_source import MemorySource
@@ -39,6 +40,15 @@ def test_the_next_call_carries_an_unlink_out(asker: Asker) -> None:
     asker("fsyncdir", "/", 0, 0)
     assert names(asker) == {b"new"}
     assert asker.getattr(HIDDEN)["st_nlink"] == 0
+
+
+def test_time_carries_an_unlink_out(asker: Asker) -> None:
+    asker.rename("/target", HIDDEN)
+    deadline = time.monotonic() + 20
+    while b"target" in names(asker) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert names(asker) == {b"new"}
+    assert asker.served.changed.is_set()
 
 
 def test_the_end_carries_an_unlink_out(asker: Asker) -> None:
