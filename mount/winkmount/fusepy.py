@@ -205,8 +205,9 @@ class Paths:
         `only`: if it had this path."""
         try:
             with self._served.mutex:
-                path, self._unlinked = self._unlinked, ""
+                path = self._unlinked
                 if path and only in ("", path):
+                    self._unlinked = ""
                     self.unlink(path)
         except OSError as error:  # the kernel has another answer
             log.error("not removed: %s: %s", path, error)
