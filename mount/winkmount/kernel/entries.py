@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from bisect import bisect_right
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -102,18 +101,6 @@ class Entries:
     @cached_property
     def plain(self) -> bytes:
         return self._joined(self._raw[:, p.ENTRY_OUT.size :])
-
-    def fitting(self, start: int, stop: int, room: int, *, plus: bool) -> int:
-        """Return up to which of the entries [start, stop) there is room."""
-        ends = self.behind if plus else self.bare
-        return bisect_right(ends, ends[start] + room, start + 1, stop + 1) - 1
-
-    def given(self, start: int, until: int, stop: int) -> bytes:
-        """Return the entries [start, stop) with attributes, those from `until` on of directories
-        only."""
-        ends = self.behind
-        full = self.plus[ends[start] : ends[until]] if start < until else b""
-        return full + self.few[ends[until] : ends[stop]] if until < stop else full
 
     def _joined(self, raw: npt.NDArray[np.uint8]) -> bytes:
         """Rows without the room behind shorter names."""

@@ -40,26 +40,28 @@ class Pages:
         self.valid = lasting(served.caching.names)
 
     def packed(self, page: Page) -> Entries:
-        found = page.packed
-        if found is None:
-            found = page.packed = Entries(page, self.shown, *self.valid)
-        assert isinstance(found, Entries)
+        page.packed = found = Entries(page, self.shown, *self.valid)
         return found
 
     def cut(self, node: int, page: Page, start: int, stop: int, room: int, *, plus: bool) -> bytes:
         """Return those of the entries [start, stop) of a directory for which there is room, and
         note the numbers that the kernel gets."""
-        found = self.packed(page)
-        stop = found.fitting(start, stop, room, plus=plus)
+        found = page.packed if isinstance(page.packed, Entries) else self.packed(page)
+        ends = found.behind if plus else found.bare
+        if ends[stop] - ends[start] > room:
+            stop = bisect_right(ends, ends[start] + room, start, stop) - 1
         if not plus:
-            return found.plain[found.bare[start] : found.bare[stop]]
+            return found.plain[ends[start] : ends[stop]]
         until = start + self._giving.gives(node, stop - start)
         if self._table is not None and until > start:
             numbers = page.nodes[start:until].tolist()
             self._table.give_listed(node, page.names[start:until], numbers)
         directories = found.directories
         self._giving.gave(until - start + directories[stop] - directories[until])
-        return found.given(start, until, stop)
+        if until == stop:
+            return found.plus[ends[start] : ends[stop]]
+        full = found.plus[ends[start] : ends[until]] if until > start else b""
+        return full + found.few[ends[until] : ends[stop]]  # of these directories only
 
 
 class OpenDirectories:
