@@ -20,7 +20,7 @@ LIBRARY: Final = "libfuse.so.2"
 
 
 class MountError(OSError):
-    """The mount cannot be made; the text says why and what to do."""
+    """The mount cannot be made; the text has the reason and what to do."""
 
 
 class BusyError(MountError):

@@ -1,4 +1,4 @@
-"""Ids that a mount has handed out: where those files and directories are, and who uses them."""
+"""Ids that a mount has handed out: where those files and directories are, and their users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOW: Final = (1 << 61) - 1
 def directory_id(path: bytes, seed: int) -> int:
     """The id of a directory that has had this path from the start.
 
-    seed    whoever does not know it cannot make paths with equal ids
+    seed    to make paths with equal ids one has to know it
     """
     return OWN_IDS | (xxh3_64_intdigest(path, seed) & LOW)
 

@@ -63,7 +63,7 @@ class Numbered(View, Protocol):
         """Grows when positions do not mean any more what they did."""
 
     def implied_attr(self, path: bytes) -> Attr:
-        """Of a directory that nothing but names below it tells of."""
+        """Of a directory that is there only because of names below it."""
 
     def position(self, path: bytes) -> int:
         """Of the inode of a file. Raises CorruptError."""
@@ -95,7 +95,7 @@ class Sheet:
     until        behind each, and behind those of the same directory that follow it
     ends         where the directory ends whose first name this is, if it is one without others
                  below, and ends before the block; else 0
-    strange      there are names that cannot be shown, or that the order does not tell all of
+    strange      there are names that cannot be shown, or of which the order does not have all
     """
 
     def __init__(self, numbers: Numbers, start: int, rows: FileTable) -> None:
@@ -308,7 +308,7 @@ class Numbers:
     def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         self._check()
         if offset and offset >> LATER & EPOCHS - 1 != self._epoch:
-            raise refuse(errno.EIO)  # where it stood in the order that was damaged nobody knows
+            raise refuse(errno.EIO)  # where it was in the order that was damaged is not known
         if node >> EPOCH_AT == self._epoch | EPOCHS << 1:
             index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
             sheet = self._sheet_of(index)

@@ -1,6 +1,6 @@
 """The kernel's FUSE protocol: the numbers and structures of linux/fuse.h that are used here.
 
-A request is IN and what its opcode has, a reply OUT and what is said. A notice is OUT with unique 0
+A request is IN and what its opcode has, a reply OUT and its data. A notice is OUT with unique 0
 and its code in the place of the error. All in the byte order of the machine.
 """
 
@@ -32,9 +32,9 @@ CHANGES: Final = frozenset({4, 6, 8, 9, 10, 11, 12, 13, 16, 21, 24, 35, 43, 45, 
 
 # notices
 STORE: Final = 4  # bytes of a file for the page cache
-PRUNE: Final = 9  # numbers of files that nobody uses just now; 7.45
+PRUNE: Final = 9  # numbers of files that are not in use; 7.45
 
-# what both sides say in INIT that they can
+# what each side states in INIT that it can
 ASYNC_READ: Final = 1 << 0
 ATOMIC_O_TRUNC: Final = 1 << 3
 BIG_WRITES: Final = 1 << 5
