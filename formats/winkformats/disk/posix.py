@@ -34,7 +34,8 @@ from typing import Final, Self
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.room import has_ample_memory
-from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage, Turn
+from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
+from winkformats.disk.turn import FileTurn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
 BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk
@@ -451,7 +452,8 @@ class PosixDirectory(Directory):
         return lock if lock.held else None
 
     def turn(self, name: str) -> FileTurn:
-        return FileTurn(self, name)
+        path, flags = self._folder + name, MODES["r"] | os.O_NOFOLLOW
+        return FileTurn(_open_regular(self._before + name, flags, path, self._fd))
 
     def close(self) -> None:
         if self._fd is not None and self._fd >= 0:
@@ -469,28 +471,6 @@ class PosixFolder(PosixDirectory):
 
     def __del__(self) -> None:
         self.close()
-
-
-class FileTurn(Turn):
-    """flock on a file that stays open: 1 us to take it and to release it."""
-
-    def __init__(self, directory: PosixDirectory, name: str) -> None:
-        super().__init__(directory, name)
-        self._storage = directory.open(name, follow=False)
-
-    def _take(self) -> bool:
-        try:
-            fcntl.flock(self._storage.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def release(self) -> None:
-        if self._storage.fd >= 0:
-            fcntl.flock(self._storage.fd, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        self._storage.close()
 
 
 class FileLock:
