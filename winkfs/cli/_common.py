@@ -439,14 +439,6 @@ def answer(record: Mapping[str, Any], as_json: bool, *lines: str) -> None:
         sys.stdout.buffer.write(shown(line) + b"\n")
 
 
-def say_table(header: str, rows: Iterable[tuple[Mapping[str, Any], str]], as_json: bool) -> None:
-    """Rows below a header for people, or a record each."""
-    if not as_json:
-        click.echo(header)
-    for record, line in rows:
-        answer(record, as_json, line)
-
-
 def print_nested(record: Mapping[str, Any], indent: str = "") -> None:
     """Facts for people, a line each."""
     width = max((len(key) for key in record), default=0) + 1

@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -17,28 +18,29 @@ from winkfs.cli._common import (
     DURATION,
     JSON,
     SIZE,
-    STDIN,
-    Progress,
     answer,
-    complete_file,
     counted,
     emit,
     pairs,
     printable,
     say,
-    say_facts,
-    say_report,
-    say_table,
     time_value,
 )
-from winkfs.cli.ring import ALL, COUNT, LINES
-from winkfs.cli.store import (
+from winkfs.cli.verbs import (
+    ALL,
+    CONTENTS,
+    COUNT,
     DIR,
+    LINES,
     batches_of,
     bodies_of,
     complete_folder,
     put_all,
-    write_body,
+    say_checked,
+    say_rows,
+    say_stats,
+    told,
+    written,
 )
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import NANO, time_text
@@ -66,22 +68,13 @@ def queue() -> None:
     """
 
 
-@contextmanager
-def opened(base: str, *, change: bool = False, **options: Any) -> Iterator[Queue]:
-    """The queue, open; to change it together with others who share it.
-
-    Damage is said, and ends the command with status 1 when its work is done.
-    """
+def opened(base: str, *, change: bool = False, **options: Any) -> AbstractContextManager[Queue]:
+    """The queue, open; to change it together with others who share it."""
     from winkfs.stores.ledgerq.queue import Queue
 
     if change:
         check(base)
-    with Queue(base, "a" if change else "r", shared=change, **options) as found:
-        yield found
-    for line in found.problems:
-        say(line)
-    if found.problems:
-        raise click.exceptions.Exit(1)
+    return told(Queue(base, "a" if change else "r", shared=change, **options))
 
 
 def check(base: str) -> None:
@@ -117,7 +110,7 @@ def create(base: str, by_priority: bool, consumers: tuple[str, ...]) -> None:
 
 @queue.command()
 @DIR
-@click.argument("files", metavar="[CONTENT]...", nargs=-1, shell_complete=complete_file)
+@CONTENTS
 @click.option("--lines", is_flag=True, help="Each line of the CONTENTs is a message.")
 @click.option("--priority", type=click.Choice(PRIORITIES), help="In a queue by priority (low).")
 @click.option("--ttl", type=DURATION, metavar="DURATION", help="The messages expire then.")
@@ -164,10 +157,10 @@ def push(
         if options.get("priority") and not found.by_priority:
             raise Refusal("is read by arrival: see winkfs queue create --by-priority", base)
         if key is None:
-            batches = batches_of(files or (STDIN,), lines)
+            batches = batches_of(files, lines)
             put_all(found, batches, lambda batch: found.push_many(batch, **options))
             return
-        (body,) = bodies_of(files or (STDIN,), lines=False)
+        (body,) = bodies_of(files, lines=False)
         id, new = found.push_once(body, key, window=window, **options)
         found.sync()
         if not new:
@@ -205,20 +198,19 @@ def pop(
     no message the exit status is 1, save with --all. With --wait, --all never ends.
     """
     patience = float(timeout or 0) if timeout is not None or not wait else float("inf")
-    written = 0
+    done = 0
     with opened(base, change=True) as found:
         for some in _popped(found, None if every else count, patience, visible, consumer):
             left = [message.id for message in some]
             try:
-                _write(found, some, lines, as_json)
+                done += _write(found, some, lines, as_json)
                 sys.stdout.flush()
                 found.ack(*left, consumer=consumer)
                 left = []
             finally:
                 for id in left:
                     found.nack(id, "could not be written", consumer=consumer)
-            written += len(some)
-        if not written and not every:
+        if not done and not every:
             raise _empty(found, consumer)
 
 
@@ -257,19 +249,15 @@ def _empty(found: Queue, consumer: str) -> NoSuchFile:
 def peek(base: str, count: int, every: bool, lines: bool, consumer: str, as_json: bool) -> None:
     """Write the next message, or more, to standard output, as pop does. They stay."""
     with opened(base) as found:
-        messages = found.messages(consumer=consumer)
-        written = _write(found, islice(messages, None if every else count), lines, as_json)
-        if not written and not every:
+        messages = islice(found.messages(consumer=consumer), None if every else count)
+        if not _write(found, messages, lines, as_json) and not every:
             raise _empty(found, consumer)
 
 
 def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool) -> int:
     """-> how many."""
-    written = 0
-    for message in messages:
-        write_body(message.payload, _facts(found, message) if as_json else None, lines=lines)
-        written += 1
-    return written
+    facts = partial(_facts, found) if as_json else None
+    return sum(1 for _ in written(messages, "payload", facts, lines))
 
 
 def _facts(found: Queue, message: Message) -> dict[str, Any]:
@@ -285,6 +273,12 @@ def _facts(found: Queue, message: Message) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _line(facts: dict[str, Any]) -> str:
+    shown, pushed = facts["priority"] or "-", time_text(facts["timestamp_ns"] / NANO)
+    row = "{id:<20}  {size:12}  {shown:8}  {time:20}  {offset:12}  {segment}"
+    return row.format(**facts, shown=shown, time=pushed)
+
+
 @queue.command()
 @DIR
 @click.option("-a", "--all", "every", is_flag=True,
@@ -295,16 +289,8 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
     """List the messages in the order in which they are read. Changes nothing."""
     with opened(base) as found:
         messages = found.all_messages() if every else found.messages(consumer=consumer)
-        row = "{id:<20}  {size:12}  {shown:8}  {time:20}  {offset:12}  {segment}"
-
-        def line(facts: dict[str, Any]) -> str:
-            time = time_text(facts["timestamp_ns"] / NANO)
-            return row.format(**facts, shown=facts["priority"] or "-", time=time)
-
-        every_facts = (_facts(found, message) for message in messages)
-        rows = ((facts, line(facts)) for facts in every_facts)
         header = f"{'ID':20}  {'SIZE':>12}  {'PRIORITY':8}  {'PUSHED':20}  {'OFFSET':>12}  FILE"
-        say_table(header, rows, as_json)
+        say_rows(header, _line, map(partial(_facts, found), messages), as_json)
 
 
 # --- the whole ---
@@ -316,9 +302,7 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
 def stats(base: str, as_json: bool) -> None:
     """Show how many messages there are, who has read how far, and bytes on the disk."""
     with opened(base) as found:
-        facts = found.stats()
-        del facts["problems"]  # which are said
-        say_facts({"base": base, "kind": "queue"} | facts, as_json)
+        say_stats(found, "queue", "problems", as_json)
 
 
 @queue.command()
@@ -331,12 +315,11 @@ def verify(base: str, as_json: bool) -> int:
     """
     from winkfs.stores.ledgerq.check import verify as run
 
-    with Progress("verifying", "bytes") as bar:
-        report = run(base, bar)
-    record = {"problems": report.problems, "messages": report.files}
-    record |= {"more_problems": report.more} if report.more else {}
-    what = f"{base}: {counted(report.files, 'message')}, {report.bytes} bytes"
-    return say_report(report, record, what, as_json, report.more)
+    return say_checked(
+        base, "message", run, as_json,
+        lambda report: {"problems": report.problems, "messages": report.files}
+        | ({"more_problems": report.more} if report.more else {}),
+    )  # fmt: skip
 
 
 @queue.command()

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from winkfs.cli._common import (
-    JSON,
-    SIZE,
-    STDIN,
-    Progress,
-    complete_file,
-    counted,
-    say,
-    say_facts,
-    say_report,
-    say_table,
+from winkfs.cli._common import JSON, SIZE, complete_file, counted
+from winkfs.cli.verbs import (
+    ALL,
+    CONTENTS,
+    COUNT,
+    LINES,
+    bodies_of,
+    say_checked,
+    say_rows,
+    say_stats,
+    told,
+    written,
 )
-from winkfs.cli.store import bodies_of, write_body
 from winkfs.errors import NoSuchFile
 
 if TYPE_CHECKING:
     from winkformats.ringpage.page import Record
     from winkfs.stores.ringpage.ring import Ring
 
-FILE: Final = click.argument("file", shell_complete=complete_file)
-COUNT: Final = click.option(
-    "-n", "--count", type=click.IntRange(1), default=1, help="Up to so many records (1)."
-)
-ALL: Final = click.option("-a", "--all", "every", is_flag=True, help="All records.")
-LINES: Final = click.option("--lines", is_flag=True, help="A line feed behind each record.")
+FILE: Final = click.argument("base", metavar="FILE", shell_complete=complete_file)
 
 
 @click.group()
@@ -48,21 +44,27 @@ def ring() -> None:
     """
 
 
-@contextmanager
-def opened(file: str, mode: str = "r") -> Iterator[Ring]:
-    """The buffer, open. Damage is said, and ends the command with status 1 when its work is done.
-
-    Where the work fails, what was popped comes again.
-    """
+def opened(file: str, mode: Literal["r", "a"] = "r") -> AbstractContextManager[Ring]:
+    """The buffer, open. Where the work fails, what was popped comes again."""
     from winkfs.stores.ringpage.ring import Ring
 
-    with Ring(file, "a" if mode == "a" else "r") as found:
-        yield found
-        problems, notes = list(found.problems), list(found.notes)
-    for line in notes + problems:
-        say(line)
-    if problems:
-        raise click.exceptions.Exit(1)
+    return told(Ring(file, mode))
+
+
+def _facts(found: Ring, record: Record) -> dict[str, Any]:
+    offset = found.settings.offset(record.page) + record.offset
+    size = len(record.body)
+    return {"id": record.number, "offset": offset, "page": record.page, "size": size}
+
+
+def _written(found: Ring, count: int | None, lines: bool, as_json: bool) -> Iterator[Record]:
+    """Write up to so many of the oldest records, None: all. Raises NoSuchFile for none of some."""
+    facts, none = (partial(_facts, found) if as_json else None), count is not None
+    for record in written(islice(found.records(), count), "body", facts, lines):
+        none = False
+        yield record
+    if none:
+        raise NoSuchFile("is empty: there is no record", found.path)
 
 
 @ring.command()
@@ -77,7 +79,7 @@ def opened(file: str, mode: str = "r") -> Iterator[Ring]:
               help="If all is unread: overwrite the oldest (default).")  # fmt: skip
 @click.option("--force", is_flag=True, help="Take a device that is not empty.")
 def create(
-    file: str, pages: int | None, page_size: int, record_size: int | None, full: Any, force: bool
+    base: str, pages: int | None, page_size: int, record_size: int | None, full: Any, force: bool
 ) -> None:
     """Make an empty buffer: a new FILE, or on a block device that is there.
 
@@ -87,27 +89,27 @@ def create(
     from winkfs.stores.ringpage.ring import create as make
 
     made = make(
-        file, pages=pages, page_size=page_size, record_size=record_size, full=full, force=force
+        base, pages=pages, page_size=page_size, record_size=record_size, full=full, force=force
     )
     size = f"{counted(made.page_count, 'page')} of {made.page_size} bytes"
-    click.echo(f"{file}: {size}, records of up to {made.largest} bytes, when full: {full}")
+    click.echo(f"{base}: {size}, records of up to {made.largest} bytes, when full: {full}")
 
 
 @ring.command()
 @FILE
-@click.argument("files", metavar="[CONTENT]...", nargs=-1, shell_complete=complete_file)
+@CONTENTS
 @click.option("--lines", is_flag=True, help="Each line of the CONTENTs is a record.")
-def push(file: str, files: tuple[str, ...], lines: bool) -> None:
+def push(base: str, files: tuple[str, ...], lines: bool) -> None:
     """Add a record for each CONTENT, and print their numbers when all of them are durable.
 
     CONTENT is standard input where there is none, or for -. Of a folder, all files below it are
     added, in byte order of their paths, and links are left out. The last page is padded: many
     records of one call take less room than many calls.
     """
-    with opened(file, "a") as found:
+    with opened(base, "a") as found:
         start = found.end
         try:
-            found.push_many(bodies_of(files or (STDIN,), lines))
+            found.push_many(bodies_of(files, lines))
         finally:  # what is added has to be known
             try:
                 found.flush()
@@ -122,14 +124,15 @@ def push(file: str, files: tuple[str, ...], lines: bool) -> None:
 @ALL
 @LINES
 @JSON
-def pop(file: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
+def pop(base: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
     """Take the oldest record, or more, and write it to standard output.
 
     They are gone when all of them are written: if that fails, they come again. --json: an object a
     line, with payload_b64. Where there is no record the exit status is 1, save with --all.
     """
-    with opened(file, "a") as found:
-        _write(found, None if every else count, lines, as_json, taken=found.pop)
+    with opened(base, "a") as found:
+        for _ in _written(found, None if every else count, lines, as_json):
+            found.pop()
         sys.stdout.flush()
 
 
@@ -139,76 +142,44 @@ def pop(file: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
 @ALL
 @LINES
 @JSON
-def peek(file: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
+def peek(base: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
     """Write the oldest record, or more, to standard output, as pop does. They stay."""
-    with opened(file) as found:
-        _write(found, None if every else count, lines, as_json)
-
-
-def _write(
-    found: Ring,
-    count: int | None,
-    lines: bool,
-    as_json: bool,
-    taken: Callable[[], object] | None = None,
-) -> None:
-    """Write up to so many of the oldest records, None: all. Raises NoSuchFile for none of some."""
-    written = 0
-    for record in islice(found.records(), count):
-        write_body(record.body, _facts(found, record) if as_json else None, lines=lines)
-        if taken is not None:
-            taken()
-        written += 1
-    if not written and count is not None:
-        raise NoSuchFile("is empty: there is no record", found.path)
-
-
-def _facts(found: Ring, record: Record) -> dict[str, Any]:
-    offset = found.settings.offset(record.page) + record.offset
-    size = len(record.body)
-    return {"id": record.number, "offset": offset, "page": record.page, "size": size}
+    with opened(base) as found:
+        for _ in _written(found, None if every else count, lines, as_json):
+            pass
 
 
 @ring.command()
 @FILE
 @JSON
-def ls(file: str, as_json: bool) -> None:
+def ls(base: str, as_json: bool) -> None:
     """List the unread records, the oldest first. Changes nothing."""
-    with opened(file) as found:
-        every = (
-            _facts(found, record) | {"sha256": sha256(record.body).hexdigest()}
-            for record in found.records()
-        )
-        row = "{id:<20}  {size:12}  {page:6}  {offset:14}  {sha256}"
+    with opened(base) as found:
         header = f"{'ID':20}  {'SIZE':>12}  {'PAGE':>6}  {'OFFSET':>14}  SHA-256"
-        say_table(header, ((facts, row.format(**facts)) for facts in every), as_json)
+        row = "{id:<20}  {size:12}  {page:6}  {offset:14}  {sha256}".format_map
+        rows = (
+            _facts(found, one) | {"sha256": sha256(one.body).hexdigest()} for one in found.records()
+        )
+        say_rows(header, row, rows, as_json)
 
 
 @ring.command()
 @FILE
 @JSON
-def stats(file: str, as_json: bool) -> None:
+def stats(base: str, as_json: bool) -> None:
     """Show how many records there are, what was written for them, and what was lost."""
-    with opened(file) as found:
-        facts = found.stats()
-        del facts["notes"]  # which are said
-        say_facts({"base": file, "kind": "ring buffer"} | facts, as_json)
+    with opened(base) as found:
+        say_stats(found, "ring buffer", "notes", as_json)
 
 
 @ring.command()
 @FILE
 @JSON
-def verify(file: str, as_json: bool) -> int:
+def verify(base: str, as_json: bool) -> int:
     """Read and check all pages. Changes nothing.
 
     Prints one line per problem; the exit status is 1 if there is any.
     """
     from winkfs.stores.ringpage.records import verify as check
 
-    with Progress("verifying", "bytes") as bar:
-        report = check(file, bar)
-    record = {"base": file, "records": report.files, "bytes": report.bytes}
-    record |= {"pages": report.entries, "problems": report.problems, "notes": report.notes}
-    pages = counted(report.entries, "page")
-    what = f"{file}: {counted(report.files, 'record')} in {pages}, {report.bytes} bytes"
-    return say_report(report, record | {"more_problems": report.more}, what, as_json, report.more)
+    return say_checked(base, "record", check, as_json, pages="page")

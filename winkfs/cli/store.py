@@ -7,9 +7,7 @@ import inspect
 import json
 import os
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,20 +16,17 @@ import click
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     JSON,
-    PIECE,
     STDIN,
     Failures,
     Progress,
     complete_file,
-    counted,
-    emit,
     opened_any,
     pairs,
     printable,
     say,
     say_facts,
-    say_report,
 )
+from winkfs.cli.verbs import DIR, bodies_of, complete_folder, put_all, say_checked
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
 
@@ -39,24 +34,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from winkfs.registry import Kind
-    from winkfs.stores.ledgerq.queue import Queue
     from winkfs.stores.records import Records, Row
 
-SYNC: Final = 4096  # records that are put before they are synced and their ids printed
-SYNC_BYTES: Final = 16 << 20  # or bytes of them
 Record = dict[str, Any]
-
-
-def complete_folder(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """For the shell: any folder, as it does it itself."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="dir")]
-
-
-DIR: Final = click.argument("base", metavar="DIR", shell_complete=complete_folder)
 IDS: Final = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 FORCE: Final = click.option(
     "--force", is_flag=True,
@@ -120,14 +100,6 @@ def forced(kind: Kind, force: bool) -> dict[str, bool]:
 
 def _no_records(kind: Kind, base: str) -> Refusal:
     return Refusal(f"winkfs store is for stores of records, and this is a {kind.name}", base)
-
-
-def write_body(body: bytes, facts: Record | None, *, lines: bool) -> None:
-    """Write a body to standard output, with a line feed behind it, or with facts as an object."""
-    if facts is not None:
-        emit(facts | {"payload_b64": b64encode(body).decode()})
-    else:
-        sys.stdout.buffer.write(body + b"\n" * lines)
 
 
 # --- create ---
@@ -212,82 +184,8 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool, force: b
     if id is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
         raise click.UsageError("--id goes with one FILE")
     with records(base, "a", force=force) as found:
-        put_all(found, ([body] for body in bodies_of(files or (STDIN,), lines)),
+        put_all(found, ([body] for body in bodies_of(files, lines)),
                 lambda batch: [found.put(id, body) for body in batch])  # fmt: skip
-
-
-def put_all(
-    found: Records | Queue,
-    batches: Iterable[list[bytes]],
-    put: Callable[[list[bytes]], Iterable[str | int]],
-) -> None:
-    """Put bodies, and print their ids, a line each, as they are durable."""
-    made: list[str | int] = []
-    size = 0
-    try:
-        for batch in batches:
-            made += put(batch)
-            size += sum(map(len, batch))
-            if len(made) >= SYNC or size >= SYNC_BYTES:
-                _acknowledge(found, made)
-                made, size = [], 0
-    except BaseException:  # what is put has to be known
-        with contextlib.suppress(OSError):
-            _acknowledge(found, made)
-        raise
-    _acknowledge(found, made)
-
-
-def _acknowledge(found: Records | Queue, ids: list[str | int]) -> None:
-    found.sync()
-    sys.stdout.write("".join(f"{id}\n" for id in ids))
-    sys.stdout.flush()
-
-
-def bodies_of(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
-    """Raises OSError."""
-    return chain.from_iterable(batches_of(files, lines))
-
-
-def batches_of(files: tuple[str, ...], lines: bool) -> Iterator[list[bytes]]:
-    """The bodies: of lines as many at a time as a read brings, so that no pipe is waited for.
-
-    raises  OSError
-    """
-    for file in files:
-        for path in _below(file) if os.path.isdir(file) else [file]:
-            with (
-                contextlib.nullcontext(sys.stdin.buffer)
-                if path == STDIN
-                else Path(path).open("rb") as content
-            ):
-                if lines:
-                    yield from _lines(content)
-                else:
-                    yield [content.read()]
-
-
-def _lines(content: Any) -> Iterator[list[bytes]]:
-    begun: list[bytes] = []  # of a line whose end is not read yet
-    while data := content.read1(PIECE):
-        first, *more = data.split(b"\n")
-        begun.append(first)
-        if more:
-            yield [b"".join(begun), *more[:-1]]
-            begun = [more[-1]]
-    if last := b"".join(begun):
-        yield [last]
-
-
-def _below(folder: str) -> Iterator[str]:
-    """The files below a folder, in byte order."""
-    with os.scandir(folder) as listing:
-        entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _below(entry.path)
-        elif entry.is_file(follow_symlinks=False):
-            yield entry.path
 
 
 @store.command()
@@ -397,12 +295,7 @@ def verify(base: str, as_json: bool) -> int:
     import winkfs
 
     store_at(base)
-    with Progress("verifying", "bytes") as bar:
-        report = winkfs.verify(base, progress=bar)
-    record = {"base": base, "records": report.files, "bytes": report.bytes}
-    record |= {"problems": report.problems, "notes": report.notes, "more_problems": report.more}
-    what = f"{base}: {counted(report.files, 'record')}, {report.bytes} bytes"
-    return say_report(report, record, what, as_json, report.more)
+    return say_checked(base, "record", winkfs.verify, as_json)
 
 
 @store.command()
