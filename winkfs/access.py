@@ -2,7 +2,7 @@
 
 tell_of_forks   registers a handle to be called in forked children
 close_at_end    registers a writer to be synced at the normal end of the process
-Keeping         a writer that keeps what it was given, however its `with` block ends
+keep_open       the same, of one that stays open though nothing refers to it any more
 Access          whether a handle is open, and may still write
 """
 
@@ -13,12 +13,10 @@ import os
 import sys
 import threading
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, Protocol
 
-from winkformats.closing import Closing
 from winkfs.errors import Closed, ReadOnly, Refusal
 
 PATIENCE: Final = 5.0  # seconds that the end of the process waits for a thread inside a call
@@ -158,36 +156,18 @@ def _close_writer(writer: Writer, lock: Lock, *, failed: bool, last: bool) -> st
             lock.release()
 
 
-class Keeping(Closing):
-    """A writer that keeps what it was given: `close` makes it durable, and is called where a `with`
-    block ends, also by an exception, and at the normal end of the process. Until it is closed it
-    stays open, also where nobody refers to it any more."""
-
-    drops_on_exception: Final = False
-
-    @property
-    @abstractmethod
-    def closed(self) -> bool: ...
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Close it as it is: what is not durable may be lost. Idempotent."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Make all durable and close it. Idempotent."""
-
-    def keep(self, path: str, lock: Lock) -> None:
-        """To be called when it is open to write; `lock`: see `close_at_end`."""
-        close_at_end(self, path, _Passing(lock))
-        _kept.add(self)
-
-    def leave(self) -> None:
-        """To be called when it is closed. Idempotent."""
-        _kept.discard(self)
+_kept: Final[set[Writer]] = set()  # weak references would let go of what waits in memory
 
 
-_kept: Final[set[Keeping]] = set()  # weak references would let go of what waits in memory
+def keep_open(writer: Writer, path: str, lock: Lock) -> None:
+    """As `close_at_end`, of a writer that lives until it `leave`s, whatever refers to it."""
+    close_at_end(writer, path, _Passing(lock))
+    _kept.add(writer)
+
+
+def leave(writer: Writer) -> None:
+    """To be called when a writer is closed. Idempotent."""
+    _kept.discard(writer)
 
 
 class _Passing:
@@ -216,9 +196,9 @@ class Access:
     failed  why nothing can be written any more, "" where it can
     """
 
-    def __init__(self, path: str, what: str, *, writable: bool, purpose: str = "reading") -> None:
-        """`what`: "the store", for messages; `purpose`: what it is open for otherwise."""
-        self.path, self.what, self.writable, self._purpose = path, what, writable, purpose
+    def __init__(self, path: str, what: str, read_only: str, *, writable: bool) -> None:
+        """`what`: "the store", for messages; `read_only`: why it cannot be written."""
+        self.path, self.what, self.writable, self._read_only = path, what, writable, read_only
         self.ready = self.closed = self.forked = False
         self.failed = ""
         self._thread: threading.Thread | None = None
@@ -237,7 +217,7 @@ class Access:
         """Raises Closed; ReadOnly."""
         self.check_open()
         if not self.writable:
-            raise ReadOnly(f"{self.what} was opened for {self._purpose}", self.path)
+            raise ReadOnly(self._read_only, self.path)
 
     def check_open(self) -> None:
         """Raises Closed."""
@@ -254,12 +234,13 @@ class Access:
             raise
 
     def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
-        """Call something each `interval` seconds, in a thread, until `end`."""
+        """Call something each `interval` seconds, in a thread, until `end`, or until it is true."""
 
         def run() -> None:
             while not self._stop.wait(interval):
                 with suppress(OSError):  # the next call says it
-                    call()
+                    if call():
+                        return
 
         self._thread = threading.Thread(target=run, name=name, daemon=True)
         self._thread.start()

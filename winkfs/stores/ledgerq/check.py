@@ -126,7 +126,7 @@ def repair(path: str) -> list[str]:
                 continue
             queue.files.scan(segment, before, anew=True)
             before = segment.last
-        recovery.mend(queue.files, queue._say, lambda: None)
+        recovery.mend(queue.files, queue.problems.append, lambda: None)
         for segment in list(queue.files.segments.values())[:-1]:
             queue.files.sparse(segment)
             recovery.write_index(queue.files, segment)

@@ -15,12 +15,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
 from winkformats.disk.storage import TEMPORARY
@@ -28,9 +27,9 @@ from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
 from winkformats.ledgerq.state import METADATA, Dedup, Metadata, Retry, time_text
-from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
+from winkfs.stores.handle import Calls, StoreHandle, Sync
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
@@ -51,7 +50,6 @@ KEYS: Final = 100_000  # ids remembered for deduplication
 COMPRESSED_FROM: Final = 1024  # bytes of a payload that is compressed
 DEAD: Final = "dlq."
 _new: Final = tuple.__new__
-Sync = Literal["none", "interval", "always"]
 Put = Mapping[str, Any]
 
 
@@ -103,7 +101,7 @@ def is_queue(path: str) -> bool:
 ROTATION: Final = Rotation()
 
 
-class Queue(Keeping):
+class Queue(StoreHandle):
     """A queue of messages. Any number of threads may use it.
 
     mode          "r": to look, also while others write; "a": to push and pop
@@ -123,6 +121,10 @@ class Queue(Keeping):
     After a sync what was pushed is not lost, and what was popped or acknowledged is not handed out
     again, whatever happens. What was not synced may be lost, and handed out again.
     """
+
+    _what = "the queue"
+    _read_only = "the queue was opened for looking"
+    _turns: Turns | None = None
 
     def __init__(
         self,
@@ -150,10 +152,7 @@ class Queue(Keeping):
         cost  a read of each segment, and the messages behind the index of the last one: those since
               it was closed
         """
-        if mode not in ("r", "a"):
-            raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
-        if sync not in ("none", "interval", "always"):
-            raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
+        super().__init__(path, mode, sync)
         span_ns(interval, "interval", zero=False)
         NewMessage(b"", ttl=ttl, compress=compress).check()
         rotation.check()
@@ -161,45 +160,35 @@ class Queue(Keeping):
             ("retries", retries, 0), ("keys", keys, 1), ("compress_from", compress_from, 0),
         ):  # fmt: skip
             as_int(number, what, least)
-        self.path, self.writable, self.shared = os.fspath(path), mode == "a", shared
+        self.shared = shared
         if not is_directory(self.path):
             if not (make and self.writable):
                 raise NoSuchFile("no such queue", self.path)
             make_directory(self.path)
         self.directory = open_folder(self.path)
+        self._last.callback(self.directory.close)
         self.problems: list[str] = []
-        self.retries = retries
-        self._always, self._wanted = sync == "always", by_priority
+        self.retries, self._wanted = retries, by_priority
         self._sync_how = sync, interval
         self._window, self._keys = span_ns(window, "window"), keys
         self._dead_path = None if dead_letters is None else os.fspath(dead_letters)
         self._dead: Queue | None = None
-        self._lock, self._sync_lock = threading.RLock(), threading.Lock()
-        self._section: AbstractContextManager[object] = self._lock
-        self._synced = 0  # changes that are durable
-        self._access = Access(self.path, "the queue", writable=self.writable, purpose="looking")
-        self._held: WriterLock | None = None
-        self._turns: Turns | None = None
-        self.files = Files(self.directory, self._say)
-        self.state = State(self.directory, self._say)
+        say = self.problems.append
+        self.files = Files(self.directory, say)
+        self.state = State(self.directory, say)
         self._ledgerq = LedgerqState(self.state)
         self._tail = Tail(
             self.files, rotation, Defaults(ttl, compress, compress_from),
             self._before_segment, self._access.final,
         )  # fmt: skip
         self._deliveries = Deliveries(
-            self.files, self.state.append, self._say, starved=span_ns(starved, "starved")
+            self.files, self.state.append, say, starved=span_ns(starved, "starved")
         )
-        tell_of_forks(self)
-        try:
+        self._closing.callback(self._tail.close)
+        self._closing.callback(self.state.close)
+        self._closing.callback(self.files.close)
+        with self._opening(self.sync if sync == "interval" else None, interval):
             self._begin(make=make)
-        except BaseException:
-            self._let_go()
-            raise
-        if self.writable:
-            self.keep(self.path, self._lock)
-            if sync == "interval":
-                self._access.repeat(self.sync, interval, "winkfs-queue")
 
     # --- opening and closing ---
 
@@ -212,13 +201,14 @@ class Queue(Keeping):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
             return
         if not self.shared:
-            self._held = WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX)))
+            self._hold(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
             self._access.ready = True
             self._open()
             return
         self._section = self._turns = Turns(
             self.directory, self._access, self._lock, self._open, self._flush_all
         )
+        self._last.callback(self._turns.close)
         self._access.ready = True
         with self._section:
             self._turns.begin = self._catch_up
@@ -226,7 +216,7 @@ class Queue(Keeping):
     def _open(self) -> None:
         self._load()
         missing = self._missing()
-        recovery.mend(self.files, self._say, self._before_change)
+        recovery.mend(self.files, self.problems.append, self._before_change)
         self._sync_found()
         if self.state.is_torn():
             # Rows behind one that is torn must not be good again when that is written over.
@@ -315,63 +305,20 @@ class Queue(Keeping):
             known.append(self._ledgerq.metadata.next_id)
         self._tail.go_on(known)
 
-    def _say(self, line: str) -> None:
-        self.problems.append(line)
-
-    def close(self) -> None:
-        """Make all durable, and write what LedgerQ reads. Idempotent. Raises OSError."""
-        if self._access.closed:
-            return
-        try:
-            self._access.end()
-            if self._dead is not None:
-                self._dead.close()
-            if self._access.ready:
-                self.sync()
-                if self._turns is None:
-                    self._finish()
-                else:
-                    with self._turns.leave() as last:
-                        if last:
-                            self._finish()
-        finally:
-            self._let_go()
-
-    def abort(self) -> None:
-        """Close as it is: what is not durable may be lost."""
-        self._access.end()
-        if self._dead is not None:
-            self._dead.abort()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self.leave()
-        self._access.close()
-        self.files.close()
-        self.state.close()
-        if self._tail.out is not None:
-            self._tail.out.close()
-        if self._turns is not None:
-            self._turns.close()
-        if self._held is not None:
-            self._held.release()
-        self.directory.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._access.closed
-
-    def after_fork(self) -> None:
-        """In a forked child another thread may have held the lock; a writer is the parent's."""
-        self._lock, self._sync_lock = threading.RLock(), threading.Lock()
+    def _finish(self) -> None:
+        """Also write what LedgerQ reads, where no other process goes on."""
+        self.sync()
         if self._turns is None:
-            self._section = self._lock
+            self._end_files()
         else:
-            self._turns.lock = self._lock
-        if self.writable:
-            self._access.close(forked=True)
-            if self._held is not None:
-                self._held.forget()
+            with self._turns.leave() as last:
+                if last:
+                    self._end_files()
+
+    def _new_locks(self) -> None:
+        super()._new_locks()
+        if self._turns is not None:
+            self._turns.lock, self._section = self._lock, self._turns
 
     def _catch_up(self) -> None:
         """Take up what others did since our last turn."""
@@ -393,7 +340,7 @@ class Queue(Keeping):
         elif not self._tail.catch_up():
             return
         if changed or ((last := self.files.newest) is not None and last.torn):
-            recovery.mend(self.files, self._say, self._before_change)
+            recovery.mend(self.files, self.problems.append, self._before_change)
         self._settle_ids()
 
     @contextmanager
@@ -502,21 +449,8 @@ class Queue(Keeping):
 
         raises  ReadOnly; OSError: nothing is known of what was not synced
         """
-        with self._lock:
-            self._access.check()
-            wanted = self.state.changes + self._tail.done
-        with self._sync_lock:
-            if self._synced >= wanted:
-                return  # by another thread, meanwhile
-            with ExitStack() as stack:
-                with self._section:
-                    self._access.check()
-                    calls = self._unsynced(stack)
-                    done = self.state.changes + self._tail.done
-                with self._access.final():
-                    for call in calls:
-                        call()
-            self._synced = max(self._synced, done)
+        if not self._sync_changes(lambda: self.state.changes + self._tail.done, self._unsynced):
+            return
         if self.state.is_long():
             with self._sync_lock, self._section:
                 self._access.check()
@@ -525,10 +459,10 @@ class Queue(Keeping):
                     with self._access.final():
                         self.state.renew()
 
-    def _unsynced(self, stack: ExitStack) -> list[Callable[[], object]]:
+    def _unsynced(self, stack: ExitStack) -> Calls:
         """Write all -> calls that make it durable, which other calls need not wait for."""
         self._flush_all()
-        calls: list[Callable[[], object]] = []
+        calls: Calls = []
         if self._tail.dirty and self._tail.out is not None:
             calls.append(stack.enter_context(self._tail.out.duplicate()).sync)
         if self._tail.named:
@@ -559,7 +493,7 @@ class Queue(Keeping):
             with self._access.final():
                 self._ledgerq.write_metadata(metadata)
 
-    def _finish(self) -> None:
+    def _end_files(self) -> None:
         """Write what LedgerQ reads."""
         with self._section:
             last = self.files.newest
@@ -703,6 +637,7 @@ class Queue(Keeping):
                 self._dead_path, "a", shared=self.shared, sync=self._sync_how[0],
                 interval=self._sync_how[1], make=True,
             )  # fmt: skip
+            self._beside.append(self._dead)
         return self._dead
 
     def _bury(self, id: int, failures: int, reason: str, now: int) -> None:
@@ -968,9 +903,6 @@ class Queue(Keeping):
     def empty(self, *, consumer: str = MAIN) -> bool:
         """Whether `pop` would find nothing now."""
         return next(self.messages(consumer=consumer), None) is None
-
-    def __repr__(self) -> str:
-        return self._access.picture(self)
 
     def stats(self) -> dict[str, Any]:
         """Messages and ids, segments, bytes, consumers, what is leased. Cost: little."""

@@ -347,6 +347,11 @@ class Tail:
             self.out.close()
             self.out = None
 
+    def close(self) -> None:
+        """As it is: what waits is lost."""
+        if self.out is not None:
+            self.out.close()
+
     def flush(self) -> None:
         """Write what waits to the active segment. Where that fails it goes on to wait."""
         if not self._parts:

@@ -42,11 +42,11 @@ from winkformats.logstore.entry import (
     Entries,
 )
 from winkformats.logstore.layout import Layout
-from winkfs.access import FORKED, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
+from winkfs.errors import Closed, NoSuchFile, Refusal
+from winkfs.stores.handle import StoreHandle
 from winkfs.stores.logstore.compact import compact, remove
-from winkfs.stores.logstore.files import create, is_store
+from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Batch, Full, Log
 from winkfs.stores.logstore.table import View
 from winkfs.units import as_content, as_int, span_ns
@@ -454,7 +454,7 @@ class Transaction:
             self.rollback()
 
     def __del__(self) -> None:
-        if getattr(self, "_state", "x") == "" and not self._store._is_closed:
+        if getattr(self, "_state", "x") == "" and not self._store.closed:
             self.rollback()
 
 
@@ -537,7 +537,7 @@ class Doomed(NamedTuple):
     files: tuple[int, ...] = ()
 
 
-class LogStore(Lookups, Keeping):
+class LogStore(Lookups, StoreHandle):
     """A store of records, open to read ("r") or to write ("a").
 
     One writer, which holds a lock; its threads read and write at once, each with a transaction of
@@ -549,45 +549,26 @@ class LogStore(Lookups, Keeping):
     cost    the saved table is read, 12 bytes a recid, and the log from there on
     """
 
+    _read_only = "the store is open for reading"
+
     def __init__(self, path: str, mode: str = "r") -> None:
-        if mode not in ("r", "a"):
-            raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
-        self.path, self.mode = path, mode
-        self._is_closed, self._forked = True, False
-        self._lock: WriterLock | None = None
-        self._log = Log(path) if mode == "r" else self._locked(path)
-        self._is_closed = False
-        self._own_lock = threading.RLock()
+        super().__init__(path, mode)
+        self.mode = mode
+        self._access.ready = self.writable
         self._news = False  # whether a read has followed the writer
         self._own: Transaction | None = None
         self._owners: dict[int, object] = {}
         self._recids = Recids()
         self._doomed: list[Doomed] = []
-        self._dooming = threading.Lock()
-        self._compacting = threading.Lock()
-        self._stop: threading.Event | None = None
-        self._thread: threading.Thread | None = None
-        if mode == "a":
-            self._recids.load(self._log)
-            tell_of_forks(self)
-            self.keep(path, self._own_lock)
-
-    def _locked(self, path: str) -> Log:
-        from winkfs.stores.logstore.files import Files
-
-        files = Files(path)  # raises where there is none
-        self._lock = WriterLock(path, (files.root, "store"))
-        try:
-            log = Log(path)
-            try:
-                log.start_writing()
-            except BaseException:
-                log.close()
-                raise
-        except BaseException:
-            self._lock.release()
-            raise
-        return log
+        self._dooming, self._compacting = threading.Lock(), threading.Lock()
+        if self.writable:  # `Files` raises where there is none
+            self._hold(WriterLock(path, (Files(path).root, "store")))
+        with self._opening():
+            self._log = Log(path)
+            self._closing.callback(self._log.close)
+            if self.writable:
+                self._log.start_writing()
+                self._recids.load(self._log)
 
     @classmethod
     def create(
@@ -629,18 +610,14 @@ class LogStore(Lookups, Keeping):
         arrays = self._log.table.arrays
         if 0 < recid < arrays.recids:
             return arrays.one_position[recid], arrays.one_length[recid]
-        self._check_open()
+        self._access.check_open()
         return 0, 0
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed(f"the store {FORKED if self._forked else 'is closed'}", self.path)
 
     def _look_many(self, recids: Int64) -> Entries:
         return self._view().get_many(recids)
 
     def _view(self) -> View:
-        self._check_open()
+        self._access.check_open()
         return self._log.table.view()
 
     def _again(self) -> None:
@@ -653,13 +630,13 @@ class LogStore(Lookups, Keeping):
     def snapshot(self) -> Snapshot:
         """The records as of now. Takes no lock; cost: microseconds, then 48 KiB of memory for
         each 4,096 recids near which one changes."""
-        self._check_open()
+        self._access.check_open()
         return Snapshot(self)
 
     def refresh(self) -> bool:
         """Follow the writer, in mode "r" -> whether there was anything new since the last call; a
         read may have followed it, too. Raises CorruptError."""
-        with self._own_lock:
+        with self._lock:
             news, self._news = self._news, False
             return (self.mode == "r" and self._log.refresh()) or news
 
@@ -676,9 +653,7 @@ class LogStore(Lookups, Keeping):
     # --- to write ---
 
     def _check_writable(self) -> None:
-        self._check_open()
-        if self.mode != "a":
-            raise ReadOnly("the store is open for reading", self.path)
+        self._access.check_writable()
         self._log.check()
 
     def begin(self) -> Transaction:
@@ -693,37 +668,37 @@ class LogStore(Lookups, Keeping):
 
     def put(self, body: Body) -> int:
         """See `Transaction.put`; so the other methods here."""
-        with self._own_lock:
+        with self._lock:
             return self._mine().put(body)
 
     def put_many(self, bodies: Iterable[Body]) -> list[int]:
-        with self._own_lock:
+        with self._lock:
             return self._mine().put_many(bodies)
 
     def preallocate(self, count: int = 1) -> list[int]:
-        with self._own_lock:
+        with self._lock:
             return self._mine().preallocate(count)
 
     def update(self, recid: int, body: Body) -> None:
-        with self._own_lock:
+        with self._lock:
             self._mine().update(recid, body)
 
     def update_many(self, recids: Sequence[int] | Int64, bodies: Iterable[Body]) -> None:
-        with self._own_lock:
+        with self._lock:
             self._mine().update_many(recids, bodies)
 
     def delete(self, recid: int) -> None:
-        with self._own_lock:
+        with self._lock:
             self._mine().delete(recid)
 
     def compare_and_swap(self, recid: int, expected: Body, body: Body) -> bool:
-        with self._own_lock:
+        with self._lock:
             return self._mine().compare_and_swap(recid, expected, body)
 
     def commit(self, *, sync: bool = True) -> None:
         """End the shared transaction. With `sync` all commits before are durable, too, also where
         there is nothing to commit."""
-        with self._own_lock:
+        with self._lock:
             mine = self._mine()
             try:
                 mine.commit(sync=sync)
@@ -732,7 +707,7 @@ class LogStore(Lookups, Keeping):
                     self._own = None
 
     def rollback(self) -> None:
-        with self._own_lock:
+        with self._lock:
             if self._own is not None:
                 self._own.rollback()
                 self._own = None
@@ -865,59 +840,38 @@ class LogStore(Lookups, Keeping):
         """Compact in a thread, each so many seconds, until the store is closed."""
         self._check_writable()
         span_ns(seconds, "seconds", zero=False)
-        stop = self._stop = threading.Event()
 
-        def run() -> None:
-            while not stop.wait(seconds):
-                try:
-                    self.compact(least=least)
-                except (OSError, FormatError) as error:
-                    self._log.notes.append(f"compaction: {error}")
-                    return
+        def run() -> bool:
+            try:
+                self.compact(least=least)
+            except (OSError, FormatError) as error:
+                self._log.notes.append(f"compaction: {error}")
+                return True
+            return False
 
-        self._thread = threading.Thread(target=run, name="compaction", daemon=True)
-        self._thread.start()
+        self._access.repeat(run, seconds, "compaction")
 
     # --- the end ---
 
-    def close(self) -> None:
-        """Commit the shared transaction, make all commits durable, save the table, let go of the
-        lock; transactions of `begin` are forgotten. Idempotent. Raises OSError of a commit, which
-        is lost then, or of a sync."""
-        if self._is_closed:
-            return
-        self._end_compaction()
-        try:
-            if self.mode == "a" and not self._log.failed:
-                try:
-                    self._commit_own()
-                finally:
-                    self._finish()
-        finally:
-            self._let_go()
-
-    def _end_compaction(self) -> None:
-        if self._stop is not None and self._thread is not None:
-            self._stop.set()
-            self._thread.join()
-
-    def _let_go(self) -> None:
-        self.leave()
-        self._is_closed = True
-        self._log.close()
-        if self._lock is not None:
-            self._lock.release()
+    def _finish(self) -> None:
+        """Commit the shared transaction, make all commits durable, save the table. Transactions of
+        `begin` are forgotten. Raises OSError of a commit, which is lost then, or of a sync."""
+        if not self._log.failed:
+            try:
+                self._commit_own()
+            finally:
+                self._end_log()
 
     def _commit_own(self) -> None:
         """What the methods of the store itself have changed: the caller has the recids."""
-        with self._own_lock:
+        with self._lock:
             try:
                 if self._own is not None:
                     self._own.commit(sync=False)
             finally:
                 self.rollback()
 
-    def _finish(self) -> None:
+    def _end_log(self) -> None:
         log = self._log
         if log.failed:
             return
@@ -928,26 +882,3 @@ class LogStore(Lookups, Keeping):
             if log.saved_at != log.position(log.number, log.end):
                 log.plan_save()
         log.settle()
-
-    def after_fork(self) -> None:
-        """In a forked child: the store is the parent's."""
-        self._is_closed = self._forked = True
-        if self._lock is not None:
-            self._lock.forget()
-
-    @property
-    def closed(self) -> bool:
-        return self._is_closed
-
-    def abort(self) -> None:
-        """Close it as it is: the shared transaction is rolled back, and what was not synced may be
-        lost. Idempotent."""
-        if not self._is_closed:
-            self._end_compaction()
-            self._let_go()
-
-    def __repr__(self) -> str:
-        kind = type(self).__name__
-        if self._is_closed:
-            return f"<closed {kind} {self.path!r}>"
-        return f"{kind}({self.path!r}, {self.mode!r})"

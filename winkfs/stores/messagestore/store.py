@@ -12,11 +12,10 @@ Writes always make segments of version 2. One process writes; others read withou
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, repeat
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -40,9 +39,9 @@ from winkformats.messagestore.journal import (
     write_snapshot,
 )
 from winkformats.messagestore.segment import ID
-from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import NoSuchFile, Refusal
+from winkfs.stores.handle import Calls, StoreHandle, Sync
 from winkfs.stores.kinds import refuse_other
 from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
@@ -71,7 +70,6 @@ GAP: Final = 4096  # bytes between them, from which on they are read apart
 TRIES: Final = 100  # of a reader that meets compactions
 LOCK: Final = "messages.lock"
 CHECKED: Final = bytes([sqs.CHECKED])
-Sync = Literal["none", "interval", "always"]
 
 
 def create(path: str, *, checksums: bool = False) -> None:
@@ -84,7 +82,7 @@ def create(path: str, *, checksums: bool = False) -> None:
     MessageStore(path, "a", checksums=checksums, make=True).close()
 
 
-class MessageStore(Keeping):
+class MessageStore(StoreHandle):
     """A store of messages. Any number of threads may use it.
 
     mode        "r": to read, also while another process writes; "a": to read and write
@@ -113,18 +111,13 @@ class MessageStore(Keeping):
         force  a broker's folder may be changed: its `clean.dot` is renamed first, see `broker`
         cost   after a clean end: reads the snapshot, 0.3 us a message; else also what was added
         """
-        if mode not in ("r", "a"):
-            raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
-        if sync not in ("none", "interval", "always"):
-            raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
-        self.path, self.writable = os.fspath(path), mode == "a"
+        super().__init__(path, mode, sync)
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
         self.directory = open_folder(self.path)
+        self._last.callback(self.directory.close)
         self.problems: list[str] = []
-        self._always, self._confirm = sync == "always", confirm
-        self._wanted, self._checked = checksums, False
-        self._lock, self._sync_lock = threading.RLock(), threading.Lock()
+        self._confirm, self._wanted, self._checked = confirm, checksums, False
         self._files: dict[int, Handle] = {}  # open for reading
         self._current: Segment | None = None
         self._out: dict[int, Storage] = {}  # open for writing
@@ -132,34 +125,24 @@ class MessageStore(Keeping):
         self._waiting, self._flushed = 0, 0  # their bytes; bytes of the current segment
         self._dirty: set[int] = set()  # segments that were not synced
         self._named = False  # whether names have changed since the last sync
-        self._done = self._synced = 0  # changes, and those that are durable
+        self._done = 0  # changes
         self._ids: list[bytes] = []  # to be confirmed
         self._full = False  # the journal: a new snapshot is wanted
         self._busy: set[int] = set()  # segments that are compacted or migrated
-        self._access = Access(self.path, "the store", writable=self.writable)
         self._access.ready = self.writable
-        self._held: WriterLock | None = None
         self._heard: Handle | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
-        tell_of_forks(self)
         if self.writable:
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
-            self._held = WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX)))
-        try:
+            self._hold(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+        with self._opening(self.sync if sync == "interval" else None, interval):
             self._load(make=make)
-        except BaseException:
-            self._let_go()
-            raise
-        if self.writable:
-            self.keep(self.path, self._lock)
-            if sync == "interval":
-                self._access.repeat(self.sync, interval, "winkfs-messages")
 
     # --- opening and closing ---
 
     def _load(self, *, make: bool = False) -> None:
-        state = load(self.directory, self._say, removed=not self.writable)
+        state = load(self.directory, self.problems.append, removed=not self.writable)
         if not (state.generation or state.segments or make):
             raise NoSuchFile("no message store: no index and no segment", self.path)
         if not self.writable:
@@ -168,7 +151,7 @@ class MessageStore(Keeping):
         broker.take_over(self.directory)
         end_journals(self.directory, state.generation)
         if not state.clean:
-            mend(self.directory, state, self._say)
+            mend(self.directory, state, self.problems.append)
         self._take(state)
         if not state.clean:
             self._checkpoint()
@@ -191,50 +174,19 @@ class MessageStore(Keeping):
             if good and sqs.START <= segment.size < ROLL:
                 self._current, self._flushed = segment, segment.size
 
-    def _say(self, line: str) -> None:
-        self.problems.append(line)
-
-    def close(self) -> None:
-        """Make all durable, and say in a snapshot what there is. Idempotent. Raises OSError."""
-        if self._access.closed:
-            return
-        try:
-            self._access.end()
-            if self._access.ready:
-                self.sync()
-                if self._since != self._done:
-                    self._renew()
-        finally:
-            self._let_go()
-
-    def abort(self) -> None:
-        """Close as it is: what is not durable may be lost."""
-        self._access.end()
-        self._let_go()
+    def _finish(self) -> None:
+        """Also say in a snapshot what there is."""
+        self.sync()
+        if self._since != self._done:
+            self._renew()
 
     def _let_go(self) -> None:
-        self.leave()
-        self._access.close()
         self._files, self._heard = {}, None
         for storage in self._out.values():
-            storage.close()
+            self._closing.callback(storage.close)
         if hasattr(self, "_journal"):
-            self._journal.storage.close()
-        if self._held is not None:
-            self._held.release()
-        self.directory.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._access.closed
-
-    def after_fork(self) -> None:
-        """In a forked child another thread may have held the lock; a writer is the parent's."""
-        self._lock, self._sync_lock = threading.RLock(), threading.Lock()
-        if self.writable:
-            self._access.close(forked=True)
-            if self._held is not None:
-                self._held.forget()
+            self._closing.callback(self._journal.storage.close)
+        super()._let_go()
 
     # --- writing ---
 
@@ -488,37 +440,36 @@ class MessageStore(Keeping):
 
         raises  ReadOnly; OSError: nothing is known of what was not confirmed
         """
-        with self._lock:
-            self._access.check()
-            wanted = self._done
-        with self._sync_lock:
-            if self._synced >= wanted:
-                return  # by another thread, meanwhile
-            with ExitStack() as stack:
-                with self._lock:
-                    self._access.check()
-                    self._flush_journal()
-                    # Those that are removed meanwhile are closed, so duplicates are synced.
-                    dirty = [self._storage_out(self.segments[n]) for n in self._dirty]
-                    files = [stack.enter_context(storage.duplicate()) for storage in dirty]
-                    journal = None
-                    if self._journal.unsynced:
-                        journal = stack.enter_context(self._journal.storage.duplicate())
-                    self._dirty.clear()
-                    self._journal.unsynced = False
-                    current = None if self._current is None else self._current.number
-                    for number in [n for n in self._out if n != current]:
-                        self._out.pop(number).close()
-                    named, self._named = self._named, False
-                    done, (ids, self._ids) = self._done, (self._ids, [])
-                with self._access.final():
-                    for storage in files:
-                        storage.sync()
-                    if named:
-                        self.directory.sync()
-                    if journal is not None:
-                        journal.sync()
-            self._synced = max(self._synced, done)
+        ids: list[bytes] = []
+
+        def unsynced(stack: ExitStack) -> Calls:
+            nonlocal ids
+            calls = self._unsynced(stack)
+            ids, self._ids = self._ids, []
+            return calls
+
+        self._sync_changes(lambda: self._done, unsynced)
+        self._confirmed(ids)
+
+    def _unsynced(self, stack: ExitStack) -> Calls:
+        """Write all -> calls that make it durable."""
+        self._flush_journal()
+        # Those that are removed meanwhile are closed, so duplicates are synced.
+        dirty = [self._storage_out(self.segments[number]) for number in self._dirty]
+        calls: Calls = [stack.enter_context(storage.duplicate()).sync for storage in dirty]
+        if self._named:
+            calls.append(self.directory.sync)
+        if self._journal.unsynced:
+            calls.append(stack.enter_context(self._journal.storage.duplicate()).sync)
+        self._dirty.clear()
+        self._journal.unsynced = self._named = False
+        current = None if self._current is None else self._current.number
+        for number in [n for n in self._out if n != current]:
+            self._out.pop(number).close()
+        return calls
+
+    def _confirmed(self, ids: list[bytes]) -> None:
+        """These are durable. Without a lock."""
         if ids and self._confirm is not None:
             self._confirm(ids)
 
@@ -543,8 +494,7 @@ class MessageStore(Keeping):
             self._checkpoint()
             self._synced, self._full = self._done, False
             ids, self._ids = self._ids, []
-        if ids and self._confirm is not None:
-            self._confirm(ids)
+        self._confirmed(ids)
 
     def _checkpoint(self) -> None:
         """A new snapshot, with a new journal. All is synced."""
@@ -762,14 +712,14 @@ class MessageStore(Keeping):
             if heard is not None:
                 past, end = entries(heard.storage, state.generation, state.journal)
             anew = heard is None and self.directory.exists(INDEX)
-            changes = None if anew else follow(self.directory, state, past, self._say)
+            changes = None if anew else follow(self.directory, state, past, self.problems.append)
             self._changed = self._changed or changes != 0
             state.journal = max(state.journal, end)
             if changes is None:
                 for segment in state.segments.values():
                     segment.moved += 1
                 self._files.clear()
-                self._listen(load(self.directory, self._say, removed=True))
+                self._listen(load(self.directory, self.problems.append, removed=True))
             for number in [n for n in self._files if n not in self._state.segments]:
                 del self._files[number]
 
@@ -783,7 +733,7 @@ class MessageStore(Keeping):
                     heard = Handle(self.directory.open(name, follow=False))
             if heard is not None or not state.generation:
                 break
-            state = load(self.directory, self._say, removed=True)
+            state = load(self.directory, self.problems.append, removed=True)
         self._heard = heard
         self._take(state)
 
@@ -827,9 +777,6 @@ class MessageStore(Keeping):
         return migrate(self, progress)
 
     # --- facts ---
-
-    def __repr__(self) -> str:
-        return self._access.picture(self)
 
     def stats(self) -> dict[str, Any]:
         """Messages, their bytes, segments, bytes that are dead, and what the index takes; after a

@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal
@@ -35,9 +34,9 @@ from winkformats.ringpage.page import (
     largest,
     length_of,
 )
-from winkfs.access import Access, Keeping, tell_of_forks
 from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
+from winkfs.stores.handle import StoreHandle, one_of
 from winkfs.stores.kinds import refuse_other
 from winkfs.stores.ringpage.pages import Pages, is_buffer, open_buffer
 from winkfs.units import as_content, as_int
@@ -86,8 +85,7 @@ def create(
     name = os.fspath(path)
     if name.endswith(DATA):
         raise Refusal(f"a name that ends with {DATA} is that of a container", name)
-    if full not in ("overwrite", "refuse"):
-        raise ValueError(f"full must be 'overwrite' or 'refuse', not {full!r}")
+    one_of("full", full, ("overwrite", "refuse"))
     if pages is not None:
         as_int(pages, "pages")
     if as_int(page_size, "page_size") < BLOCK or page_size > MAX_SIZE:
@@ -142,7 +140,7 @@ def _take_device(
 # --- the queue ---
 
 
-class Ring(Keeping):
+class Ring(StoreHandle):
     """A Ring Page buffer, open. Any number of threads may use it.
 
     mode       "r": to look at it, also while another process has it; "a": to push and pop, alone
@@ -154,6 +152,9 @@ class Ring(Keeping):
                padded; "drop" loses them, as the design of the format has it, and counts them
     problems   damage that was found, a line each; notes: what an interrupted write has left
     """
+
+    _what = "the buffer"
+    _read_only = "the buffer was opened for reading"
 
     def __init__(
         self,
@@ -169,32 +170,19 @@ class Ring(Keeping):
 
         cost  reads the header of each page, and a few pages
         """
-        for what, given, known in (
-            ("mode", mode, ("r", "a")), ("sync", sync, ("none", "always")),
-            ("on_close", on_close, ("flush", "drop")),
-        ):  # fmt: skip
-            if given not in known:
-                raise ValueError(f"{what} must be {' or '.join(map(repr, known))}, not {given!r}")
+        super().__init__(path, mode, sync, syncs=("none", "always"))
+        one_of("on_close", on_close, ("flush", "drop"))
         as_int(memory, "memory")
-        self.path, self.writable = os.fspath(path), mode == "a"
-        self._always, self._save_tail, self._on_close = sync == "always", save_tail, on_close
-        self._lock = threading.RLock()
-        self._held: Lock | None = None
-        self._access = Access(self.path, "the buffer", writable=self.writable)
+        self._save_tail, self._on_close = save_tail, on_close
         self._access.ready = self.writable
         self.dropped = 0
         self._storage = open_buffer(self.path, "w" if self.writable else "r")
-        try:
-            if self.writable:
-                self._held = self._locked()
+        self._last.callback(self._storage.close)
+        with self._opening():
+            if self.writable and (lock := self._locked()) is not None:
+                self._last.callback(lock.release)
             self.pages = Pages(self._storage)
             self._begin(memory)
-        except BaseException:
-            self._let_go()
-            raise
-        tell_of_forks(self)
-        if self.writable:
-            self.keep(self.path, self._lock)
 
     def _locked(self) -> Lock | None:
         """A device that is open to be written is locked already."""
@@ -254,15 +242,10 @@ class Ring(Keeping):
         raises     Full: records in memory that found no room are lost; OSError. It is closed then
         """
         with self._lock:
-            if self._access.closed:
-                return
-            try:
-                if self.writable and not self._access.failed:
-                    self._end_well(self._save_tail if save_tail is None else save_tail)
-            finally:
-                self._let_go()
+            self._save_tail = self._save_tail if save_tail is None else save_tail
+            super().close()
 
-    def _end_well(self, save_tail: bool) -> None:
+    def _finish(self) -> None:
         try:
             if self._on_close == "flush":
                 self._write_all()
@@ -270,7 +253,7 @@ class Ring(Keeping):
             self.dropped += len(self._waiting)
             self._overwritten += self._stranded()
             if not self._access.failed:
-                if save_tail and self._changed:
+                if self._save_tail and self._changed:
                     self._sync()  # what a clean state says is there has to be
                     self._write_state(clean=True)
                 self._sync()
@@ -285,25 +268,7 @@ class Ring(Keeping):
     def abort(self) -> None:
         """Close it as it is: what waits in memory is lost, what was popped off the disk is back."""
         with self._lock:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self.leave()
-        self._access.close()
-        if self._held is not None:
-            self._held.release()
-            self._held = None
-        self._storage.close()
-
-    def after_fork(self) -> None:
-        """In a forked child another thread may have held the lock; a writer is the parent's."""
-        self._lock = threading.RLock()
-        if self.writable:
-            self._access.close(forked=True)
-
-    @property
-    def closed(self) -> bool:
-        return self._access.closed
+            super().abort()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         """Of a block that raised, what was pushed stays; what was popped off the disk is back."""
@@ -553,9 +518,6 @@ class Ring(Keeping):
         with self._lock:
             while self.pop() is not None:
                 pass
-
-    def __repr__(self) -> str:
-        return self._access.picture(self)
 
     def _in_pages(self) -> int:
         """Of pages that were not read yet, without what is in memory, too."""
