@@ -88,7 +88,7 @@ class StoreHandle(ABC):
             if sync is not None:
                 self._access.repeat(sync, interval, "winkfs-sync")
 
-    def _hold(self, lock: WriterLock) -> None:
+    def _keep_lock(self, lock: WriterLock) -> None:
         """Have the lock of the one writer, until it is closed."""
         self._held = lock
         self._last.callback(lock.release)

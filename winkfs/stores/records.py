@@ -313,6 +313,29 @@ class Records(Reader):
         return body[offset:] if size < 0 else body[offset : offset + size]
 
 
+class HandleRecords(Records):
+    """The records of a store that has a handle of its own kind, `store`."""
+
+    store: Any
+
+    @property
+    def problems(self) -> list[str]:
+        return self.store.problems  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def refresh(self) -> bool:
+        self._mtimes.clear()
+        return self.store.refresh()  # type: ignore[no-any-return]
+
+    def stats(self) -> Mapping[str, Any]:
+        return self.store.stats()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.store.close()
+
+
 class Run(NamedTuple):
     """A file of a store with the records [first, stop).
 

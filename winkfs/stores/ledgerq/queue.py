@@ -201,7 +201,7 @@ class Queue(StoreHandle):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
             return
         if not self.shared:
-            self._hold(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+            self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
             self._access.ready = True
             self._open()
             return

@@ -16,43 +16,37 @@ from winkformats.ledgerq.segment import NAME, name_of
 from winkfs.errors import FormatError, NoSuchFile
 from winkfs.stores.ledgerq.files import Segment
 from winkfs.stores.ledgerq.queue import Queue
-from winkfs.stores.records import Arrivals, Ids, Part, Row, Run
+from winkfs.stores.records import Arrivals, HandleRecords, Ids, Part, Row, Run
 
 ID: Final = re.compile(r"[1-9][0-9]{0,18}")
 NEAR: Final = 64  # ids up to which what is between two messages is read, too
 
 
-class QueueRecords(Arrivals):
+class QueueRecords(HandleRecords, Arrivals):
     """The messages that a consumer has not read, or has leased and not acknowledged, and that have
     not expired, as of the opening. Only `Queue` changes them."""
 
+    store: Queue
     elsewhere = "messages of a queue come and go by winkfs queue push and pop"
 
     def __init__(self, path: str, mode: str = "r") -> None:
         """Raises as `Queue` does."""
         super().__init__(path)
-        self.queue = Queue(path)
+        self.store = Queue(path)
         self._look()
 
     def _look(self) -> None:
         """Where the consumers are: of each priority, the first one."""
-        cursors = self.queue.state.cursors.values()
+        cursors = self.store.state.cursors.values()
         self._at = [min(cursor.at[lane] for cursor in cursors) for lane in range(LOW, HIGH + 1)]
         leases = {id: lease.priority for cursor in cursors for id, lease in cursor.leased.items()}
         self._leased = {id for id, lane in leases.items() if id < self._at[lane]}
         self._low = min(*self._leased, *self._at)
 
     @property
-    def problems(self) -> list[str]:
-        return self.queue.problems
-
-    @property
     def columns(self) -> dict[str, str]:
         own = {"timestamp": "timestamp", "priority": "int64", "expires": "timestamp"}
         return super().columns | own | {"headers": "string"}
-
-    def close(self) -> None:
-        self.queue.close()
 
     # --- to read ---
 
@@ -61,7 +55,7 @@ class QueueRecords(Arrivals):
             (segment.first, segment.last) for part in parts if (segment := self._segment(part.file))
         )  # fmt: skip
         for first, last in runs:
-            for message in self.queue.all_messages(max(first, self._low)):
+            for message in self.store.all_messages(max(first, self._low)):
                 if message.id <= last and self._waits(message):
                     yield self._row(message)
                 if message.id >= last:
@@ -70,7 +64,7 @@ class QueueRecords(Arrivals):
     def _segment(self, file: str) -> Segment | None:
         """One that has messages."""
         match = NAME.fullmatch(file)
-        segment = self.queue.files.segments.get(int(match[1])) if match else None
+        segment = self.store.files.segments.get(int(match[1])) if match else None
         return segment if segment is not None and segment.first else None
 
     def _waits(self, message: Message) -> bool:
@@ -95,7 +89,7 @@ class QueueRecords(Arrivals):
         """
         if self._leased:
             yield np.array(sorted(self._leased)), np.zeros(len(self._leased), np.int64)
-        for segment in list(self.queue.files.segments.values()):
+        for segment in list(self.store.files.segments.values()):
             ids = self._unread(segment)
             if len(ids):
                 yield ids, np.full(len(ids), segment.size // segment.count)
@@ -107,8 +101,8 @@ class QueueRecords(Arrivals):
         if segment.first >= max(self._at) or len(set(self._at)) == 1:
             return np.arange(max(segment.first, self._at[LOW]), segment.last + 1)
         try:
-            with self.queue._lock:
-                tables = self.queue.files.tables(segment)
+            with self.store._lock:
+                tables = self.store.files.tables(segment)
         except FileNotFoundError:  # it was removed since
             return np.empty(0, np.int64)
         found = [np.array(ids, np.int64) for ids, _ in tables]
@@ -119,13 +113,13 @@ class QueueRecords(Arrivals):
         return sum(len(ids) for ids, _ in self.listing())
 
     def parts(self) -> list[Part]:
-        segments = self.queue.files.segments.values()
+        segments = self.store.files.segments.values()
         return [Part(s.name, s.size) for s in segments if s.first and s.last >= self._low]
 
     def row(self, id: str) -> Row:
         if not ID.fullmatch(id):
             raise ValueError(f"{id!r} is no id of a message")
-        message = self.queue.read(int(id))
+        message = self.store.read(int(id))
         if not self._waits(message):
             raise NoSuchFile(f"message {id} was read, or has expired", self.base)
         return self._row(message)
@@ -151,14 +145,14 @@ class QueueRecords(Arrivals):
             if not before < id <= before + NEAR:
                 lane = None
                 try:
-                    yield self.queue.read(id)
+                    yield self.store.read(id)
                 except FileNotFoundError:  # also of its segment
                     yield NoSuchFile(f"no message {id}", self.base)
                 except FormatError as error:
                     yield error
             else:
                 if lane is None:
-                    lane = self.queue.all_messages(id)
+                    lane = self.store.all_messages(id)
                     ahead = next(lane, None)
                 while ahead is not None and ahead.id < id:
                     ahead = next(lane, None)
@@ -174,32 +168,30 @@ class QueueRecords(Arrivals):
         return int(row.facts["timestamp"])
 
     def refresh(self) -> bool:
-        self._mtimes.clear()
-        changed = self.queue.refresh()
+        changed = super().refresh()
         if changed:
             self._look()
         return changed
 
     def stats(self) -> Mapping[str, Any]:
-        stats = self.queue.stats()
-        return {"bytes": sum(part.size for part in self.parts())} | stats
+        return {"bytes": sum(part.size for part in self.parts())} | self.store.stats()
 
     # --- by arrival ---
 
     @property
     def next_id(self) -> int:
-        return self.queue.files.last + 1 if self.queue.files.last else self.queue.next_id
+        return self.store.files.last + 1 if self.store.files.last else self.store.next_id
 
     def runs(self) -> list[Run]:
         return [
             Run(s.name, s.size, s.first, s.last + 1, s.header.created if s.header else 0)
-            for s in list(self.queue.files.segments.values())
+            for s in list(self.store.files.segments.values())
             if s.first
         ]
 
     def between(self, first: int, stop: int, lost: Callable[[str], object]) -> Iterator[Row]:
         at = first
-        for message in self.queue.all_messages(first):
+        for message in self.store.all_messages(first):
             if message.id > at:
                 self._tell(at, min(message.id, stop), lost)
             if message.id >= stop:

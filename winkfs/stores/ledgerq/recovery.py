@@ -13,9 +13,9 @@ from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import PAD, encode
 from winkformats.ledgerq.segment import NAME as NAME
 from winkformats.ledgerq.segment import START, Header, Walk, name_of
+from winkfs.stores.aside import keep_aside
 from winkfs.stores.ledgerq.files import Files, Say, Segment
 
-CUT: Final = ".cut"  # behind the name of a segment
 GAP: Final = 1 << 16  # ids in a row that are missing and are filled, at most
 COPY: Final = 1 << 20  # bytes written at a time
 
@@ -43,7 +43,7 @@ def mend(files: Files, say: Say, before: Callable[[], object]) -> None:
 def _remove(files: Files, segment: Segment, say: Say) -> None:
     """A segment without header and messages: what is in it is kept."""
     storage = files.storage(segment)
-    keep_aside(files, segment, [storage.read(0, storage.size())], say)
+    _keep(files, segment, [storage.read(0, storage.size())], say)
     files.remove(segment)
     files.directory.sync()
 
@@ -51,25 +51,17 @@ def _remove(files: Files, segment: Segment, say: Say) -> None:
 def _cut(files: Files, segment: Segment, say: Say) -> None:
     """The end of a segment is torn."""
     with files.directory.open(segment.name, "w", follow=False) as storage:
-        keep_aside(files, segment, [storage.read(segment.size, segment.torn)], say)
+        _keep(files, segment, [storage.read(segment.size, segment.torn)], say)
         storage.truncate(segment.size)
         storage.sync()
     segment.torn = 0
 
 
-def keep_aside(files: Files, segment: Segment, parts: list[bytes], say: Say) -> None:
-    """Keep bytes of a segment in a file of their own, unless all are zeros."""
-    if not any(part.strip(b"\0") for part in parts):
-        return
-    directory, number = files.directory, 0
-    while directory.exists(name := f"{segment.name}{CUT}{number or ''}"):
-        number += 1
-    with directory.create_new(name, like=files.storage(segment)) as aside:
-        aside.write(0, parts)
-        aside.sync()
-    directory.sync()
-    size = sum(map(len, parts))
-    say(f"{files.path(segment)}: {size} bytes that are no messages are kept in {name}")
+def _keep(files: Files, segment: Segment, parts: list[bytes], say: Say) -> None:
+    """Keep bytes of a segment in a file of their own."""
+    name, size = keep_aside(files.directory, segment.name, files.storage(segment), parts)
+    if name:
+        say(f"{files.path(segment)}: {size} bytes that are no messages are kept in {name}")
 
 
 def rewrite(files: Files, segment: Segment, say: Say) -> None:
@@ -88,7 +80,7 @@ def rewrite(files: Files, segment: Segment, say: Say) -> None:
     with replacing(files.directory, segment.name, like=storage) as made:
         first, last = _copy(storage, made, before, size, until, parts)
         made.write(0, [header._replace(min_id=first, max_id=last if first else 0).encode()])
-        keep_aside(files, segment, parts, say)
+        _keep(files, segment, parts, say)
     for suffix in (index.SUFFIX, priorities.SUFFIX):
         files.directory.unlink(name_of(segment.number, suffix))
     number = segment.number

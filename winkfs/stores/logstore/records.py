@@ -22,17 +22,18 @@ from winkfs.names import Name
 from winkfs.stores.logstore.compact import usage
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.store import LogStore
-from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches, building
+from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches, building
 
 ID: Final = re.compile(r"[1-9][0-9]{0,9}")
 ROWS: Final = 1 << 14  # made at a time
 COPY: Final = 4 << 20  # bytes that salvage commits at a time
 
 
-class LogRecords(Records):
+class LogRecords(HandleRecords):
     """The records of a LogStore. What is put or removed is committed by `sync`."""
 
     numbers = True
+    store: LogStore
 
     def __init__(self, path: str, mode: str = "r") -> None:
         """Raises as `LogStore` does."""
@@ -42,15 +43,8 @@ class LogRecords(Records):
     # --- to read ---
 
     @property
-    def problems(self) -> list[str]:
-        return self.store.problems
-
-    @property
     def stored_bytes(self) -> int:
         return int(self.stats()["file_bytes"] + self.stats()["blob_bytes"])
-
-    def __len__(self) -> int:
-        return len(self.store)
 
     def rows(self, *parts: Part) -> Iterator[Row]:
         """Cost: a sort of the positions; memory: 24 bytes a record."""
@@ -116,10 +110,6 @@ class LogRecords(Records):
         body = self.store.get(_recid(os.fsdecode(name))) or b""
         return body[offset:] if size < 0 else body[offset : offset + size]
 
-    def refresh(self) -> bool:
-        self._mtimes.clear()
-        return self.store.refresh()
-
     def stats(self) -> dict[str, Any]:
         store = self.store
         log, view = store._log, store._view()
@@ -157,9 +147,6 @@ class LogRecords(Records):
 
     def compact(self, progress: Progress | None = None, *, dry_run: bool = False) -> dict[str, Any]:
         return self.store.compact(progress, dry_run=dry_run)
-
-    def close(self) -> None:
-        self.store.close()
 
 
 def _recid(id: str) -> int:

@@ -562,7 +562,7 @@ class LogStore(Lookups, StoreHandle):
         self._doomed: list[Doomed] = []
         self._dooming, self._compacting = threading.Lock(), threading.Lock()
         if self.writable:  # `Files` raises where there is none
-            self._hold(WriterLock(path, (Files(path).root, "store")))
+            self._keep_lock(WriterLock(path, (Files(path).root, "store")))
         with self._opening():
             self._log = Log(path)
             self._closing.callback(self._log.close)

@@ -16,7 +16,7 @@ from winkformats.messagestore.segment import ID
 from winkfs.errors import NoSuchFile
 from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.store import MessageStore
-from winkfs.stores.records import Ids, Part, Progress, Records, Row, batches
+from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches
 
 ROWS: Final = 1 << 14
 
@@ -33,25 +33,16 @@ def migrate(path: str, progress: Progress | None = None, *, force: bool = False)
         return {"segments": store.migrate(progress), "messages": len(store)}
 
 
-class MessageRecords(Records):
+class MessageRecords(HandleRecords):
     """A message store. What is put without an id gets a random one."""
 
     counts = True
+    store: MessageStore
 
     def __init__(self, path: str, mode: str = "r", **options: Any) -> None:
         """`options`: of `MessageStore`. Raises as that does."""
         super().__init__(path)
         self.store = MessageStore(path, mode, **options)
-
-    @property
-    def problems(self) -> list[str]:
-        return self.store.problems
-
-    def __len__(self) -> int:
-        return len(self.store)
-
-    def close(self) -> None:
-        self.store.close()
 
     def rows(self, *parts: Part) -> Iterator[Row]:
         found = self.store.rows([int(part.file.partition(".")[0]) for part in parts] or None)
@@ -93,13 +84,6 @@ class MessageRecords(Records):
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
         for some in batches(rows):
             yield from self.store.read_many([bytes.fromhex(row.id) for row in some])
-
-    def refresh(self) -> bool:
-        self._mtimes.clear()
-        return self.store.refresh()
-
-    def stats(self) -> Mapping[str, Any]:
-        return self.store.stats()
 
     def put(self, id: str | None, body: bytes) -> str:
         msg_id = secrets.token_bytes(ID) if id is None else _bytes(id)

@@ -43,11 +43,11 @@ from winkformats.messagestore.journal import (
 )
 from winkformats.messagestore.segment import Scan
 from winkfs.errors import Refusal
+from winkfs.stores.aside import keep_aside
 from winkfs.stores.messagestore import broker
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
 NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
-CUT: Final = ".cut"  # behind the name of a segment: bytes of it that are no messages
 LENGTH: Final = 1 << 63  # no segment is as long: the end of each
 TRIES: Final = 20  # a writer may put a new snapshot in the place of what is being read
 Say = Callable[[str], object]
@@ -589,14 +589,7 @@ def _keep_aside(
     with directory.open(segment.name, follow=False) as storage:
         size = storage.size()
         parts = [storage.read(start, max(min(stop, size) - start, 0)) for start, stop in places]
-        if not any(part.strip(b"\0") for part in parts):
-            return
-        number = 0
-        while directory.exists(name := f"{segment.name}{CUT}{number or ''}"):
-            number += 1
-        with directory.create_new(name, like=storage) as aside:
-            aside.write(0, parts)
-            aside.sync()
-        directory.sync()
-    length, where = sum(map(len, parts)), "at its end " if places[-1][1] == LENGTH else ""
-    say(f"{directory.path}/{segment.name}: {length} bytes {where}are no messages: in {name}")
+        name, length = keep_aside(directory, segment.name, storage, parts)
+    if name:
+        where = "at its end " if places[-1][1] == LENGTH else ""
+        say(f"{directory.path}/{segment.name}: {length} bytes {where}are no messages: in {name}")

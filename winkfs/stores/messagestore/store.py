@@ -135,7 +135,7 @@ class MessageStore(StoreHandle):
         if self.writable:
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
-            self._hold(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+            self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
         with self._opening(self.sync if sync == "interval" else None, interval):
             self._load(make=make)
 

@@ -7,58 +7,49 @@ import re
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.page import Record
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile
-from winkfs.stores.records import Part, Progress, Records, Row
+from winkfs.stores.records import HandleRecords, Part, Progress, Row
 from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.ring import Ring
 
 ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
-class RingRecords(Records):
+class RingRecords(HandleRecords):
     """The records of a buffer that are unread, as of the opening. Only `Ring` changes them."""
 
     numbers = True
+    store: Ring
     elsewhere = "records of a ring buffer come and go by winkfs ring push and pop"
 
     def __init__(self, path: str, mode: str = "r") -> None:
         """Raises as `Ring` does."""
         super().__init__(path)
-        self.ring = Ring(path)
+        self.store = Ring(path)
         self._file = os.path.basename(path)
         self._kept: dict[int, Record] = {}  # of the page that was read last
         self._opened = time.time_ns()
         self._lock = threading.Lock()
-
-    @property
-    def problems(self) -> list[str]:
-        return self.ring.problems
-
-    def __len__(self) -> int:
-        return len(self.ring)
-
-    def close(self) -> None:
-        self.ring.close()
 
     # --- to read ---
 
     def rows(self, *parts: Part) -> Iterator[Row]:
         if parts and all(part.file != self._file for part in parts):
             return
-        yield from map(self._row, self.ring.records())
+        yield from map(self._row, self.store.records())
 
     def _row(self, record: Record) -> Row:
-        offset = self.ring.settings.offset(record.page) + record.offset
+        offset = self.store.settings.offset(record.page) + record.offset
         return Row(str(record.number), len(record.body), self._file, offset)
 
     def parts(self) -> list[Part]:
-        return [Part(self._file, self.ring.pages.body_bytes())]
+        return [Part(self._file, self.store.pages.body_bytes())]
 
     def row(self, id: str) -> Row:
         return self._row(self._record(id))
@@ -72,7 +63,7 @@ class RingRecords(Records):
         if not ID.fullmatch(id):
             raise ValueError(f"{id!r} is no number of a record")
         number, record = int(id), None
-        if number >= self.ring.pages.tail:
+        if number >= self.store.pages.tail:
             with self._lock:
                 if number not in self._kept:
                     self._find(number)
@@ -84,7 +75,7 @@ class RingRecords(Records):
     def _find(self, number: int) -> None:
         """Keep the records of the page in which this one begins, if there is one, and of the next
         one, where it ends there."""
-        pages = self.ring.pages
+        pages = self.store.pages
         at = bisect_right(pages.order, number, key=lambda index: pages.head(index).end)
         joined, self._kept = pages.joining(), {}
         for index in pages.order[at : at + 2]:
@@ -95,19 +86,15 @@ class RingRecords(Records):
 
     def refresh(self) -> bool:
         with self._lock:
-            self._mtimes.clear()
             self._opened = time.time_ns()
-            changed = self.ring.refresh()
+            changed = super().refresh()
             if changed:
                 self._kept = {}
             return changed
 
     def mtime_ns(self, file: str) -> int:
         """Of a device, which does not say: when this was opened, or looked at anew."""
-        return self._opened if self.ring.pages.is_device else super().mtime_ns(file)
-
-    def stats(self) -> Mapping[str, Any]:
-        return self.ring.stats()
+        return self._opened if self.store.pages.is_device else super().mtime_ns(file)
 
 
 def verify(path: str, progress: Progress | None = None) -> Report:
