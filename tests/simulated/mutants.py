@@ -234,20 +234,20 @@ MUTANTS = (
     ),
     Mutant(
         "messages are not synced", MESSAGES,
-        "                    for storage in files:\n                        storage.sync()\n",
-        "",
+        "[stack.enter_context(storage.duplicate()).sync for storage in dirty]\n",
+        "[]\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
         "new segments have no durable names", MESSAGES,
-        "                    if named:\n                        self.directory.sync()\n",
+        "        if self._named:\n            calls.append(self.directory.sync)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
         "removals are not synced", MESSAGES,
-        "                        journal.sync()\n",
-        "                        pass\n",
+        "            calls.append(stack.enter_context(self._journal.storage.duplicate()).sync)\n",
+        "            pass\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
@@ -417,8 +417,8 @@ MUTANTS = (
         f"{LOGCUTS}::test_a_delete_stays_as_long_as_an_older_file_has_the_record",
     ),
     Mutant(
-        "log store: a blob removed before it is replaced for good", f"{LOG}/store.py",
-        "                wait = needed or one.synced > self._log.synced\n",
+        "log store: a blob removed before it is replaced for good", f"{LOG}/commits.py",
+        "                wait = needed or one.synced > self.log.synced\n",
         "                wait = needed\n",
         f"{LOGIMAGES}[power cuts]",
     ),
@@ -435,7 +435,7 @@ MUTANTS = (
         f"{LOGIMAGES}[power cuts]",
     ),
     Mutant(
-        "log store: a blob without a sync of its name", f"{LOG}/store.py",
+        "log store: a blob without a sync of its name", f"{LOG}/commits.py",
         "            log.sure(log.files.blob.sync)\n",
         "            pass\n",
         f"{LOGIMAGES}[power cuts]",
@@ -466,7 +466,7 @@ MUTANTS = (
         f"{LOGCUTS}::test_a_full_disk_leaves_nothing_half",
     ),
     Mutant(
-        "log store: files that a snapshot needs removed", f"{LOG}/store.py",
+        "log store: files that a snapshot needs removed", f"{LOG}/commits.py",
         "                wait = needed or",
         "                wait =",
         f"{LOGTEST}::test_a_snapshot_stays_as_it_is",
