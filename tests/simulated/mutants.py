@@ -562,7 +562,7 @@ MUTANTS = (
         f"{QUEUE_TESTS}::test_several_share_a_queue",
     ),
     Mutant(
-        "queue: rows of an index are believed", f"{QUEUE}/files.py",
+        "queue: rows of an index are believed", f"{QUEUE}/reading.py",
         "            if (found, timestamp) == (id, sparse.times[at]):\n",
         "            if True:\n",
         f"{QUEUE_TESTS}::test_a_flip_of_an_index_does_not_hide_messages",

@@ -1087,7 +1087,7 @@ def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> N
                 file.write_bytes(flipped)
                 with Queue(path) as queue:
                     assert queue.peek()[0].id == 151 and queue.read(77).id == 77
-                    assert queue.files.at_time(times[119]) == 120
+                    assert queue.reading.at_time(times[119]) == 120
         file.write_bytes(data)
 
 

@@ -14,7 +14,8 @@ from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import Journal
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
-from winkfs.stores.ledgerq.files import Files, Say
+from winkfs.stores.ledgerq.files import Say
+from winkfs.stores.ledgerq.reading import Reading
 from winkfs.units import NANO, span_ns
 
 MAIN: Final = ""  # the cursor that LedgerQ has, too
@@ -40,8 +41,8 @@ class Order:
     starved   nanoseconds after which a message of low priority comes first; 0: never
     """
 
-    def __init__(self, files: Files, at: list[int], *, priorities: bool, starved: int) -> None:
-        self.files, self.at, self.starved = files, at, starved
+    def __init__(self, reading: Reading, at: list[int], *, priorities: bool, starved: int) -> None:
+        self.reading, self.at, self.starved = reading, at, starved
         self.lanes = [NONE] * (3 if priorities else 1)
         self.heads: list[Message | None] = [None] * len(self.lanes)
         self.lane = 0  # whose head was returned last
@@ -94,9 +95,9 @@ class Order:
                     return message
             anew += 1
             if len(self.lanes) == 1:
-                self.lanes[0] = self.files.arrivals(min(at))
+                self.lanes[0] = self.reading.arrivals(min(at))
             else:
-                self.lanes[lane] = self.files.of_priority(lane, at[lane])
+                self.lanes[lane] = self.reading.of_priority(lane, at[lane])
 
     def taken(self) -> None:
         """The message that `head` returned is consumed."""
@@ -104,7 +105,7 @@ class Order:
 
     def seen(self) -> None:
         """Behind a `head` that has found nothing: all that there is is consumed or expired."""
-        last = self.files.last + 1
+        last = self.reading.files.last + 1
         self.at[:] = [max(position, last) for position in self.at]
 
 
@@ -174,14 +175,14 @@ class Deliveries:
     """
 
     def __init__(
-        self, files: Files, append: Callable[[], Journal], say: Say, *, starved: int
+        self, reading: Reading, append: Callable[[], Journal], say: Say, *, starved: int
     ) -> None:
         """`append`: returns the journal of cursors, to write; `starved`: see `Order`."""
-        self.files, self.by_priority = files, False
+        self.reading, self.by_priority = reading, False
         self._append, self._say, self._starved = append, say, starved
 
     def order(self, at: list[int]) -> Order:
-        return Order(self.files, at, priorities=self.by_priority, starved=self._starved)
+        return Order(self.reading, at, priorities=self.by_priority, starved=self._starved)
 
     def next(self, cursor: Cursor, now: int, visible: float | None) -> Message | None:
         """The next message, which is consumed or leased. None: there is none."""
@@ -227,13 +228,13 @@ class Deliveries:
             try:
                 message = order.head(now)
             except FileNotFoundError:
-                self.files.look_again()
+                self.reading.look_again()
                 continue
             if overdue and (
                 message is None or not self.by_priority or message.priority <= -overdue[0][0]
             ):
                 id = overdue.pop(0)[1]
-                lease, message = cursor.leased.get(id), self.files.find(id)
+                lease, message = cursor.leased.get(id), self.reading.find(id)
                 if lease is None or message is None:
                     continue
                 if message.expires is not None and message.expires <= now:
@@ -254,7 +255,7 @@ class Deliveries:
             if self.by_priority and head is not None and head.priority > lease.priority:
                 return None
             try:
-                message = self.files.find(id)
+                message = self.reading.find(id)
             except CorruptError as error:
                 self._say(str(error))
                 message = None
@@ -280,7 +281,7 @@ class Deliveries:
             return True
         if not min(cursor.at) <= id < max(cursor.at):
             return 0 < id < min(cursor.at)
-        message = self.files.find(id)
+        message = self.reading.find(id)
         return message is None or id < cursor.at[message.priority]
 
     def give_back(self, cursor: Cursor, message: Message, now: int) -> None:
@@ -294,7 +295,7 @@ class Deliveries:
         """That of a message, as one that ends `now` where it was consumed. None: it was not."""
         lease = cursor.leased.get(id)
         if lease is None:
-            message = self.files.find(id)
+            message = self.reading.find(id)
             if message is not None and id < cursor.at[message.priority]:
                 lease = Lease(now, 1, 0, message.priority)
         return lease

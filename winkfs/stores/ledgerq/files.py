@@ -1,21 +1,17 @@
-"""The segments of a queue: which there are, what is in them, and their messages in order."""
+"""The segments of a queue: which there are, and which ids are in them."""
 
 from __future__ import annotations
 
 import os
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from errno import ENOENT
 from time import sleep
 from typing import Final
 
-from google_crc32c import value as crc32c
-
 from winkformats.disk.storage import Directory, Kind, Storage
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import (
     DATA,
@@ -25,23 +21,17 @@ from winkformats.ledgerq.entry import (
     LOW,
     PAD,
     PRIORITY,
-    SUM,
-    Message,
-    decode,
 )
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.priorities import Places
-from winkformats.ledgerq.segment import LAST, NAME, RESIDUE, START, WINDOW, Header, Walk, name_of
-from winkfs.errors import NoSuchFile, Refusal
+from winkformats.ledgerq.segment import LAST, NAME, START, Header, Walk, name_of
+from winkfs.errors import Refusal
 
 RACES: Final = 20  # compactions, one right behind the other, that a look survives
 OPEN: Final = 64  # segments open for reading
-NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
-PROBE: Final = 1 << 20  # bytes of each segment looked at for priorities
 WRITING: Final = 0.05  # seconds in which a write goes on
 SHORTEST: Final = LEAST + len(PAD)  # bytes of an entry and what is behind it
 Say = Callable[[str], object]
-_new: Final = tuple.__new__
 
 
 @dataclass(slots=True)
@@ -238,9 +228,9 @@ class Files:
         segment.size = max(walk.offset if walk.tail < 0 else walk.tail, START)
         segment.torn = max(size - segment.size, 0)
         for begin, stop in walk.bad:
-            self._say_bad(segment, begin, stop)
+            self.say_bad(segment, begin, stop)
         if segment.torn and not follow:
-            self._say_bad(segment, segment.size, size)
+            self.say_bad(segment, segment.size, size)
 
     def tell_torn(self) -> None:
         """Tell of ends that are torn and stay so: others may be somebody's who is just writing."""
@@ -250,9 +240,9 @@ class Files:
             self.load(follow=True)
         for segment in self.segments.values():
             if torn.get(segment.number) == (segment.size, segment.torn):
-                self._say_bad(segment, segment.size, segment.size + segment.torn)
+                self.say_bad(segment, segment.size, segment.size + segment.torn)
 
-    def _say_bad(self, segment: Segment, start: int, stop: int) -> None:
+    def say_bad(self, segment: Segment, start: int, stop: int) -> None:
         self.say(f"{self.path(segment)}: {stop - start} bytes at byte {start} are no messages")
 
     def _read_index(self, segment: Segment, size: int) -> Sparse | None:
@@ -401,261 +391,21 @@ class Files:
                     self.say(f"{error}: made again in memory")
             while walk.step(size):
                 _sort(walk, found)
-            self._say_short(segment, walk)
+            self.say_short(segment, walk)
             segment.tables = found
         return segment.tables
-
-    def pending(self, at: list[int]) -> int:
-        """Messages that are not below the position of their priority, as far as ids tell."""
-        count, lowest, highest = 0, min(at), max(at)
-        for segment in self._from(lowest):
-            if lowest == highest or segment.first >= highest:
-                count += segment.last - max(segment.first, lowest) + 1
-            else:
-                for (ids, _), position in zip(self.tables(segment), at, strict=True):
-                    count += len(ids) - bisect_left(ids, position)
-        return count
-
-    def have_priorities(self, start: int) -> bool:
-        """Whether a message from this id on has a priority, as far as a look into the first PROBE
-        bytes of each segment tells."""
-        for segment in self._from(start):
-            if segment.tables is not None:
-                if any(ids for ids, _ in segment.tables[1:]):
-                    return True
-                continue
-            try:
-                walk = Walk(self.storage(segment), *self._at(segment, start))
-            except FileNotFoundError:  # somebody has removed it
-                continue
-            size = min(self.readable(segment), walk.offset + PROBE)
-            while walk.step(size):
-                if any(row[2] & PRIORITY for row in walk.rows()):
-                    return True
-        return False
-
-    def _at(self, segment: Segment, id: int) -> tuple[int, int]:
-        """Where to read a segment from for the messages from an id on: offset, and an id below."""
-        at = -1 if id <= segment.first else self.sparse(segment).before(id)
-        return self._row(segment, at) or (START, max(segment.first - 1, 0))
-
-    def _row(self, segment: Segment, at: int) -> tuple[int, int] | None:
-        """The place of a row of the index, as `_at`; None: there is no such entry. Rows have no
-        checksum."""
-        if at < 0:
-            return None
-        sparse = self.sparse(segment)
-        offset, id = sparse.offsets[at], sparse.ids[at]
-        self.readable(segment)
-        head = self.storage(segment).read(offset, HEAD.size)
-        if len(head) == HEAD.size:
-            _, _, _, found, timestamp = HEAD.unpack(head)
-            if (found, timestamp) == (id, sparse.times[at]):
-                return offset, id - 1
-        self.say(f"{self.path(segment)}: a row of its index is wrong: message {id}")
-        return None
-
-    def _from(self, id: int) -> list[Segment]:
-        """The segments with an id, or a higher one."""
-        return [
-            segment for segment in self.segments.values() if segment.last >= id and segment.first
-        ]
 
     def next(self, number: int) -> Segment | None:
         """The next segment with messages."""
         return next((s for n, s in self.segments.items() if n > number and s.first), None)
 
-    def find(self, id: int) -> Message | None:
-        """The message with an id; None: there is none. Raises CorruptError; FormatError; OSError.
-
-        cost  a read of 4 KiB, and of the segment's index the first time
-        """
-        for segment in self._from(id):
-            if segment.first > id:
-                break
-            walk = Walk(self.storage(segment), *self._at(segment, id))
-            size = self.readable(segment)
-            while walk.last < id and walk.step(size, NEAR):
-                for _, kind, _, found, _, at in walk.rows():
-                    if found == id and kind == DATA:
-                        return decode(
-                            walk.data, at, file=self.path(segment), offset=walk.base + at,
-                            segment=segment.number,
-                        )  # fmt: skip
-        return None
-
-    def at_time(self, timestamp: int) -> int:
-        """The id of the first message that was enqueued then or later; that behind the last one."""
-        segments = [segment for segment in self.segments.values() if segment.first]
-        first = bisect_left([self.sparse(one).times[0] for one in segments], timestamp) - 1
-        if first >= 0 and self._row(segments[first], 0) is None:
-            first = 0
-        for segment in segments[max(first, 0) :]:
-            place = self._row(segment, self.sparse(segment).before_time(timestamp))
-            walk = Walk(self.storage(segment), *(place or (START, segment.first - 1)))
-            size = self.readable(segment)
-            while walk.step(size, NEAR):
-                for _, _, _, id, time, _ in walk.rows():
-                    if time >= timestamp:
-                        return id
-        return self.last + 1
-
-    # --- in order ---
-
-    def arrivals(self, start: int) -> Iterator[Message | None]:
-        """The messages from an id on, by arrival. None where there is none any more: then the next
-        one is looked for anew. Damage is told and skipped. Ends when `changes` has grown.
-
-        cost  1.3 us a message
-        """
-        changes = self.changes
-        segment = next(iter(self._from(start)), None) or self.newest
-        while segment is None:
-            yield None
-            if changes != self.changes:
-                return
-            segment = next(iter(self.segments.values()), None)
-        while segment is not None:
-            number, path = segment.number, self.path(segment)
-            walk = Walk(self.storage(segment), *self._at(segment, start))
-            changes = self.changes  # to open it may have closed another
-            while True:
-                more = walk.step(self.readable(segment))
-                self._say_walk(segment, walk)
-                if not more:
-                    following = self.next(number)
-                    if following is not None:
-                        if walk.tail >= 0:
-                            self._say_bad(segment, walk.tail, segment.size)
-                        self._say_short(segment, walk)
-                        break
-                    yield None
-                    if changes != self.changes:
-                        return
-                    continue
-                data, base, unpack = walk.data, walk.base, HEAD.unpack_from
-                for at in walk.places:
-                    length, kind, flags, id, timestamp = unpack(data, at)
-                    if kind != DATA or id < start:
-                        continue
-                    if flags:
-                        message = self._decoded(data, at, path, base + at, number)
-                        if message is None:
-                            continue
-                    else:
-                        payload = data[at + HEAD.size : at + length - SUM.size]
-                        message = _new(
-                            Message,
-                            (id, payload, timestamp, LOW, None, {}, base + at, number, 1),
-                        )
-                    yield message
-                    if changes != self.changes:
-                        return
-            segment = following
-
-    def all(self, start: int = 1) -> Iterator[Message]:
-        """All messages from an id on, by arrival, also while the segments change."""
-        lane = self.arrivals(start)
-        while True:
-            try:
-                message = next(lane)
-            except StopIteration:
-                lane = self.arrivals(start)
-                continue
-            except FileNotFoundError:
-                self.look_again()
-                lane = self.arrivals(start)
-                continue
-            if message is None:
-                return
-            start = message.id + 1
-            yield message
-
-    def look_again(self) -> None:
-        """A segment is gone: who looks has to see what a writer has done. Raises NoSuchFile."""
-        before = self.changes
-        self.load(follow=True)
-        if before == self.changes:
-            raise NoSuchFile("a segment is gone: open it anew", self.directory.path)
-
-    def _say_walk(self, segment: Segment, walk: Walk) -> None:
-        for begin, stop in walk.bad:
-            self._say_bad(segment, begin, stop)
-        walk.bad.clear()
-
-    def _say_short(self, segment: Segment, walk: Walk) -> None:
+    def say_short(self, segment: Segment, walk: Walk) -> None:
         """A segment that has ended may end before the last id of its header: it was cut behind an
         entry. Damaged bytes are reported as such."""
         if walk.last < segment.last and walk.tail < 0 and not segment.bad:
             first = walk.last + 1
             ids = f"messages {first} to {segment.last}"
             self.say(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
-
-    def _decoded(self, data: bytes, at: int, path: str, offset: int, number: int) -> Message | None:
-        """A message; None: it cannot be read, which was told."""
-        try:
-            return decode(data, at, file=path, offset=offset, segment=number)
-        except FormatError as error:
-            self.say(str(error))
-            return None
-
-    def of_priority(self, priority: int, start: int) -> Iterator[Message | None]:
-        """The messages of a priority from an id on; see `arrivals`. Cost: 2 us a message, and 16
-        bytes of memory each in the segments that are being read."""
-        changes = self.changes
-        segment: Segment | None = next(iter(self._from(start)), None)
-        number = segment.number if segment else max(self.segments, default=0)
-        while True:
-            segment = self.segments.get(number)
-            ids = offsets = None
-            if segment is not None:
-                ids, offsets = self.tables(segment)[priority]
-                changes = self.changes
-                at = bisect_left(ids, start)
-            while segment is not None and ids is not None and offsets is not None:
-                if at >= len(ids):
-                    break
-                stop = min(at + 256, len(ids))
-                for message in self._read(segment, ids[at:stop], offsets[at:stop]):
-                    yield message
-                    if changes != self.changes:
-                        return
-                at = stop
-                start = ids[stop - 1] + 1
-            following = self.next(number)
-            if following is not None:
-                number = following.number
-                continue
-            yield None
-            if changes != self.changes:
-                return
-
-    def _read(
-        self,
-        segment: Segment,
-        ids: array[int],
-        offsets: "array[int]",  # noqa: UP037
-    ) -> Iterator[Message]:
-        """The messages with these ids, which are at these offsets."""
-        size, storage, path = self.readable(segment), self.storage(segment), self.path(segment)
-        count, data, base = len(ids), b"", 0
-        for i, (id, offset) in enumerate(zip(ids, offsets, strict=True)):
-            at = offset - base
-            if not data or at + HEAD.size > len(data):
-                far = offsets[-1] - offset
-                wanted = min(far + NEAR, WINDOW) if far <= (count - i) * NEAR else NEAR
-                data, base, at = storage.read(offset, min(wanted, size - offset)), offset, 0
-            if at + HEAD.size <= len(data):
-                length, kind, _, found, _ = HEAD.unpack_from(data, at)
-                if at + length > len(data) and LEAST <= length <= size - offset:
-                    data, base, at = storage.read(offset, max(length, NEAR)), offset, 0
-                good = LEAST <= length <= len(data) - at and found == id and kind == DATA
-                if good and crc32c(data[at : at + length]) == RESIDUE:
-                    message = self._decoded(data, at, path, offset, segment.number)
-                    if message is not None:
-                        yield message
-                    continue
-            self.say(f"{path}: message {id} at byte {offset} is damaged")
 
 
 def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:

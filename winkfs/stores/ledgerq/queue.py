@@ -38,6 +38,7 @@ from winkfs.stores.ledgerq.cursor import (
     later,
 )
 from winkfs.stores.ledgerq.files import Files, Segment
+from winkfs.stores.ledgerq.reading import Reading
 from winkfs.stores.ledgerq.state import LedgerqState, State
 from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation, Tail
 from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
@@ -175,6 +176,7 @@ class Queue(StoreHandle):
         self._dead: Queue | None = None
         say = self.problems.append
         self.files = Files(self.directory, say)
+        self.reading = Reading(self.files)
         self.state = State(self.directory, say)
         self._ledgerq = LedgerqState(self.state)
         self._tail = Tail(
@@ -182,7 +184,7 @@ class Queue(StoreHandle):
             self._before_segment, self._access.final,
         )  # fmt: skip
         self._deliveries = Deliveries(
-            self.files, self.state.append, say, starved=span_ns(starved, "starved")
+            self.reading, self.state.append, say, starved=span_ns(starved, "starved")
         )
         self._closing.callback(self._tail.close)
         self._closing.callback(self.state.close)
@@ -295,7 +297,7 @@ class Queue(StoreHandle):
         self._ledgerq.load(self.files.last)
         mode = self.state.mode if self._wanted is None else self._wanted
         if mode is None:
-            mode = self.files.have_priorities(self.state.cursors[MAIN].low)
+            mode = self.reading.have_priorities(self.state.cursors[MAIN].low)
         self._deliveries.by_priority = self._tail.by_priority = mode
 
     def _settle_ids(self) -> None:
@@ -642,7 +644,7 @@ class Queue(StoreHandle):
 
     def _bury(self, id: int, failures: int, reason: str, now: int) -> None:
         """Copy a message to the dead letter queue, durable."""
-        message = self.files.find(id)
+        message = self.reading.find(id)
         if message is None:
             return
         headers = {
@@ -689,7 +691,7 @@ class Queue(StoreHandle):
         """All messages that are there from an id on, also those that are consumed or have expired,
         by arrival."""
         with self._section:
-            lane = self.files.all(start)
+            lane = self.reading.all(start)
         yield from self._each(lane)
 
     def _each(self, lane: Iterator[Message]) -> Iterator[Message]:
@@ -712,7 +714,7 @@ class Queue(StoreHandle):
         """
         with self._section:
             self._access.check_open()
-            message = self.files.find(as_int(id, "an id"))
+            message = self.reading.find(as_int(id, "an id"))
         if message is None:
             raise NoSuchFile(f"no message {id}", self.path)
         return message
@@ -771,7 +773,7 @@ class Queue(StoreHandle):
         if since is None:
             raise TypeError("a time is seconds since the epoch, not None")
         with self._changing():
-            id = self.files.at_time(since)
+            id = self.reading.at_time(since)
             self.state.seek(self._cursor(consumer), self._start(id))
         return id
 
@@ -886,7 +888,7 @@ class Queue(StoreHandle):
         """Messages that are not consumed, as far as ids tell: expired ones count, too."""
         with self._section:
             cursor = self._cursor(consumer)
-            return len(cursor.leased) + self.files.pending(cursor.at)
+            return len(cursor.leased) + self.reading.pending(cursor.at)
 
     def __len__(self) -> int:
         """As `pending` of the main consumer: also what is leased."""

@@ -1,0 +1,276 @@
+"""The messages of a queue: by id, by time, in order of arrival, and by priority."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from winkformats.errors import FormatError
+from winkformats.ledgerq.entry import DATA, HEAD, LEAST, LOW, PRIORITY, SUM, Message, decode
+from winkformats.ledgerq.segment import RESIDUE, START, WINDOW, Walk
+from winkfs.errors import NoSuchFile
+from winkfs.stores.ledgerq.files import Files, Segment
+
+NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
+PROBE: Final = 1 << 20  # bytes of each segment looked at for priorities
+_new: Final = tuple.__new__
+
+
+class Reading:
+    """What is in the segments. Not for several threads at once."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def pending(self, at: list[int]) -> int:
+        """Messages that are not below the position of their priority, as far as ids tell."""
+        count, lowest, highest = 0, min(at), max(at)
+        for segment in self._from(lowest):
+            if lowest == highest or segment.first >= highest:
+                count += segment.last - max(segment.first, lowest) + 1
+            else:
+                for (ids, _), position in zip(self.files.tables(segment), at, strict=True):
+                    count += len(ids) - bisect_left(ids, position)
+        return count
+
+    def have_priorities(self, start: int) -> bool:
+        """Whether a message from this id on has a priority, as far as a look into the first PROBE
+        bytes of each segment tells."""
+        for segment in self._from(start):
+            if segment.tables is not None:
+                if any(ids for ids, _ in segment.tables[1:]):
+                    return True
+                continue
+            try:
+                walk = Walk(self.files.storage(segment), *self._at(segment, start))
+            except FileNotFoundError:  # somebody has removed it
+                continue
+            size = min(self.files.readable(segment), walk.offset + PROBE)
+            while walk.step(size):
+                if any(row[2] & PRIORITY for row in walk.rows()):
+                    return True
+        return False
+
+    def _at(self, segment: Segment, id: int) -> tuple[int, int]:
+        """Where to read a segment from for the messages from an id on: offset, and an id below."""
+        at = -1 if id <= segment.first else self.files.sparse(segment).before(id)
+        return self._row(segment, at) or (START, max(segment.first - 1, 0))
+
+    def _row(self, segment: Segment, at: int) -> tuple[int, int] | None:
+        """The place of a row of the index, as `_at`; None: there is no such entry. Rows have no
+        checksum."""
+        if at < 0:
+            return None
+        sparse = self.files.sparse(segment)
+        offset, id = sparse.offsets[at], sparse.ids[at]
+        self.files.readable(segment)
+        head = self.files.storage(segment).read(offset, HEAD.size)
+        if len(head) == HEAD.size:
+            _, _, _, found, timestamp = HEAD.unpack(head)
+            if (found, timestamp) == (id, sparse.times[at]):
+                return offset, id - 1
+        self.files.say(f"{self.files.path(segment)}: a row of its index is wrong: message {id}")
+        return None
+
+    def _from(self, id: int) -> list[Segment]:
+        """The segments with an id, or a higher one."""
+        return [
+            segment
+            for segment in self.files.segments.values()
+            if segment.last >= id and segment.first
+        ]
+
+    def find(self, id: int) -> Message | None:
+        """The message with an id; None: there is none. Raises CorruptError; FormatError; OSError.
+
+        cost  a read of 4 KiB, and of the segment's index the first time
+        """
+        for segment in self._from(id):
+            if segment.first > id:
+                break
+            walk = Walk(self.files.storage(segment), *self._at(segment, id))
+            size = self.files.readable(segment)
+            while walk.last < id and walk.step(size, NEAR):
+                for _, kind, _, found, _, at in walk.rows():
+                    if found == id and kind == DATA:
+                        return decode(
+                            walk.data, at, file=self.files.path(segment), offset=walk.base + at,
+                            segment=segment.number,
+                        )  # fmt: skip
+        return None
+
+    def at_time(self, timestamp: int) -> int:
+        """The id of the first message that was enqueued then or later; that behind the last one."""
+        segments = [segment for segment in self.files.segments.values() if segment.first]
+        first = bisect_left([self.files.sparse(one).times[0] for one in segments], timestamp) - 1
+        if first >= 0 and self._row(segments[first], 0) is None:
+            first = 0
+        for segment in segments[max(first, 0) :]:
+            place = self._row(segment, self.files.sparse(segment).before_time(timestamp))
+            walk = Walk(self.files.storage(segment), *(place or (START, segment.first - 1)))
+            size = self.files.readable(segment)
+            while walk.step(size, NEAR):
+                for _, _, _, id, time, _ in walk.rows():
+                    if time >= timestamp:
+                        return id
+        return self.files.last + 1
+
+    # --- in order ---
+
+    def arrivals(self, start: int) -> Iterator[Message | None]:
+        """The messages from an id on, by arrival. None where there is none any more: then the next
+        one is looked for anew. Damage is told and skipped. Ends when `changes` has grown.
+
+        cost  1.3 us a message
+        """
+        files = self.files
+        changes = files.changes
+        segment = next(iter(self._from(start)), None) or files.newest
+        while segment is None:
+            yield None
+            if changes != files.changes:
+                return
+            segment = next(iter(files.segments.values()), None)
+        while segment is not None:
+            number, path = segment.number, files.path(segment)
+            walk = Walk(files.storage(segment), *self._at(segment, start))
+            changes = files.changes  # to open it may have closed another
+            while True:
+                more = walk.step(files.readable(segment))
+                self._say_walk(segment, walk)
+                if not more:
+                    following = files.next(number)
+                    if following is not None:
+                        if walk.tail >= 0:
+                            files.say_bad(segment, walk.tail, segment.size)
+                        files.say_short(segment, walk)
+                        break
+                    yield None
+                    if changes != files.changes:
+                        return
+                    continue
+                data, base, unpack = walk.data, walk.base, HEAD.unpack_from
+                for at in walk.places:
+                    length, kind, flags, id, timestamp = unpack(data, at)
+                    if kind != DATA or id < start:
+                        continue
+                    if flags:
+                        message = self._decoded(data, at, path, base + at, number)
+                        if message is None:
+                            continue
+                    else:
+                        payload = data[at + HEAD.size : at + length - SUM.size]
+                        message = _new(
+                            Message,
+                            (id, payload, timestamp, LOW, None, {}, base + at, number, 1),
+                        )
+                    yield message
+                    if changes != files.changes:
+                        return
+            segment = following
+
+    def all(self, start: int = 1) -> Iterator[Message]:
+        """All messages from an id on, by arrival, also while the segments change."""
+        lane = self.arrivals(start)
+        while True:
+            try:
+                message = next(lane)
+            except StopIteration:
+                lane = self.arrivals(start)
+                continue
+            except FileNotFoundError:
+                self.look_again()
+                lane = self.arrivals(start)
+                continue
+            if message is None:
+                return
+            start = message.id + 1
+            yield message
+
+    def look_again(self) -> None:
+        """A segment is gone: who looks has to see what a writer has done. Raises NoSuchFile."""
+        before = self.files.changes
+        self.files.load(follow=True)
+        if before == self.files.changes:
+            raise NoSuchFile("a segment is gone: open it anew", self.files.directory.path)
+
+    def _say_walk(self, segment: Segment, walk: Walk) -> None:
+        for begin, stop in walk.bad:
+            self.files.say_bad(segment, begin, stop)
+        walk.bad.clear()
+
+    def _decoded(self, data: bytes, at: int, path: str, offset: int, number: int) -> Message | None:
+        """A message; None: it cannot be read, which was told."""
+        try:
+            return decode(data, at, file=path, offset=offset, segment=number)
+        except FormatError as error:
+            self.files.say(str(error))
+            return None
+
+    def of_priority(self, priority: int, start: int) -> Iterator[Message | None]:
+        """The messages of a priority from an id on; see `arrivals`. Cost: 2 us a message, and 16
+        bytes of memory each in the segments that are being read."""
+        files = self.files
+        changes = files.changes
+        segment: Segment | None = next(iter(self._from(start)), None)
+        number = segment.number if segment else max(files.segments, default=0)
+        while True:
+            segment = files.segments.get(number)
+            ids = offsets = None
+            if segment is not None:
+                ids, offsets = files.tables(segment)[priority]
+                changes = files.changes
+                at = bisect_left(ids, start)
+            while segment is not None and ids is not None and offsets is not None:
+                if at >= len(ids):
+                    break
+                stop = min(at + 256, len(ids))
+                for message in self._read(segment, ids[at:stop], offsets[at:stop]):
+                    yield message
+                    if changes != files.changes:
+                        return
+                at = stop
+                start = ids[stop - 1] + 1
+            following = files.next(number)
+            if following is not None:
+                number = following.number
+                continue
+            yield None
+            if changes != files.changes:
+                return
+
+    def _read(
+        self,
+        segment: Segment,
+        ids: array[int],
+        offsets: "array[int]",  # noqa: UP037
+    ) -> Iterator[Message]:
+        """The messages with these ids, which are at these offsets."""
+        files = self.files
+        size, storage, path = (
+            files.readable(segment),
+            files.storage(segment),
+            files.path(segment),
+        )
+        count, data, base = len(ids), b"", 0
+        for i, (id, offset) in enumerate(zip(ids, offsets, strict=True)):
+            at = offset - base
+            if not data or at + HEAD.size > len(data):
+                far = offsets[-1] - offset
+                wanted = min(far + NEAR, WINDOW) if far <= (count - i) * NEAR else NEAR
+                data, base, at = storage.read(offset, min(wanted, size - offset)), offset, 0
+            if at + HEAD.size <= len(data):
+                length, kind, _, found, _ = HEAD.unpack_from(data, at)
+                if at + length > len(data) and LEAST <= length <= size - offset:
+                    data, base, at = storage.read(offset, max(length, NEAR)), offset, 0
+                good = LEAST <= length <= len(data) - at and found == id and kind == DATA
+                if good and crc32c(data[at : at + length]) == RESIDUE:
+                    message = self._decoded(data, at, path, offset, segment.number)
+                    if message is not None:
+                        yield message
+                    continue
+            files.say(f"{path}: message {id} at byte {offset} is damaged")
