@@ -109,7 +109,7 @@ def test_a_time_span_that_is_none_changes_nothing(
                 with pytest.raises((TypeError, ValueError)):
                     call(queue, wrong)
         assert queue.next_id == 2 and queue.stats()["in_flight"] == 1 and queue.pop() is None
-        assert not queue._ledgerq.retry
+        assert queue.stats()["retrying"] == 0
 
 
 def test_the_longest_time_spans_are_taken(tmp_path: Path) -> None:

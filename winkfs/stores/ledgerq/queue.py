@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -26,21 +26,18 @@ from winkformats.disk.storage import TEMPORARY
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
-from winkformats.ledgerq.state import METADATA, Dedup, Metadata, Retry, time_text
+from winkformats.ledgerq.state import METADATA, Dedup, Retry, time_text
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
-from winkfs.stores.handle import Calls, StoreHandle, Sync
+from winkfs.stores.handle import StoreHandle, Sync
 from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.core import Core
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
     Cursor,
-    Deliveries,
     later,
 )
-from winkfs.stores.ledgerq.files import Files, Segment
-from winkfs.stores.ledgerq.reading import Reading
-from winkfs.stores.ledgerq.state import LedgerqState, State
-from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation, Tail
+from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation
 from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
 from winkfs.units import as_int, as_timeout, span_ns, to_ns
 
@@ -168,27 +165,19 @@ class Queue(StoreHandle):
             make_directory(self.path)
         self.directory = open_folder(self.path)
         self._last.callback(self.directory.close)
-        self.problems: list[str] = []
-        self.retries, self._wanted = retries, by_priority
+        self.retries = retries
         self._sync_how = sync, interval
         self._window, self._keys = span_ns(window, "window"), keys
         self._dead_path = None if dead_letters is None else os.fspath(dead_letters)
         self._dead: Queue | None = None
-        say = self.problems.append
-        self.files = Files(self.directory, say)
-        self.reading = Reading(self.files)
-        self.state = State(self.directory, say)
-        self._ledgerq = LedgerqState(self.state)
-        self._tail = Tail(
-            self.files, rotation, Defaults(ttl, compress, compress_from),
-            self._before_segment, self._access.final,
+        self._core = core = Core(
+            self.directory, self._access, rotation, Defaults(ttl, compress, compress_from),
+            shared=shared, by_priority=by_priority, starved=span_ns(starved, "starved"),
         )  # fmt: skip
-        self._deliveries = Deliveries(
-            self.reading, self.state.append, say, starved=span_ns(starved, "starved")
-        )
-        self._closing.callback(self._tail.close)
-        self._closing.callback(self.state.close)
-        self._closing.callback(self.files.close)
+        self._closing.callback(core.close)
+        self.files, self.reading, self.state = core.files, core.reading, core.state
+        self._ledgerq, self._tail, self._deliveries = core.ledgerq, core.tail, core.deliveries
+        self.problems = core.problems
         with self._opening(self.sync if sync == "interval" else None, interval):
             self._begin(make=make)
 
@@ -196,8 +185,7 @@ class Queue(StoreHandle):
 
     def _begin(self, *, make: bool) -> None:
         if not self.writable:
-            self._load(follow=True)
-            self._ledgerq.read_trackers()
+            self._core.look()
             self.files.tell_torn()
             if not (self.files.segments or self.directory.exists(METADATA) or make):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
@@ -205,145 +193,28 @@ class Queue(StoreHandle):
         if not self.shared:
             self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
             self._access.ready = True
-            self._open()
+            self._core.open()
             return
         self._section = self._turns = Turns(
-            self.directory, self._access, self._lock, self._open, self._flush_all
+            self.directory, self._access, self._lock, self._core.open, self._core.flush
         )
         self._last.callback(self._turns.close)
         self._access.ready = True
         with self._section:
-            self._turns.begin = self._catch_up
-
-    def _open(self) -> None:
-        self._load()
-        missing = self._missing()
-        recovery.mend(self.files, self.problems.append, self._before_change)
-        self._sync_found()
-        if self.state.is_torn():
-            # Rows behind one that is torn must not be good again when that is written over.
-            self.state.renew()
-        self._ledgerq.note_move()
-        mode = self._deliveries.by_priority
-        if mode != self.state.mode:
-            self.state.mode = mode
-            if self.state.seed is not None:
-                self.state.append().add(ondisk.MODE, 0, int(mode))
-        self._ledgerq.read_trackers()
-        self._settle_ids()
-        self._pass_unsynced(missing)
-        if left := self.files.left(self.state.low):
-            self._remove(left)
-
-    def _pass_unsynced(self, missing: list[tuple[int, int]]) -> None:
-        """A power cut may leave positions, and take messages that no sync covers: nobody waits for
-        those, nor for damaged ones that were cut off.
-
-        missing  ids that were missing before: then all stays as it is
-        """
-        if missing or self._ledgerq.metadata is None:
-            return
-        for first, last in self.files.missing(self.state.low, self._tail.next_id):
-            for cursor in self.state.cursors.values():
-                if first <= cursor.low <= last:
-                    self.state.seek(cursor, last + 1)
-
-    def _sync_found(self) -> None:
-        """Who wrote it may have ended before the disk had it."""
-        last = self.files.newest
-        names = [] if last is None else [last.name]
-        for name in names + [CURSORS] * (self.state.seed is not None):
-            with self.directory.open(name, "w", follow=False) as storage:
-                storage.sync()
-        self.directory.sync()
-
-    def _before_segment(self) -> None:
-        # LedgerQ looks for the highest id in the last segment alone, which is empty for a moment.
-        self._write_metadata()
-        self._before_change()
-
-    def _before_change(self) -> None:
-        """Segments are about to come, go or change: others have to know, whatever happens then."""
-        if self.shared:
-            self.state.announce()
-
-    def _load(self, *, follow: bool = False) -> None:
-        """Read what there is."""
-        self.state.load()
-        self.files.by_priority = bool(self.state.mode if self._wanted is None else self._wanted)
-        self.files.load(follow=follow)
-        self._use_state()
-        if self._missing():
-            self.state.load()  # a writer has moved on before it removes a segment
-            self._use_state()
-            for first, last in self._missing():
-                ids = f"message {first} is" if first == last else f"messages {first} to {last} are"
-                self.files.say(f"{self.path}: {ids} missing: a segment is gone")
-
-    def _missing(self) -> list[tuple[int, int]]:
-        """Ids that somebody has not read, and that are in none of the segments; first and last."""
-        metadata, main = self._ledgerq.metadata, self.state.cursors[MAIN]
-        lows = [cursor.low for cursor in self.state.cursors.values() if cursor is not main]
-        # What is below the position that was written last is not there, wherever it was moved to.
-        floor = min(*lows, max(main.low, metadata.read_id if metadata else 1), LAST_ID)
-        # Before it is written all is durable; a position may outlive messages that no sync covers.
-        end = metadata.next_id if metadata else max(map(max, self._positions()))
-        return self.files.missing(floor, end)
-
-    def _positions(self) -> list[list[int]]:
-        return [cursor.at for cursor in self.state.cursors.values()]
-
-    def _use_state(self) -> None:
-        self._ledgerq.load(self.files.last)
-        mode = self.state.mode if self._wanted is None else self._wanted
-        if mode is None:
-            mode = self.reading.have_priorities(self.state.cursors[MAIN].low)
-        self._deliveries.by_priority = self._tail.by_priority = mode
-
-    def _settle_ids(self) -> None:
-        """The next id: no message ever had it."""
-        known = [position for at in self._positions() for position in at]
-        if self._ledgerq.metadata is not None:
-            known.append(self._ledgerq.metadata.next_id)
-        self._tail.go_on(known)
+            self._turns.begin = self._core.catch_up
 
     def _finish(self) -> None:
         """Also write what LedgerQ reads, where no other process goes on."""
         self.sync()
-        if self._turns is None:
-            self._end_files()
-        else:
-            with self._turns.leave() as last:
-                if last:
-                    self._end_files()
+        with nullcontext(True) if self._turns is None else self._turns.leave() as last:
+            if last:
+                with self._section:
+                    self._core.end(self.retries)
 
     def _new_locks(self) -> None:
         super()._new_locks()
         if self._turns is not None:
             self._turns.lock, self._section = self._lock, self._turns
-
-    def _catch_up(self) -> None:
-        """Take up what others did since our last turn."""
-        before = self.state.files
-        if not self.state.catch_up():
-            self.state.load()
-            self._use_state()
-            before = -1
-        mode = self.state.mode
-        if mode not in (None, self._deliveries.by_priority) and self._wanted is None:
-            self._deliveries.by_priority = self._tail.by_priority = mode
-            for cursor in self.state.cursors.values():
-                cursor.order = None
-        changed = before != self.state.files
-        if changed:
-            self._tail.let_go()
-            self.files.load()
-            self._tail.named = True  # whoever made them may have ended since
-        elif not self._tail.catch_up():
-            return
-        if changed or ((last := self.files.newest) is not None and last.torn):
-            recovery.mend(self.files, self.problems.append, self._before_change)
-        self._settle_ids()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -441,69 +312,20 @@ class Queue(StoreHandle):
 
     # --- durable ---
 
-    def _flush_all(self) -> None:
-        """Write what waits to the segment and to the journal."""
-        self._tail.flush()
-        self.state.flush()
-
     def sync(self) -> None:
         """Return when all that was pushed, popped and acknowledged before is durable.
 
         raises  ReadOnly; OSError: nothing is known of what was not synced
         """
-        if not self._sync_changes(lambda: self.state.changes + self._tail.done, self._unsynced):
+        if not self._sync_changes(lambda: self._core.changes, self._core.unsynced):
             return
         if self.state.is_long():
             with self._sync_lock, self._section:
                 self._access.check()
                 if self.state.is_long():
-                    self._sync_all()
+                    self._core.sync()
                     with self._access.final():
                         self.state.renew()
-
-    def _unsynced(self, stack: ExitStack) -> Calls:
-        """Write all -> calls that make it durable, which other calls need not wait for."""
-        self._flush_all()
-        calls: Calls = []
-        if self._tail.dirty and self._tail.out is not None:
-            calls.append(stack.enter_context(self._tail.out.duplicate()).sync)
-        if self._tail.named:
-            calls.append(self.directory.sync)
-        if (journal := self.state.unsynced()) is not None:
-            calls.append(stack.enter_context(journal).sync)
-        self._tail.named = self._tail.dirty = False
-        return calls
-
-    def _sync_all(self) -> None:
-        """Make all durable, under the lock."""
-        with ExitStack() as stack:
-            calls = self._unsynced(stack)
-            with self._access.final():
-                for call in calls:
-                    call()
-
-    def _write_metadata(self) -> None:
-        """What LedgerQ reads first. What it says is durable before."""
-        firsts = [segment.first for segment in self.files.segments.values() if segment.first]
-        # LedgerQ waits for a message that is not there.
-        read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self._tail.next_id])
-        metadata = Metadata(self._tail.next_id, min(read, self._tail.next_id))
-        if self.shared:
-            self._ledgerq.read_metadata()
-        if self._ledgerq.announce(metadata):
-            self._sync_all()
-            with self._access.final():
-                self._ledgerq.write_metadata(metadata)
-
-    def _end_files(self) -> None:
-        """Write what LedgerQ reads."""
-        with self._section:
-            last = self.files.newest
-            if last is not None and last.first:
-                self._tail.fill(last)
-                self._tail.end(last)
-            self._write_metadata()
-            self._ledgerq.write_trackers(self.retries)
 
     # --- popping ---
 
@@ -724,16 +546,9 @@ class Queue(StoreHandle):
         with self._lock:
             if self.writable or self._access.closed:
                 return False
-            before = self._picture()
-            self._load(follow=True)
-            self._ledgerq.read_trackers()
-            return before != self._picture()
-
-    def _picture(self) -> object:
-        cursors = [
-            (c.name, tuple(c.at), sorted(c.leased.items())) for c in self.state.cursors.values()
-        ]
-        return cursors, [(n, s.size, s.first, s.identity) for n, s in self.files.segments.items()]
+            before = self._core.picture()
+            self._core.look()
+            return before != self._core.picture()
 
     @property
     def by_priority(self) -> bool:
@@ -869,18 +684,8 @@ class Queue(StoreHandle):
             unread_ids = sum(max(s.last - max(s.first, floor) + 1, 0) for s in gone if s.first)
             made = Compaction(len(gone), sum(s.size for s in gone), unread_ids)
             if gone and not dry_run:
-                self._remove(gone)
+                self._core.remove(gone)
         return made
-
-    def _remove(self, gone: list[Segment]) -> None:
-        self.state.pass_over(max(segment.last for segment in gone))
-        self._write_metadata()
-        self._sync_all()  # what is removed must not be wanted any more
-        self._before_change()
-        for segment in gone:
-            self.files.remove(segment)
-        with self._access.final():
-            self.directory.sync()
 
     # --- facts ---
 

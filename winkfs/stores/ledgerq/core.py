@@ -1,0 +1,250 @@
+"""Core: what a queue is made of, and what is done with all of it: open, catch up, sync, end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from winkformats.disk.storage import Directory
+from winkformats.ledgerq import cursors as ondisk
+from winkformats.ledgerq.cursors import CURSORS
+from winkformats.ledgerq.entry import LAST_ID
+from winkformats.ledgerq.state import Metadata
+from winkfs.access import Access
+from winkfs.stores.handle import Calls
+from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.cursor import MAIN, Deliveries
+from winkfs.stores.ledgerq.files import Files, Segment
+from winkfs.stores.ledgerq.reading import Reading
+from winkfs.stores.ledgerq.state import LedgerqState, State
+from winkfs.stores.ledgerq.tail import Defaults, Rotation, Tail
+
+
+class Core:
+    """The parts of a queue. Not for several threads, or processes, at once.
+
+    files, reading  its segments, and the messages in them
+    state, ledgerq  who has read what: in our journal, and what LedgerQ keeps of it
+    tail            where messages are added
+    deliveries      hands them out
+    problems        damage that was found, a line each
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        access: Access,
+        rotation: Rotation,
+        defaults: Defaults,
+        *,
+        shared: bool,
+        by_priority: bool | None,
+        starved: int,
+    ) -> None:
+        """by_priority  None: as before; shared: with other processes; starved: see `Order`"""
+        self.directory, self._access = directory, access
+        self._shared, self._wanted = shared, by_priority
+        self.problems: list[str] = []
+        say = self.problems.append
+        self.files, self.state = Files(directory, say), State(directory, say)
+        self.reading, self.ledgerq = Reading(self.files), LedgerqState(self.state)
+        self.tail = Tail(self.files, rotation, defaults, self._before_segment, self._access.final)
+        self.deliveries = Deliveries(self.reading, self.state.append, say, starved=starved)
+
+    # --- from the disk ---
+
+    def open(self) -> None:
+        self.load()
+        missing = self._missing()
+        recovery.mend(self.files, self.problems.append, self._before_change)
+        self._sync_found()
+        if self.state.is_torn():
+            # Rows behind one that is torn must not be good again when that is written over.
+            self.state.renew()
+        self.ledgerq.note_move()
+        mode = self.deliveries.by_priority
+        if mode != self.state.mode:
+            self.state.mode = mode
+            if self.state.seed is not None:
+                self.state.append().add(ondisk.MODE, 0, int(mode))
+        self.ledgerq.read_trackers()
+        self._settle_ids()
+        self._pass_unsynced(missing)
+        if left := self.files.left(self.state.low):
+            self.remove(left)
+
+    def _pass_unsynced(self, missing: list[tuple[int, int]]) -> None:
+        """A power cut may leave positions, and take messages that no sync covers: nobody waits for
+        those, nor for damaged ones that were cut off.
+
+        missing  ids that were missing before: then all stays as it is
+        """
+        if missing or self.ledgerq.metadata is None:
+            return
+        for first, last in self.files.missing(self.state.low, self.tail.next_id):
+            for cursor in self.state.cursors.values():
+                if first <= cursor.low <= last:
+                    self.state.seek(cursor, last + 1)
+
+    def _sync_found(self) -> None:
+        """Who wrote it may have ended before the disk had it."""
+        last = self.files.newest
+        names = [] if last is None else [last.name]
+        for name in names + [CURSORS] * (self.state.seed is not None):
+            with self.directory.open(name, "w", follow=False) as storage:
+                storage.sync()
+        self.directory.sync()
+
+    def _before_segment(self) -> None:
+        # LedgerQ looks for the highest id in the last segment alone, which is empty for a moment.
+        self._write_metadata()
+        self._before_change()
+
+    def _before_change(self) -> None:
+        """Segments are about to come, go or change: others have to know, whatever happens then."""
+        if self._shared:
+            self.state.announce()
+
+    def load(self, *, follow: bool = False) -> None:
+        """Read what there is."""
+        self.state.load()
+        self.files.by_priority = bool(self.state.mode if self._wanted is None else self._wanted)
+        self.files.load(follow=follow)
+        self._use_state()
+        if self._missing():
+            self.state.load()  # a writer has moved on before it removes a segment
+            self._use_state()
+            for first, last in self._missing():
+                ids = f"message {first} is" if first == last else f"messages {first} to {last} are"
+                self.files.say(f"{self.directory.path}: {ids} missing: a segment is gone")
+
+    def look(self) -> None:
+        """Read what there is, to look at it: others may be writing."""
+        self.load(follow=True)
+        self.ledgerq.read_trackers()
+
+    def _missing(self) -> list[tuple[int, int]]:
+        """Ids that somebody has not read, and that are in none of the segments; first and last."""
+        metadata, main = self.ledgerq.metadata, self.state.cursors[MAIN]
+        lows = [cursor.low for cursor in self.state.cursors.values() if cursor is not main]
+        # What is below the position that was written last is not there, wherever it was moved to.
+        floor = min(*lows, max(main.low, metadata.read_id if metadata else 1), LAST_ID)
+        # Before it is written all is durable; a position may outlive messages that no sync covers.
+        end = metadata.next_id if metadata else max(map(max, self._positions()))
+        return self.files.missing(floor, end)
+
+    def _positions(self) -> list[list[int]]:
+        return [cursor.at for cursor in self.state.cursors.values()]
+
+    def _use_state(self) -> None:
+        self.ledgerq.load(self.files.last)
+        mode = self.state.mode if self._wanted is None else self._wanted
+        if mode is None:
+            mode = self.reading.have_priorities(self.state.cursors[MAIN].low)
+        self.deliveries.by_priority = self.tail.by_priority = mode
+
+    def _settle_ids(self) -> None:
+        """The next id: no message ever had it."""
+        known = [position for at in self._positions() for position in at]
+        if self.ledgerq.metadata is not None:
+            known.append(self.ledgerq.metadata.next_id)
+        self.tail.go_on(known)
+
+    def catch_up(self) -> None:
+        """Take up what others did since our last turn."""
+        before = self.state.files
+        if not self.state.catch_up():
+            self.state.load()
+            self._use_state()
+            before = -1
+        mode = self.state.mode
+        if mode not in (None, self.deliveries.by_priority) and self._wanted is None:
+            self.deliveries.by_priority = self.tail.by_priority = mode
+            for cursor in self.state.cursors.values():
+                cursor.order = None
+        changed = before != self.state.files
+        if changed:
+            self.tail.let_go()
+            self.files.load()
+            self.tail.named = True  # whoever made them may have ended since
+        elif not self.tail.catch_up():
+            return
+        if changed or ((last := self.files.newest) is not None and last.torn):
+            recovery.mend(self.files, self.problems.append, self._before_change)
+        self._settle_ids()
+
+    # --- to the disk ---
+
+    def flush(self) -> None:
+        """Write what waits to the segment and to the journal."""
+        self.tail.flush()
+        self.state.flush()
+
+    def unsynced(self, stack: ExitStack) -> Calls:
+        """Write all -> calls that make it durable, which other calls need not wait for."""
+        self.flush()
+        calls: Calls = []
+        if self.tail.dirty and self.tail.out is not None:
+            calls.append(stack.enter_context(self.tail.out.duplicate()).sync)
+        if self.tail.named:
+            calls.append(self.directory.sync)
+        if (journal := self.state.unsynced()) is not None:
+            calls.append(stack.enter_context(journal).sync)
+        self.tail.named = self.tail.dirty = False
+        return calls
+
+    def sync(self) -> None:
+        """Make all durable, under the lock."""
+        with ExitStack() as stack:
+            calls = self.unsynced(stack)
+            with self._access.final():
+                for call in calls:
+                    call()
+
+    def _write_metadata(self) -> None:
+        """What LedgerQ reads first. What it says is durable before."""
+        firsts = [segment.first for segment in self.files.segments.values() if segment.first]
+        # LedgerQ waits for a message that is not there.
+        read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self.tail.next_id])
+        metadata = Metadata(self.tail.next_id, min(read, self.tail.next_id))
+        if self._shared:
+            self.ledgerq.read_metadata()
+        if self.ledgerq.announce(metadata):
+            self.sync()
+            with self._access.final():
+                self.ledgerq.write_metadata(metadata)
+
+    def end(self, retries: int) -> None:
+        """Write what LedgerQ reads."""
+        last = self.files.newest
+        if last is not None and last.first:
+            self.tail.fill(last)
+            self.tail.end(last)
+        self._write_metadata()
+        self.ledgerq.write_trackers(retries)
+
+    def remove(self, gone: list[Segment]) -> None:
+        self.state.pass_over(max(segment.last for segment in gone))
+        self._write_metadata()
+        self.sync()  # what is removed must not be wanted any more
+        self._before_change()
+        for segment in gone:
+            self.files.remove(segment)
+        with self._access.final():
+            self.directory.sync()
+
+    def picture(self) -> object:
+        cursors = [
+            (c.name, tuple(c.at), sorted(c.leased.items())) for c in self.state.cursors.values()
+        ]
+        return cursors, [(n, s.size, s.first, s.identity) for n, s in self.files.segments.items()]
+
+    @property
+    def changes(self) -> int:
+        """Messages that were added, and other changes."""
+        return self.state.changes + self.tail.done
+
+    def close(self) -> None:
+        """As it is."""
+        with ExitStack() as stack:
+            for part in (self.tail, self.state, self.files):
+                stack.callback(part.close)
