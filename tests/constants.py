@@ -89,10 +89,10 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "patience": "winkfs.stores.logstore.commits.PATIENCE",  # seconds for a snapshot to close
     },
     "a message store": {
-        "segment": "winkfs.stores.messagestore.store.ROLL",  # bytes of a segment
-        "large": "winkfs.stores.messagestore.store.LARGE",  # bytes of a large message
-        "gathered": "winkfs.stores.messagestore.store.BUFFER",  # bytes gathered
-        "journal": "winkfs.stores.messagestore.store.JOURNAL_ROOM",  # bytes of a journal
+        "segment": "winkfs.stores.messagestore.core.ROLL",  # bytes of a segment
+        "large": "winkfs.stores.messagestore.core.LARGE",  # bytes of a large message
+        "gathered": "winkfs.stores.messagestore.core.BUFFER",  # bytes gathered
+        "journal": "winkfs.stores.messagestore.core.JOURNAL_ROOM",  # bytes of a journal
         "together": "winkfs.stores.messagestore.compaction.TOGETHER",  # bytes compacted together
         "looked_up": "winkfs.stores.messagestore.compaction.MANY",  # messages looked up together
     },

@@ -37,12 +37,13 @@ from damage import (
 from folders import MEMORY
 
 import winkfs
-import winkfs.stores.messagestore.store
+import winkfs.stores.messagestore.core
 from winkfs.registry import verify
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore.store import LogStore
 from winkfs.stores.messagestore.store import MessageStore
+from winkfs.stores.messagestore.store import create as create_messages
 from winkfs.stores.ringpage.ring import Ring
 from winkfs.stores.ringpage.ring import create as create_ring
 
@@ -192,9 +193,9 @@ class MessagesStore(Messages):
 
     def stages(self) -> Iterator[Callable[[], object]]:
         rng = random.Random(6)
-        patch, module = pytest.MonkeyPatch(), winkfs.stores.messagestore.store
-        patch.setattr(module, "ROLL", 3000)
-        yield lambda: module.create(os.fspath(self.folder / "m"), checksums=True)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(winkfs.stores.messagestore.core, "ROLL", 3000)
+        yield lambda: create_messages(os.fspath(self.folder / "m"), checksums=True)
         for number in range(3):
             yield lambda number=number: self._more(rng, number)
         patch.undo()

@@ -39,8 +39,9 @@ GROWING, STORE, DATAFILE = (
     "winkfs/container/store.py",
     "winkfs/container/datafile.py",
 )
-MESSAGES, MESSAGE_RECOVERY, MESSAGE_COMPACTION = (
+MESSAGES, MESSAGE_CORE, MESSAGE_RECOVERY, MESSAGE_COMPACTION = (
     "winkfs/stores/messagestore/store.py",
+    "winkfs/stores/messagestore/core.py",
     "winkfs/stores/messagestore/recovery.py",
     "winkfs/stores/messagestore/compaction.py",
 )
@@ -233,31 +234,31 @@ MUTANTS = (
         "tests/formats/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
     ),
     Mutant(
-        "messages are not synced", MESSAGES,
+        "messages are not synced", MESSAGE_CORE,
         "[stack.enter_context(storage.duplicate()).sync for storage in dirty]\n",
         "[]\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
-        "new segments have no durable names", MESSAGES,
+        "new segments have no durable names", MESSAGE_CORE,
         "        if self._named:\n            calls.append(self.directory.sync)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
-        "removals are not synced", MESSAGES,
-        "            calls.append(stack.enter_context(self._journal.storage.duplicate()).sync)\n",
+        "removals are not synced", MESSAGE_CORE,
+        "            calls.append(stack.enter_context(self.journal.storage.duplicate()).sync)\n",
         "            pass\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
-        "a segment is removed before that is durable", MESSAGES,
-        "        self._sync_journal()\n        for segment in empty:\n",
+        "a segment is removed before that is durable", MESSAGE_CORE,
+        "        self.sync_journal()\n        for segment in empty:\n",
         "        for segment in empty:\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(
-        "a segment that was removed may be back behind a snapshot", MESSAGES,
+        "a segment that was removed may be back behind a snapshot", MESSAGE_CORE,
         "            self.directory.sync()\n            head = Snapshot(\n",
         "            head = Snapshot(\n",
         f"{MESSAGE_CUTS.partition('::')[0]}"
@@ -265,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "a compaction does not say what it is about to do", MESSAGE_COMPACTION,
-        "            store._journal.add_all(INTENT, job.segment.number, still)\n",
+        "            core.journal.add_all(INTENT, job.segment.number, still)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),
@@ -277,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         "a segment is cut short before the journal says so", MESSAGE_COMPACTION,
-        "            store._journal.add_all(RESET, segment.number, after)\n",
+        "            core.journal.add_all(RESET, segment.number, after)\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),

@@ -389,7 +389,7 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
 def test_a_message_that_moves_while_it_is_read_is_read_again(path: str, mode: str) -> None:
     fill(path, range(200))
     with MessageStore(path, "a") as store:
-        store._roll()  # the other segment is closed
+        store._core.roll()  # the other segment is closed
         reader = store if mode == "a" else MessageStore(path)
         last = max(range(200), key=lambda i: store.place(id_of(i)).offset)  # type: ignore[union-attr]
         store.remove_many(id_of(i) for i in range(150) if i != last)
@@ -651,8 +651,8 @@ def test_a_number_that_a_full_disk_took_is_not_missing(path: str) -> None:
     fill(path, range(10))
     with MessageStore(path, "a") as store:
         with disk_calls(refusing("write", "1.sqs", errno.ENOSPC)), pytest.raises(OSError):
-            store._roll()
-        store._roll()
+            store._core.roll()
+        store._core.roll()
         store.write(id_of(11), body_of(11))
         store.sync()
         store.abort()
@@ -666,7 +666,7 @@ def test_a_reader_that_meets_a_compaction_takes_nothing_dead_for_a_message(
     path: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It scans segments that it does not know yet, whose messages are about to move."""
-    monkeypatch.setattr("winkfs.stores.messagestore.store.JOURNAL_ROOM", 1 << 20)  # no snapshot
+    monkeypatch.setattr("winkfs.stores.messagestore.core.JOURNAL_ROOM", 1 << 20)  # no snapshot
     fill(path, range(3))
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
         for i in range(3, 200):
@@ -675,7 +675,7 @@ def test_a_reader_that_meets_a_compaction_takes_nothing_dead_for_a_message(
                 store.sync()
                 reader.refresh()
         store.remove_many(id_of(i) for i in range(200) if i % 4)
-        store._roll()
+        store._core.roll()
         refreshed = 0
 
         def look(call: Call) -> None:

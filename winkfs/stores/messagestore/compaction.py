@@ -7,21 +7,20 @@ again. Several segments go together: a sync of the journal is for all of them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.disk.storage import Directory, Storage
+from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import Index, Rows, ids_of
-from winkformats.messagestore.journal import INTENT, RESET, Journal
+from winkformats.messagestore.index import Rows, ids_of
+from winkformats.messagestore.journal import INTENT, RESET
 from winkformats.messagestore.segment import COPY, Plan
-from winkfs.access import Access
+from winkfs.stores.messagestore.core import Core
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
 MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index
@@ -41,31 +40,6 @@ class Compaction(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-class Store(Protocol):
-    """What of a message store is compacted: see `MessageStore`. All but `sync` under the lock."""
-
-    directory: Directory
-    segments: dict[int, Segment]
-    index: Index
-    writable: bool
-    _lock: threading.RLock
-    _current: Segment | None
-    _out: dict[int, Storage]
-    _busy: set[int]
-    _journal: Journal
-    _done: int
-    _checked: bool
-    _access: Access
-
-    def candidates(self) -> list[Segment]: ...
-    def sync(self) -> None: ...
-    def _flush(self) -> None: ...
-    def _sync_journal(self) -> None: ...
-    def _new_segment(self) -> Segment: ...
-    def _discard(self, segment: Segment) -> None: ...
-    def _remove_segments(self, empty: list[Segment]) -> None: ...
-
-
 class Job(NamedTuple):
     """A segment of `size` bytes, the messages that stay, in the order of the file, and how."""
 
@@ -83,31 +57,31 @@ class Group(NamedTuple):
     stack: ExitStack
 
 
-def planned(store: Store) -> Compaction:
+def planned(core: Core) -> Compaction:
     """What `compact` would do now."""
     done = Compaction()
-    if store.writable:
-        with store._lock:
-            store._flush()
-    for part in _parts(store.candidates(), _count, MANY):
+    if core.writable:
+        with core.lock:
+            core.flush()
+    for part in _parts(core.candidates(), _count, MANY):
         with ExitStack() as stack:
-            done = _add(done, *_checked(_begun(store, part, _kept(store, part), stack, "r").jobs))
+            done = _add(done, *_checked(_begun(core, part, _kept(core, part), stack, "r").jobs))
     return done
 
 
-def compact(store: Store, progress: Progress | None) -> Compaction:
+def compact(core: Core, progress: Progress | None) -> Compaction:
     """See `MessageStore.compact`."""
     done = Compaction()
-    for part in _parts(store.candidates(), _count, MANY):
-        with _claimed(store, part) as mine, ExitStack() as stack:
-            store.sync()  # what the journal is going to say of them
-            kept, before = _kept(store, mine), list[Group]()
+    for part in _parts(core.candidates(), _count, MANY):
+        with _claimed(core, part) as mine, ExitStack() as stack:
+            core.sync()  # what the journal is going to say of them
+            kept, before = _kept(core, mine), list[Group]()
             for some in _parts(mine, _size, TOGETHER):
-                before.append(_begun(store, some, kept, stack))
+                before.append(_begun(core, some, kept, stack))
                 if len(before) == 2:  # the disk reads one while the other is worked on
-                    done = _compact(store, before.pop(0), done, progress)
+                    done = _compact(core, before.pop(0), done, progress)
             for group in before:
-                done = _compact(store, group, done, progress)
+                done = _compact(core, group, done, progress)
     return done
 
 
@@ -146,34 +120,32 @@ def _add(done: Compaction, jobs: list[Job], problems: list[str]) -> Compaction:
 
 
 @contextmanager
-def _claimed(store: Store, segments: list[Segment]) -> Iterator[list[Segment]]:
+def _claimed(core: Core, segments: list[Segment]) -> Iterator[list[Segment]]:
     """Those that nobody else works on, and nobody removes meanwhile."""
-    with store._lock:
-        store._access.check()
+    with core.lock:
+        core.access.check()
         mine = [
             segment for segment in segments
-            if segment.number in store.segments and segment.number not in store._busy
-            and segment is not store._current
+            if segment.number in core.segments and segment.number not in core.busy
+            and segment is not core.current
         ]  # fmt: skip
-        store._busy.update(segment.number for segment in mine)
+        core.busy.update(segment.number for segment in mine)
     try:
         yield mine
     finally:
-        with store._lock:
-            store._busy.difference_update(segment.number for segment in mine)
-            if not store._access.failed:
-                store._remove_segments(
-                    [s for s in mine if not s.count and s.number in store.segments]
-                )
+        with core.lock:
+            core.busy.difference_update(segment.number for segment in mine)
+            if not core.access.failed:
+                core.remove_segments([s for s in mine if not s.count and s.number in core.segments])
 
 
-def _kept(store: Store, segments: list[Segment]) -> dict[int, Rows]:
+def _kept(core: Core, segments: list[Segment]) -> dict[int, Rows]:
     """The messages of segments to which nothing is added, each in the order of the file; some may
     have been removed since. Cost: 20 ns a message of the store, 0.3 us one of these."""
     numbers = np.array(sorted(segment.number for segment in segments), np.int64)
-    parts, found = list[Rows](), store.index.rows()
+    parts, found = list[Rows](), core.index.rows()
     while True:
-        with store._lock:
+        with core.lock:
             rows = next(found, None)
         if rows is None:
             break
@@ -191,7 +163,7 @@ def _kept(store: Store, segments: list[Segment]) -> dict[int, Rows]:
 
 
 def _begun(
-    store: Store, segments: list[Segment], kept: dict[int, Rows], outer: ExitStack,
+    core: Core, segments: list[Segment], kept: dict[int, Rows], outer: ExitStack,
     mode: Literal["r", "w"] = "w",
 ) -> Group:  # fmt: skip
     """Open the segments; the disk begins to read what is going to be read."""
@@ -199,7 +171,7 @@ def _begun(
     jobs = []
     for segment in segments:
         rows = kept.pop(segment.number)
-        storage = stack.enter_context(store.directory.open(segment.name, mode, follow=False))
+        storage = stack.enter_context(core.directory.open(segment.name, mode, follow=False))
         stack.enter_context(neutral(storage))
         made = segment.version.plan(rows.offset, rows.size)
         if len(made.targets):
@@ -229,35 +201,35 @@ def _checked(jobs: list[Job]) -> tuple[list[Job], list[str]]:
     return good, problems
 
 
-def _compact(store: Store, group: Group, done: Compaction, progress: Progress | None) -> Compaction:
+def _compact(core: Core, group: Group, done: Compaction, progress: Progress | None) -> Compaction:
     """-> what was done, with this group."""
     jobs, problems = _checked(group.jobs)
     before = sum(job.size for job in group.jobs)
-    with store._lock:
-        store._access.check()
+    with core.lock:
+        core.access.check()
         for job in jobs:
-            still = _held(store.index.swap_many(job.kept, job.kept), job.kept)
-            store._journal.add_all(INTENT, job.segment.number, still)
+            still = _held(core.index.swap_many(job.kept, job.kept), job.kept)
+            core.journal.add_all(INTENT, job.segment.number, still)
             job.segment.moved += 1
-        store._done += 1
-    store.sync()
+        core.done += 1
+    core.sync()
     # What fails in the midst the next who opens it does again.
-    with store._access.final():
+    with core.access.final():
         for segment, storage, _, kept, made in jobs:
             segment.version.compact(storage, kept.offset, kept.size, made)
         for job in jobs:
             job.storage.sync()
-    with store._lock:
-        store._access.check()
+    with core.lock:
+        core.access.check()
         for segment, _, _, kept, made in jobs:
             after = kept._replace(offset=made.offsets(kept.offset))
-            after = _held(store.index.swap_many(kept, after), after)
-            store._journal.add_all(RESET, segment.number, after)
+            after = _held(core.index.swap_many(kept, after), after)
+            core.journal.add_all(RESET, segment.number, after)
             segment.moved += 1
             segment.size = made.size
-        store._done += 1
-    store.sync()
-    with store._access.final():
+        core.done += 1
+    core.sync()
+    with core.access.final():
         for job in jobs:
             job.storage.truncate(job.plan.size)
         for job in jobs:
@@ -276,61 +248,59 @@ def _held(refs: Int64, rows: Rows) -> Rows:
 # --- migration ---
 
 
-def migrate(store: Store, progress: Progress | None) -> int:
+def migrate(core: Core, progress: Progress | None) -> int:
     """See `MessageStore.migrate`."""
-    old = [segment for segment in list(store.segments.values()) if segment.version is rdq]
+    old = [segment for segment in list(core.segments.values()) if segment.version is rdq]
     for part in _parts(old, _count, MANY):
-        with _claimed(store, part) as mine:
-            kept = _kept(store, mine)
+        with _claimed(core, part) as mine:
+            kept = _kept(core, mine)
             for segment in mine:
-                _migrate(store, segment, kept.pop(segment.number))
+                _migrate(core, segment, kept.pop(segment.number))
                 if progress is not None:
                     progress(segment.size)
     return len(old)
 
 
-def _migrate(store: Store, segment: Segment, kept: Rows) -> None:
-    with store._lock:
-        store._access.check()
-        new = store._new_segment()
-        store._busy.add(new.number)
-        into = store._out[new.number].duplicate()
+def _migrate(core: Core, segment: Segment, kept: Rows) -> None:
+    with core.lock:
+        core.access.check()
+        new = core.new_segment()
+        core.busy.add(new.number)
+        into = core.out[new.number].duplicate()
     try:
-        copied, end = _copy(store, segment, kept, new.number, into)
-        with store._lock:
-            store._access.check()
-            store.directory.sync()
-            moved = _held(store.index.swap_many(kept, copied), copied)
+        copied, end = _copy(core, segment, kept, new.number, into)
+        with core.lock:
+            core.access.check()
+            core.directory.sync()
+            moved = _held(core.index.swap_many(kept, copied), copied)
             new.valid, new.count = int(moved.size.sum()), len(moved.size)
             new.size, new.beside = end, -1
             segment.count = segment.valid = 0
-            store._journal.add_all(RESET, new.number, moved)
-            store._done += 1
-            store._sync_journal()
-            store._busy.difference_update((segment.number, new.number))
-            store._remove_segments([segment, *([] if new.count else [new])])
+            core.journal.add_all(RESET, new.number, moved)
+            core.done += 1
+            core.sync_journal()
+            core.busy.difference_update((segment.number, new.number))
+            core.remove_segments([segment, *([] if new.count else [new])])
     except (OSError, FormatError):
         if not new.count:
-            with store._lock, suppress(KeyError):
-                store._discard(new)
+            with core.lock, suppress(KeyError):
+                core.discard(new)
         raise
     finally:
-        with store._lock:
-            store._busy.discard(new.number)
+        with core.lock:
+            core.busy.discard(new.number)
 
 
-def _copy(
-    store: Store, segment: Segment, kept: Rows, number: int, into: Storage
-) -> tuple[Rows, int]:
+def _copy(core: Core, segment: Segment, kept: Rows, number: int, into: Storage) -> tuple[Rows, int]:
     """Copy messages into a new segment, durable -> where they are in it, and its end."""
     sizes, at = list[int](), sqs.START
-    with into, store.directory.open(segment.name, follow=False) as storage:
+    with into, core.directory.open(segment.name, follow=False) as storage:
         parts, room = list[bytes](), 0
         places = zip(ids_of(kept), kept.offset.tolist(), kept.size.tolist(), strict=True)
         for msg_id, offset, size in places:
             data = storage.read(offset, size)
             body = segment.body(data, msg_id, storage.name, offset)
-            record = sqs.record(msg_id, body, checked=store._checked)
+            record = sqs.record(msg_id, body, checked=core.checked)
             sizes.append(len(record))
             parts.append(record)
             room += len(record)
