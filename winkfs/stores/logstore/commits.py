@@ -123,7 +123,8 @@ class Commits:
 
     def check(self) -> None:
         """Raises Closed; ReadOnly; Refusal where a write has failed."""
-        self.access.check_writable()
+        if not self.access.ready:
+            self.access.check()
         self.log.check()
 
     def commit(self, batch: Batch, blobs: bool, gone: list[int]) -> None:

@@ -53,6 +53,8 @@ class Core:
     sync             makes all durable; without the lock
     """
 
+    index: Index
+    segments: dict[int, Segment]
     sync: Callable[[], object]
 
     def __init__(
@@ -68,7 +70,6 @@ class Core:
         self.directory, self.access, self.lock, self._opened = directory, access, lock, opened
         self.writable, self._wanted, self.checked = access.writable, checksums, False
         self.problems: list[str] = []
-        self.index, self.segments = Index(), dict[int, Segment]()
         self.current: Segment | None = None
         self.out: dict[int, Storage] = {}
         self._parts: list[bytes] = []  # records that are not written, behind `flushed`
