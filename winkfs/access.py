@@ -202,7 +202,7 @@ class Access:
         self.ready = self.closed = self.forked = False
         self.failed = ""
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._stop: threading.Event | None = None
 
     def check(self) -> None:
         """Raises Closed; ReadOnly; Refusal where a write has failed."""
@@ -236,8 +236,10 @@ class Access:
     def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
         """Call something each `interval` seconds, in a thread, until `end`, or until it is true."""
 
+        stop = self._stop = self._stop or threading.Event()
+
         def run() -> None:
-            while not self._stop.wait(interval):
+            while not stop.wait(interval):
                 with suppress(OSError):  # the next call says it
                     if call():
                         return
@@ -247,8 +249,8 @@ class Access:
 
     def end(self) -> None:
         """Wait for what is repeated, which ends."""
-        self._stop.set()
-        if self._thread is not None:
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
             self._thread.join()
 
     def close(self, *, forked: bool = False) -> None:

@@ -38,7 +38,7 @@ class StoreHandle(ABC):
     _lock              of the threads
     _section           what a call holds: this lock, or more
     _held              the lock of the one writer
-    _closing, _last    close what is open; the second one what the others need to be closed
+    _closing           closes what is open, the last first
     _beside            stores that are closed before
     """
 
@@ -60,7 +60,7 @@ class StoreHandle(ABC):
         self.path, self.writable = os.fspath(path), mode == "a"
         self._access = Access(self.path, self._what, self._read_only, writable=self.writable)
         self._always, self._synced = sync == "always", 0  # changes that are durable
-        self._closing, self._last = ExitStack(), ExitStack()
+        self._closing = ExitStack()
         self._held: WriterLock | None = None
         self._beside: list[StoreHandle] = []
         self._new_locks()
@@ -91,7 +91,7 @@ class StoreHandle(ABC):
     def _keep_lock(self, lock: WriterLock) -> None:
         """Have the lock of the one writer, until it is closed."""
         self._held = lock
-        self._last.callback(lock.release)
+        self._closing.callback(lock.release)
 
     # --- durable ---
 
@@ -149,8 +149,7 @@ class StoreHandle(ABC):
     def _let_go(self) -> None:
         leave(self)
         self._access.close()
-        with self._last:
-            self._closing.close()
+        self._closing.close()
 
     @property
     def closed(self) -> bool:

@@ -164,7 +164,7 @@ class Queue(StoreHandle):
                 raise NoSuchFile("no such queue", self.path)
             make_directory(self.path)
         self.directory = open_folder(self.path)
-        self._last.callback(self.directory.close)
+        self._closing.callback(self.directory.close)
         self.retries = retries
         self._sync_how = sync, interval
         self._window, self._keys = span_ns(window, "window"), keys
@@ -174,7 +174,6 @@ class Queue(StoreHandle):
             self.directory, self._access, rotation, Defaults(ttl, compress, compress_from),
             shared=shared, by_priority=by_priority, starved=span_ns(starved, "starved"),
         )  # fmt: skip
-        self._closing.callback(core.close)
         self.files, self.reading, self.state = core.files, core.reading, core.state
         self._ledgerq, self._tail, self._deliveries = core.ledgerq, core.tail, core.deliveries
         self.problems = core.problems
@@ -184,24 +183,25 @@ class Queue(StoreHandle):
     # --- opening and closing ---
 
     def _begin(self, *, make: bool) -> None:
-        if not self.writable:
+        if self.shared and self.writable:
+            self._section = self._turns = Turns(
+                self.directory, self._access, self._lock, self._core.open, self._core.flush
+            )
+            self._closing.callback(self._turns.close)
+        elif self.writable:
+            self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+        self._closing.callback(self._core.close)
+        self._access.ready = self.writable
+        if self._turns is not None:
+            with self._section:
+                self._turns.begin = self._core.catch_up
+        elif self.writable:
+            self._core.open()
+        else:
             self._core.look()
             self.files.tell_torn()
             if not (self.files.segments or self.directory.exists(METADATA) or make):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
-            return
-        if not self.shared:
-            self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
-            self._access.ready = True
-            self._core.open()
-            return
-        self._section = self._turns = Turns(
-            self.directory, self._access, self._lock, self._core.open, self._core.flush
-        )
-        self._last.callback(self._turns.close)
-        self._access.ready = True
-        with self._section:
-            self._turns.begin = self._core.catch_up
 
     def _finish(self) -> None:
         """Also write what LedgerQ reads, where no other process goes on."""

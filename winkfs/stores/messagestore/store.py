@@ -88,15 +88,13 @@ class MessageStore(StoreHandle):
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
         self.directory = open_folder(self.path)
-        self._last.callback(self.directory.close)
+        self._closing.callback(self.directory.close)
         self._confirm = confirm
         self._files: dict[int, Handle] = {}  # open for reading
         self._core = Core(
             self.directory, self._access, self._lock, self._files, checksums=checksums
         )
         self.problems = self._core.problems
-        self._closing.callback(self._core.close)
-        self._closing.callback(self._files.clear)
         self._ids: list[bytes] = []  # to be confirmed
         self._access.ready = self.writable
         self._heard: Handle | None = None  # the journal of the writer that is followed
@@ -106,6 +104,8 @@ class MessageStore(StoreHandle):
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
             self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+        self._closing.callback(self._core.close)
+        self._closing.callback(self._files.clear)
         with self._opening(self.sync if sync == "interval" else None, interval):
             state = load(self.directory, self.problems.append, removed=not self.writable)
             if not (state.generation or state.segments or make):

@@ -177,10 +177,10 @@ class Ring(StoreHandle):
         self._access.ready = self.writable
         self.dropped = 0
         self._storage = open_buffer(self.path, "w" if self.writable else "r")
-        self._last.callback(self._storage.close)
+        self._closing.callback(self._storage.close)
         with self._opening():
             if self.writable and (lock := self._locked()) is not None:
-                self._last.callback(lock.release)
+                self._closing.callback(lock.release)
             self.pages = Pages(self._storage)
             self._begin(memory)
 
