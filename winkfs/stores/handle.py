@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar, Final, Literal, Self
 
 from winkfs.access import Access, keep_open, leave, tell_of_forks
@@ -69,17 +69,19 @@ class StoreHandle(ABC):
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         self._section: AbstractContextManager[object] = self._lock
 
-    @contextmanager
-    def _opening(
-        self, sync: Callable[[], object] | None = None, interval: float = 0.0
-    ) -> Iterator[None]:
-        """Within the store is opened: what fails there closes it.
+    def _open_by(
+        self,
+        begin: Callable[[], object],
+        sync: Callable[[], object] | None = None,
+        interval: float = 0.0,
+    ) -> None:
+        """Open it by a call that closes it if it fails.
 
         sync  is called each `interval` seconds from then on
         """
         tell_of_forks(self)
         try:
-            yield
+            begin()
         except BaseException:
             self._let_go()
             raise

@@ -177,12 +177,13 @@ class Queue(StoreHandle):
         self.files, self.reading, self.state = core.files, core.reading, core.state
         self._ledgerq, self._tail, self._deliveries = core.ledgerq, core.tail, core.deliveries
         self.problems = core.problems
-        with self._opening(self.sync if sync == "interval" else None, interval):
-            self._begin(make=make)
+        self._open_by(
+            lambda: self._begin(make), self.sync if sync == "interval" else None, interval
+        )
 
     # --- opening and closing ---
 
-    def _begin(self, *, make: bool) -> None:
+    def _begin(self, make: bool) -> None:
         if self.shared and self.writable:
             self._section = self._turns = Turns(
                 self.directory, self._access, self._lock, self._core.open, self._core.flush

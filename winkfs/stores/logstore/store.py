@@ -51,12 +51,14 @@ class LogStore(Lookups, StoreHandle):
         self._own: Transaction | None = None
         if self.writable:  # `Files` raises where there is none
             self._keep_lock(WriterLock(path, (Files(path).root, "store")))
-        with self._opening():
-            self._log = Log(path)
-            self._closing.callback(self._log.close)
-            self._commits = Commits(self._log, self._access)
-            if self.writable:
-                self._commits.start()
+        self._open_by(self._begin)
+
+    def _begin(self) -> None:
+        self._log = Log(self.path)
+        self._closing.callback(self._log.close)
+        self._commits = Commits(self._log, self._access)
+        if self.writable:
+            self._commits.start()
 
     @classmethod
     def create(

@@ -106,13 +106,17 @@ class MessageStore(StoreHandle):
             self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
         self._closing.callback(self._core.close)
         self._closing.callback(self._files.clear)
-        with self._opening(self.sync if sync == "interval" else None, interval):
-            state = load(self.directory, self.problems.append, removed=not self.writable)
-            if not (state.generation or state.segments or make):
-                raise NoSuchFile("no message store: no index and no segment", self.path)
-            (self._core.begin if self.writable else self._listen)(state)
+        self._open_by(
+            lambda: self._begin(make), self.sync if sync == "interval" else None, interval
+        )
 
     # --- opening and closing ---
+
+    def _begin(self, make: bool) -> None:
+        state = load(self.directory, self.problems.append, removed=not self.writable)
+        if not (state.generation or state.segments or make):
+            raise NoSuchFile("no message store: no index and no segment", self.path)
+        (self._core.begin if self.writable else self._listen)(state)
 
     def _finish(self) -> None:
         """Also say in a snapshot what there is."""

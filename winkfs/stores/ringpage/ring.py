@@ -178,11 +178,14 @@ class Ring(StoreHandle):
         self.dropped = 0
         self._storage = open_buffer(self.path, "w" if self.writable else "r")
         self._closing.callback(self._storage.close)
-        with self._opening():
-            if self.writable and (lock := self._locked()) is not None:
-                self._closing.callback(lock.release)
-            self.pages = Pages(self._storage)
-            self._begin(memory)
+        self._bound = memory
+        self._open_by(self._open)
+
+    def _open(self) -> None:
+        if self.writable and (lock := self._locked()) is not None:
+            self._closing.callback(lock.release)
+        self.pages = Pages(self._storage)
+        self._begin()
 
     def _locked(self) -> Lock | None:
         """A device that is open to be written is locked already."""
@@ -197,12 +200,12 @@ class Ring(StoreHandle):
             raise Locked("another writer has it open: wait for it or stop it", self.path)
         return lock
 
-    def _begin(self, memory: int) -> None:
+    def _begin(self) -> None:
         pages = self.pages
         self.settings, self.problems, self.notes = pages.settings, pages.problems, pages.notes
         size = self.settings.page_size
         self._length, self._room = length_of(size), size - HEAD.size
-        self._bound = max(memory, size)
+        self._bound = max(self._bound, size)
         # In memory: records that are not on the disk, the first one maybe in part.
         self._waiting: deque[bytes] = deque()
         self._bytes = 0  # of them and their lengths, not on the disk
@@ -466,7 +469,7 @@ class Ring(StoreHandle):
         with self._lock:
             if self.writable or not self.pages.refresh():
                 return False
-            self._begin(self._bound)
+            self._begin()
             return True
 
     def _passed(self, tail: int) -> None:
