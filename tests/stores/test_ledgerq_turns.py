@@ -46,10 +46,10 @@ def turn(tmp_path: Path) -> Callable[[], Turn]:
     return lambda: open_folder(str(tmp_path)).turn("turn")
 
 
-def line_of(folder: Path) -> int:
+def line_of(folder: Path, name: str = "turn") -> int:
     """-> how many stand in line."""
     count = at = 0
-    with (folder / "turn").open("r+") as file:
+    with (folder / name).open("r+") as file:
         while True:
             asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 0, 0)
             found = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
@@ -143,6 +143,46 @@ def test_a_process_that_is_killed_in_line_keeps_nobody_waiting(
     first.release()
     behind.join()
     assert order == ["behind"]
+
+
+FORKS = """
+import os, sys, threading, time
+from winkfs.stores.ledgerq import Queue
+queue = Queue(sys.argv[1], "a", shared=True, sync="none")
+print(flush=True)
+sys.stdin.readline()
+threading.Thread(target=queue.push, args=(b"waits",), daemon=True).start()
+sys.stdin.readline()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_was_forked_while_its_parent_stood_in_line_has_no_place(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "q")
+    create(path)
+    command = [sys.executable, "-c", FORKS, path]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with Queue(path, "a", shared=True, sync="none") as queue:
+            process.stdout.readline()
+            with queue._section:
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+                until(lambda: line_of(tmp_path / "q", "ledgerq.turn") == 1)
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+                child = int(process.stdout.readline())
+                process.kill()
+                process.wait()
+                until(lambda: line_of(tmp_path / "q", "ledgerq.turn") == 0)
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -307,6 +307,9 @@ class Turn:
         """Release it for good. Idempotent."""
         self.release()
 
+    def forget(self) -> None:
+        """In a forked child: the turn, and a place in the line for it, are those of the parent."""
+
 
 class Directory(Closing):
     """A directory. Names are relative to it and may have slashes in them.

@@ -36,6 +36,7 @@ class FileTurn(Turn):
         """`fd` of the file, for `close` to close."""
         self._fd = fd
         self._look_at = 0.0  # when to look for a line
+        self._place: _Place | None = None  # where it waits, or has waited in vain
 
     def take(self, seconds: float) -> bool:
         now = time.monotonic()
@@ -44,14 +45,15 @@ class FileTurn(Turn):
             if not (looks and _behind(self._fd, FIRST) > FIRST) and self._take():
                 self._look_at = now + SLICE if looks else self._look_at
                 return True
-            place = _Place(self._fd)
+            place = self._place = _Place()
+            place.begin(self._fd)
         except (OSError, RuntimeError):  # no such locks; no new thread at the end of the process
             return super().take(seconds)
         fd = place.wait(seconds)
         if fd < 0:
             return False
         os.close(self._fd)
-        self._fd, self._look_at = fd, time.monotonic() + SLICE
+        self._fd, self._place, self._look_at = fd, None, time.monotonic() + SLICE
         return True
 
     def _take(self) -> bool:
@@ -70,6 +72,11 @@ class FileTurn(Turn):
             os.close(self._fd)
             self._fd = -1
 
+    def forget(self) -> None:
+        self.close()
+        if self._place is not None:
+            self._place.close()
+
 
 class _Place:
     """A place in line, and a thread that waits there: a system call for a lock has no timeout.
@@ -77,36 +84,47 @@ class _Place:
     A turn that comes after its caller has ceased to wait goes to the next in line.
     """
 
-    def __init__(self, fd: int) -> None:
-        """Open the file once more, to have locks of its own. Raises OSError; RuntimeError."""
-        self._fd = fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        self._at = FIRST
+    def __init__(self) -> None:
+        self.fd, self._at = -1, FIRST
         self._lock, self._came = threading.Lock(), threading.Event()
-        self._left = False
+        self._stands = self._left = False
+
+    def begin(self, fd: int) -> None:
+        """Open the file once more, to have locks of its own. Raises OSError; RuntimeError."""
+        self.fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
             self._line_up()
             threading.Thread(target=self._stand, name="winkfs-turn", daemon=True).start()
         except BaseException:
-            os.close(fd)
+            self._leave()
             raise
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _line_up(self) -> None:
         while True:
-            self._at = _behind(self._fd, self._at)
+            self._at = _behind(self.fd, self._at)
             with suppress(BlockingIOError, PermissionError):  # another process was faster
-                _lock(self._fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, self._at, 1)
+                _lock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, self._at, 1)
                 return
 
     def _stand(self) -> None:
         """Wait for the processes before, and for the one whose turn it is."""
+        with self._lock:
+            if self._left:
+                return
+            self._stands = True
         if self._at > FIRST:
-            _lock(self._fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, FIRST, self._at - FIRST)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        _lock(self._fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, FIRST, 0)
+            _lock(self.fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, FIRST, self._at - FIRST)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        _lock(self.fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, FIRST, 0)
         with self._lock:
             self._came.set()
             if self._left:
-                os.close(self._fd)
+                self.close()
 
     def wait(self, seconds: float) -> int:
         """Wait for the turn -> the descriptor that has it; -1: it has not come."""
@@ -116,13 +134,13 @@ class _Place:
         finally:
             if not came:
                 self._leave()
-        return self._fd if came else -1
+        return self.fd if came else -1
 
     def _leave(self) -> None:
         with self._lock:
             self._left = True
-            if self._came.is_set():
-                os.close(self._fd)
+            if self._came.is_set() or not self._stands:
+                self.close()
 
 
 def _lock(fd: int, command: int, kind: int, start: int, length: int) -> tuple[int, ...]:

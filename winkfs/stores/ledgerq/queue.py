@@ -212,10 +212,11 @@ class Queue(StoreHandle):
                 with self._section:
                     self._core.end(self.retries)
 
-    def _new_locks(self) -> None:
-        super()._new_locks()
+    def after_fork(self) -> None:
+        super().after_fork()
         if self._turns is not None:
             self._turns.lock, self._section = self._lock, self._turns
+            self._turns.forget()
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

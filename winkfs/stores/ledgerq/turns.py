@@ -91,6 +91,10 @@ class Turns:
             if alone is not None:
                 alone.release()
 
+    def forget(self) -> None:
+        """In a forked child, which does not write."""
+        self._turn.forget()
+
     def close(self) -> None:
         self._turn.close()
         if self._shares is not None:
