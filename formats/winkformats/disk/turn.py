@@ -20,7 +20,7 @@ from typing import Final
 
 from winkformats.disk.storage import Turn
 
-SLICE: Final = 1e-3  # seconds in which a process takes the turn without looking for a line
+SLICE: Final = 4e-3  # seconds in which a process takes the turn without looking for a line
 FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 FIRST: Final = 1  # offset of the first byte that is a place in line
 
