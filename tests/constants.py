@@ -86,7 +86,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "added": "winkfs.mounting.datasetnames.FEW",  # names put into an order one by one
     },
     "a LogStore": {
-        "patience": "winkfs.stores.logstore.commits.PATIENCE",  # seconds for a snapshot to close
+        "patience": "winkfs.stores.logstore.transaction.PATIENCE",  # seconds for a snapshot
     },
     "a message store": {
         "segment": "winkfs.stores.messagestore.core.ROLL",  # bytes of a segment

@@ -418,7 +418,7 @@ MUTANTS = (
         f"{LOGCUTS}::test_a_delete_stays_as_long_as_an_older_file_has_the_record",
     ),
     Mutant(
-        "log store: a blob removed before it is replaced for good", f"{LOG}/commits.py",
+        "log store: a blob removed before it is replaced for good", f"{LOG}/transaction.py",
         "                wait = needed or one.synced > self.log.synced\n",
         "                wait = needed\n",
         f"{LOGIMAGES}[power cuts]",
@@ -436,7 +436,7 @@ MUTANTS = (
         f"{LOGIMAGES}[power cuts]",
     ),
     Mutant(
-        "log store: a blob without a sync of its name", f"{LOG}/commits.py",
+        "log store: a blob without a sync of its name", f"{LOG}/transaction.py",
         "            log.sure(log.files.blob.sync)\n",
         "            pass\n",
         f"{LOGIMAGES}[power cuts]",
@@ -467,7 +467,7 @@ MUTANTS = (
         f"{LOGCUTS}::test_a_full_disk_leaves_nothing_half",
     ),
     Mutant(
-        "log store: files that a snapshot needs removed", f"{LOG}/commits.py",
+        "log store: files that a snapshot needs removed", f"{LOG}/transaction.py",
         "                wait = needed or",
         "                wait =",
         f"{LOGTEST}::test_a_snapshot_stays_as_it_is",

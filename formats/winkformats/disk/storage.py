@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
+CUT: Final = ".cut"  # behind the name of a file: what was cut off it
 SAMPLE: Final = 16  # looks that show whether the others will wait for the disk
 SINGLE: Final = 128 << 10  # bytes that are read in one go at the cost of a page of its own
 # A page that is mapped the first time takes 5 us, and its neighbours come with it; a read takes
@@ -489,3 +490,20 @@ def replacing(
         raise
     if not keep:
         storage.close()
+
+
+def keep_aside(
+    directory: Directory, name: str, like: Storage, parts: Sequence[bytes]
+) -> tuple[str, int]:
+    """Write parts of a file, before they are cut off, to one of their own, durable -> its name, ""
+    if all are zeros and there is none; bytes."""
+    if not any(part.strip(b"\0") for part in parts):
+        return "", 0
+    number = 0
+    while directory.exists(made := f"{name}{CUT}{number or ''}"):
+        number += 1
+    with directory.create_new(made, like=like) as aside:
+        aside.write(0, parts)
+        aside.sync()
+    directory.sync()
+    return made, sum(map(len, parts))

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from winkformats.disk.storage import Storage, replacing
+from winkformats.disk.storage import Storage, keep_aside, replacing
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import PAD, encode
 from winkformats.ledgerq.segment import NAME as NAME
 from winkformats.ledgerq.segment import START, Header, Walk, name_of
-from winkfs.stores.aside import keep_aside
 from winkfs.stores.ledgerq.files import Files, Say, Segment
 
 GAP: Final = 1 << 16  # ids in a row that are missing and are filled, at most

@@ -20,12 +20,11 @@ from winkformats.logstore.entry import Entries
 from winkformats.logstore.layout import Layout
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.stores.handle import StoreHandle
-from winkfs.stores.logstore.commits import Commits
 from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.lookups import Lookups, Snapshot
 from winkfs.stores.logstore.table import View
-from winkfs.stores.logstore.transaction import Body, Transaction
+from winkfs.stores.logstore.transaction import Body, Commits, Transaction
 from winkfs.units import as_int, span_ns
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
-from winkformats.disk.storage import Directory, Kind, Storage
+from winkformats.disk.storage import Directory, Kind, Storage, keep_aside
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, ids_of, words_of
@@ -43,7 +43,6 @@ from winkformats.messagestore.journal import (
 )
 from winkformats.messagestore.segment import Scan
 from winkfs.errors import Refusal
-from winkfs.stores.aside import keep_aside
 from winkfs.stores.messagestore import broker
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
