@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal
 
+from winkformats.closing import Closing
 from winkfs.access import Access, keep_open, leave, tell_of_forks
 from winkfs.container.ondisk.lock import WriterLock
 
@@ -26,7 +27,7 @@ def one_of(what: str, given: object, known: Sequence[str]) -> None:
         raise ValueError(f"{what} must be {', '.join(others)} or {last}, not {given!r}")
 
 
-class StoreHandle(ABC):
+class StoreHandle(Closing):
     """A store that is open: to read ("r"), or to write, too ("a"). Threads may share it.
 
     A writer keeps what it was given: `close` makes it durable, and is called where a `with` block
@@ -164,12 +165,6 @@ class StoreHandle(ABC):
             self._access.close(forked=True)
         if self._held is not None:
             self._held.forget()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return self._access.picture(self)
