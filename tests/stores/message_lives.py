@@ -18,7 +18,7 @@ from simulated.harness import Wrong
 from winkformats.disk.paths import directory_of
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq
-from winkfs.stores.messagestore.check import verify
+from winkfs.stores.messagestore.records import verify
 from winkfs.stores.messagestore.store import MessageStore, create
 
 VARIANTS = ("plain", "checked", "v1")

@@ -21,7 +21,7 @@ from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.records import salvage as salvage_log
 from winkfs.stores.messagestore import MessageStore
 from winkfs.stores.messagestore import create as create_messages
-from winkfs.stores.messagestore.check import salvage as salvage_messages
+from winkfs.stores.messagestore.records import salvage as salvage_messages
 from winkfs.stores.ringpage import Ring
 from winkfs.stores.ringpage import create as create_ring
 

@@ -14,8 +14,7 @@ from commands import Run, run
 from winkformats.messagestore import rdq
 from winkformats.messagestore.index import ids_of
 from winkfs.errors import Refusal
-from winkfs.stores.messagestore.check import verify
-from winkfs.stores.messagestore.records import migrate
+from winkfs.stores.messagestore.records import migrate, verify
 from winkfs.stores.messagestore.store import MessageStore
 
 pytestmark = pytest.mark.in_memory

@@ -23,7 +23,7 @@ from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.registry import kind_of
-from winkfs.stores.messagestore.check import salvage, verify
+from winkfs.stores.messagestore.records import salvage, verify
 from winkfs.stores.messagestore.store import MessageStore, create
 
 pytestmark = pytest.mark.in_memory

@@ -12,7 +12,7 @@ import winkfs
 from winkfs.container.salvage import salvage as salvage_container
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.records import salvage as salvage_log
-from winkfs.stores.messagestore.check import salvage as salvage_messages
+from winkfs.stores.messagestore.records import salvage as salvage_messages
 from winkfs.stores.messagestore.store import MessageStore, create
 
 Salvage = Callable[..., object]

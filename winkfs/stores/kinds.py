@@ -5,13 +5,14 @@
 
 A kind of store is a folder with a module `kind` that calls `register`: the folders of
 `winkfs.stores` are found by listing them, those of other distributions by their entry point in the
-group "winkfs.stores". `winkfs.stores.builtin` registers those whose code is elsewhere in winkfs. A
+group "winkfs.stores". Those whose code is elsewhere in winkfs are registered here. A
 kind with `open`, which returns a `Reader`, needs nothing else: `winkfs.stores.general` derives
 `info`, `verify` and a read-only mount from it, and `winkfs.spark.reading.stores` Spark rows.
 """
 
 from __future__ import annotations
 
+import os
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +21,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from winkfs.errors import FileExists, Refusal
-from winkfs.names import DATA, base_of
+from winkfs.names import DATA, MANIFESTS, base_of
 
-BUILT_IN: Final = "winkfs.stores.builtin"  # registers the kinds that winkfs has of its own
 GROUP: Final = "winkfs.stores"  # of entry points
 GENERAL: Final = {  # for kinds that only have `open`
     "info": "winkfs.stores.general:info",
@@ -95,7 +95,6 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
     """
     from winkformats.disk.paths import is_directory  # numpy comes with it
 
-    _load_built_in()
     folder = is_directory(path)
     found = _detect(path, folder, list(_kinds.values()))
     if found is None:
@@ -123,13 +122,11 @@ def refuse_other(path: str, kind: str) -> None:
 
 def kind_named(name: str) -> Kind:
     """Return a kind that winkfs has of its own."""
-    _load_built_in()
     return _kinds[name]
 
 
 def kinds_with(what: str) -> list[Kind]:
     """All kinds that have a function, those of other distributions, too."""
-    _load_built_in()
     _load_stores()
     return [kind for kind in _kinds.values() if kind.has(what)]
 
@@ -153,11 +150,6 @@ def kind_of(path: str) -> tuple[Kind, str]:
 
 
 @cache
-def _load_built_in() -> None:
-    import_module(BUILT_IN)
-
-
-@cache
 def _load_stores() -> None:
     """Load the kinds in the folder `winkfs/stores`, and those of installed entry points."""
     import winkfs.stores
@@ -174,3 +166,87 @@ def _load_stores() -> None:
             why = f"{type(error).__name__}: {error}: reinstall or remove what it came with"
             what = f"the kind of store {entry.name!r} cannot be loaded: {why}"
             raise Refusal(what, entry.value) from error
+
+
+# --- the kinds that winkfs has of its own ---
+
+
+def _data_set(path: str) -> str | None:
+    from winkformats.disk.paths import is_directory
+
+    return path.rstrip("/") or "/" if is_directory(os.path.join(path, MANIFESTS)) else None
+
+
+def _folder_with(record: str) -> Callable[[str], str | None]:
+    """-> detects a folder with this record in it."""
+
+    def found(path: str) -> str | None:
+        return path if os.path.isfile(os.path.join(path, record)) else None
+
+    return found
+
+
+def _container(path: str) -> str | None:
+    from winkformats.disk.paths import locate
+
+    base = base_of(path)
+    directory, name = locate(base + DATA)
+    return base if directory.info(name) is not None else None
+
+
+register(
+    Kind(
+        "data set",
+        _data_set,
+        {
+            "open": "winkfs.dataset.dataset:open",
+            "info": "winkfs.dataset.verify:info",
+            "verify": "winkfs.dataset.verify:verify",
+            "reindex": "winkfs.dataset.verify:reindex",
+            "mount": "winkfs.mounting.dataset:mount",
+            "shards": "winkfs.dataset.snapshot:snapshot",
+            "pack": "winkfs.dataset.packing:pack_shards",
+        },
+        editable=True,
+        versions=True,
+    )
+)
+register(
+    Kind(
+        "digest set",
+        _folder_with("digests.json"),
+        {
+            "info": "winkfs.results.check:info_digests",
+            "verify": "winkfs.results.check:verify_digests",
+            "reindex": "winkfs.results.check:reindex_digests",
+        },
+    )
+)
+register(
+    Kind(
+        "order",
+        _folder_with("order.json"),
+        {
+            "info": "winkfs.results.check:info_order",
+            "verify": "winkfs.results.check:verify_order",
+        },
+    )
+)
+register(
+    Kind(
+        "container",
+        _container,
+        {
+            "open": "winkfs.container.container:open",
+            "info": "winkfs.container.verify:info",
+            "verify": "winkfs.container.verify:verify",
+            "reindex": "winkfs.container.reindex:reindex",
+            "mount": "winkfs.mounting.appendonly:mount",
+            "shards": "winkfs.dataset.snapshot:snapshot",
+            "pack": "winkfs.archive.pack:pack",
+        },
+        folder=False,
+        editable=True,
+        writable=True,
+    )
+)

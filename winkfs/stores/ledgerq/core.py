@@ -1,15 +1,23 @@
-"""Core: what a queue is made of, and what is done with all of it: open, catch up, sync, end."""
+"""Core: what a queue is made of, and what is done with all of it: open, catch up, sync, end.
+
+Turns are those of several processes that write one queue, call by call, one of them at a time.
+"""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
 
-from winkformats.disk.storage import Directory
+from winkformats.disk.storage import Directory, Lock
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID
 from winkformats.ledgerq.state import Metadata
 from winkfs.access import Access
+from winkfs.errors import Locked
 from winkfs.stores.handle import Calls
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import MAIN, Deliveries
@@ -17,6 +25,12 @@ from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.stores.ledgerq.reading import Reading
 from winkfs.stores.ledgerq.state import LedgerqState, State
 from winkfs.stores.ledgerq.tail import Defaults, Rotation, Tail
+
+LOCK: Final = "ledgerq.lock"
+TURN: Final = "ledgerq.turn"
+PATIENCE: Final = 60.0  # seconds that a process waits for its turn
+PAUSE: Final = 0.02  # seconds between looks at the lock of all
+Call = Callable[[], object]
 
 
 class Core:
@@ -248,3 +262,85 @@ class Core:
         with ExitStack() as stack:
             for part in (self.tail, self.state, self.files):
                 stack.callback(part.close)
+
+
+class Turns:
+    """A context manager: within it other processes wait, and other threads. It may be entered again
+    by the one who is within. Nobody waits for who may not write any more.
+
+    lock    of the threads
+    begin   called when a turn has begun, `end` before it ends
+    """
+
+    def __init__(
+        self, directory: Directory, access: Access, lock: threading.RLock, begin: Call, end: Call
+    ) -> None:
+        """Take the lock that all who share it have. Raises Locked; OSError."""
+        self.directory, self.lock, self.begin, self.end = directory, lock, begin, end
+        self._access, self._depth = access, 0
+        for name in (LOCK, TURN):
+            with suppress(FileExistsError):
+                directory.create_new(name).close()
+        until = time.monotonic() + 1.0  # who leaves may have it alone for a moment
+        while (shares := directory.lock(LOCK, shared=True)) is None:
+            if time.monotonic() > until:
+                what = "another process has the queue open for itself: stop it"
+                raise Locked(what, access.path)
+            time.sleep(PAUSE)
+        self._shares: Lock | None = shares
+        self._turn = directory.turn(TURN)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            if self._depth == 0 and self._access.ready:
+                self._take()
+            self._depth += 1
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def _take(self) -> None:
+        if not self._turn.take(PATIENCE):
+            what = f"another process keeps the turn for {PATIENCE:.0f} seconds"
+            raise Locked(what, self._access.path)
+        try:
+            self.begin()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self._depth -= 1
+        try:
+            if self._depth == 0:
+                try:
+                    if self._access.ready:
+                        with self._access.final():  # others go on behind what is there
+                            self.end()
+                finally:
+                    self._turn.release()
+        finally:
+            self.lock.release()
+
+    @contextmanager
+    def leave(self) -> Iterator[bool]:
+        """Share it no more -> whether nobody else does, who is kept out meanwhile."""
+        if self._shares is not None:
+            self._shares.release()
+            self._shares = None
+        alone = self.directory.lock(LOCK)
+        try:
+            yield alone is not None
+        finally:
+            if alone is not None:
+                alone.release()
+
+    def forget(self) -> None:
+        """In a forked child, which does not write."""
+        self._turn.forget()
+
+    def close(self) -> None:
+        self._turn.close()
+        if self._shares is not None:
+            self._shares.release()

@@ -31,14 +31,13 @@ from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.stores.handle import StoreHandle, Sync
 from winkfs.stores.ledgerq import recovery
-from winkfs.stores.ledgerq.core import Core
+from winkfs.stores.ledgerq.core import LOCK, TURN, Core, Turns
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
     Cursor,
     later,
 )
 from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation
-from winkfs.stores.ledgerq.turns import LOCK, TURN, Turns
 from winkfs.units import as_int, as_timeout, span_ns, to_ns
 
 POLL: Final = 0.02  # seconds between looks of a stream

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 
@@ -34,7 +34,6 @@ from winkfs.access import Access
 from winkfs.errors import Closed, NoSuchFile, Refusal
 from winkfs.stores.logstore.compact import compact, remove
 from winkfs.stores.logstore.log import Batch, Full, Log
-from winkfs.stores.logstore.lookups import Lookups, as_recids
 from winkfs.stores.logstore.table import View
 from winkfs.units import as_content, as_int
 
@@ -265,6 +264,23 @@ class Commits:
         self.sweep()
 
 
+def as_recids(recids: Sequence[int] | Int64) -> Int64:
+    """int64[n]. Raises TypeError for what are no ints: numpy would read texts and cut floats."""
+    if isinstance(recids, bytes | bytearray | memoryview):  # a sequence of ints, but no recids
+        raise TypeError(f"recids are ints, not {type(recids).__name__}")
+    found = np.asarray(recids)
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        raise TypeError("recids are ints")
+    return found.astype(np.int64, copy=False)
+
+
+class Newest(Protocol):
+    """What a transaction sees beside its own changes."""
+
+    def get(self, recid: int) -> bytes | None: ...
+    def __contains__(self, recid: object) -> bool: ...
+
+
 class Transaction:
     """Changes that become visible, and durable, at once or not at all. For one thread.
 
@@ -273,7 +289,7 @@ class Transaction:
     back. Memory: the bodies up to the cut-off for blobs, until the commit.
     """
 
-    def __init__(self, newest: Lookups, commits: Commits) -> None:
+    def __init__(self, newest: Newest, commits: Commits) -> None:
         self._newest, self._commits, self._log = newest, commits, commits.log
         self._writes: dict[int, Any] = {}  # bytes, None, Blob or DELETED
         self._new: list[int] = []  # recids of this transaction

@@ -16,8 +16,8 @@ register(
         {
             "open": "winkfs.stores.messagestore.records:MessageRecords",
             "create": "winkfs.stores.messagestore.store:create",
-            "verify": "winkfs.stores.messagestore.check:verify",
-            "salvage": "winkfs.stores.messagestore.check:salvage",
+            "verify": "winkfs.stores.messagestore.records:verify",
+            "salvage": "winkfs.stores.messagestore.records:salvage",
             "broker": "winkfs.stores.messagestore.broker:evidence",
             "migrate": "winkfs.stores.messagestore.records:migrate",
         },

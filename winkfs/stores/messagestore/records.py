@@ -1,4 +1,4 @@
-"""The messages of a store as `Records`: their ids in hexadecimal digits."""
+"""The messages of a store as `Records`: their ids in hexadecimal digits. Check it, salvage it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
-from winkformats.messagestore.index import Rows
-from winkformats.messagestore.segment import ID
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import Rows, ids_of
+from winkformats.messagestore.segment import ID, Message
+from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile
 from winkfs.stores.messagestore import broker
-from winkfs.stores.messagestore.store import MessageStore
-from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches
+from winkfs.stores.messagestore.recovery import Segment, listed, load, neutral
+from winkfs.stores.messagestore.store import MessageStore, create
+from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches, building
 
 ROWS: Final = 1 << 14
+PIECE: Final = 1 << 20  # bytes looked through at a time for the next record
+LONGEST: Final = 64 << 20  # bytes of a record that is looked for
 
 
 def migrate(path: str, progress: Progress | None = None, *, force: bool = False) -> dict[str, Any]:
@@ -110,3 +117,150 @@ def _bytes(id: str) -> bytes:
     if len(found) != ID or len(id) != 2 * ID:
         raise NoSuchFile(f"{id!r} can be no id of a message: that is {2 * ID} hexadecimal digits")
     return found
+
+
+# --- to check, and to salvage ---
+
+
+def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
+    """Read every message once, and every record. Memory: the index, and a segment's messages."""
+    report = Report()
+    directory = directory_of(path)
+    state = load(directory, report.add, removed=True)
+    report.notes += [f"{path}: {note}" for note in (state.recorded.notes if state.recorded else ())]
+    rows = [rows for rows in state.index.rows() if len(rows.file)]
+    for number, segment in state.segments.items():
+        mine = [some.take(some.file == number) for some in rows]
+        places = {
+            (msg_id, offset): size
+            for some in mine
+            for msg_id, offset, size in zip(
+                ids_of(some), some.offset.tolist(), some.size.tolist(),
+                strict=True,
+            )
+        }  # fmt: skip
+        try:
+            with directory.open(segment.name, follow=False) as storage, neutral(storage):
+                _check(segment, storage, places, report)
+        except OSError as error:
+            report.add(f"{path}/{segment.name}: {error}")
+        if progress is not None:
+            progress(segment.size)
+    return report
+
+
+def _check(
+    segment: Segment, storage: Storage, places: dict[tuple[bytes, int], int], report: Report
+) -> None:
+    """Each message of the index is a record, and the records lead from one to the next."""
+    for (msg_id, offset), size in places.items():
+        report.files += 1
+        try:
+            data = storage.read(offset, size)
+            report.bytes += len(segment.body(data, msg_id, storage.name, offset))
+        except CorruptError as error:
+            report.add(f"{error}: message {msg_id.hex()}")
+    if segment.version is sqs:
+        found = sqs.scan(storage)
+        if found.error and found.end < segment.size:
+            report.add(f"{storage.name}: {found.said} at byte {found.end}")
+
+
+def salvage(path: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
+    """Write all messages that can be found into a new store.
+
+    A segment that is damaged is looked through byte by byte for the next record. Where the index
+    is good it says which messages are held, and how often; else all that are found are.
+
+    ->      messages and bytes that were saved, messages of the index and bytes that were lost
+    raises  Refusal where there is something in the target; OSError
+    """
+    problems: list[str] = []
+    directory = directory_of(path)
+    state = load(directory, problems.append, removed=True)
+    recorded = state.recorded.numbers if state.recorded else set()
+    saved = taken = lost = 0
+    with building(target, "message store") as made:
+        create(made, checksums=state.checksums)
+        with MessageStore(made, "a") as into:
+            for number, segment in listed(directory).items():
+                with directory.open(segment.name, follow=False) as storage, neutral(storage):
+                    messages, bad = everything(segment, storage)
+                    lost += bad
+                    for message in messages:
+                        place = state.index.get(message.msg_id)
+                        known = state.generation or number in recorded
+                        if place is None and known and not problems:
+                            continue  # it was removed
+                        if place is not None and place[:2] != (number, message.offset):
+                            continue
+                        data = storage.read(message.offset, message.size)
+                        try:
+                            _, body = segment.version.decode(data, file="", offset=message.offset)
+                        except CorruptError:
+                            lost += message.size
+                            continue
+                        if message.msg_id in into:
+                            continue
+                        for _ in range(1 if place is None else place.refs):
+                            into.write(message.msg_id, body)
+                        saved += 1
+                        taken += len(body)
+                if progress is not None:
+                    progress(segment.size)
+            missing = sum(
+                int((~into.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows()
+            )
+    return {
+        "messages": saved, "bytes": taken, "lost_messages": missing, "lost_bytes": lost,
+        "problems": problems,
+    }  # fmt: skip
+
+
+def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
+    """All records of a segment that look whole, and how many bytes are in none."""
+    if segment.version is rdq:
+        survey = rdq.survey(storage)
+        return survey.messages, survey.lost_bytes
+    found: list[Message] = []
+    lost, at, size = 0, sqs.START, storage.size()
+    while at < size:
+        part = sqs.scan(storage, start=at, checked=True, repeated=True)
+        found += part.messages
+        if part.end >= size:
+            break
+        at = _next(storage, part.end + 1, size)
+        lost += at - part.end
+    return found, lost
+
+
+def _next(storage: Storage, start: int, size: int) -> int:
+    """Where from `start` on a record begins that leads to another, or to the end."""
+    for base in range(start, size, PIECE):
+        data = storage.read(base, PIECE + sqs.HEAD.size)
+        raw = np.frombuffer(data, np.uint8)
+        for at in np.flatnonzero((raw[:PIECE] >= sqs.HOLE) & (raw[:PIECE] <= sqs.CHECKED)).tolist():
+            if at + sqs.RECORD.size > len(data):
+                break
+            kind, length = sqs.RECORD.unpack_from(data, at)
+            stop = base + at + length
+            if (
+                sqs.LEAST[kind] <= length <= LONGEST
+                and stop <= size
+                and _leads(storage, stop, size)
+            ):
+                return base + at
+    return size
+
+
+def _leads(storage: Storage, at: int, size: int) -> bool:
+    """Whether a record may begin here, or the file ends."""
+    if at == size:
+        return True
+    head = storage.read(at, sqs.RECORD.size)
+    if head[0] == sqs.SMALL_HOLE:
+        return True
+    if len(head) < sqs.RECORD.size or head[0] not in sqs.LEAST:
+        return False
+    kind, length = sqs.RECORD.unpack(head)
+    return bool(sqs.LEAST[kind] <= length)
