@@ -36,10 +36,10 @@ from winkfs.cli.verbs import (
     bodies_of,
     complete_folder,
     put_all,
-    say_checked,
-    say_rows,
-    say_stats,
-    told,
+    report_check,
+    reporting,
+    show_rows,
+    show_stats,
     written,
 )
 from winkfs.errors import NoSuchFile, Refusal
@@ -74,7 +74,7 @@ def opened(base: str, *, change: bool = False, **options: Any) -> AbstractContex
 
     if change:
         check(base)
-    return told(Queue(base, "a" if change else "r", shared=change, **options))
+    return reporting(Queue(base, "a" if change else "r", shared=change, **options))
 
 
 def check(base: str) -> None:
@@ -290,7 +290,7 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
     with opened(base) as found:
         messages = found.all_messages() if every else found.messages(consumer=consumer)
         header = f"{'ID':20}  {'SIZE':>12}  {'PRIORITY':8}  {'PUSHED':20}  {'OFFSET':>12}  FILE"
-        say_rows(header, _line, map(partial(_facts, found), messages), as_json)
+        show_rows(header, _line, map(partial(_facts, found), messages), as_json)
 
 
 # --- the whole ---
@@ -302,7 +302,7 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
 def stats(base: str, as_json: bool) -> None:
     """Show how many messages there are, who has read how far, and bytes on the disk."""
     with opened(base) as found:
-        say_stats(found, "queue", "problems", as_json)
+        show_stats(found, "queue", "problems", as_json)
 
 
 @queue.command()
@@ -315,7 +315,7 @@ def verify(base: str, as_json: bool) -> int:
     """
     from winkfs.stores.ledgerq.check import verify as run
 
-    return say_checked(
+    return report_check(
         base, "message", run, as_json,
         lambda report: {"problems": report.problems, "messages": report.files}
         | ({"more_problems": report.more} if report.more else {}),

@@ -19,10 +19,10 @@ from winkfs.cli.verbs import (
     COUNT,
     LINES,
     bodies_of,
-    say_checked,
-    say_rows,
-    say_stats,
-    told,
+    report_check,
+    reporting,
+    show_rows,
+    show_stats,
     written,
 )
 from winkfs.errors import NoSuchFile
@@ -48,7 +48,7 @@ def opened(file: str, mode: Literal["r", "a"] = "r") -> AbstractContextManager[R
     """The buffer, open. Where the work fails, what was popped comes again."""
     from winkfs.stores.ringpage.ring import Ring
 
-    return told(Ring(file, mode))
+    return reporting(Ring(file, mode))
 
 
 def _facts(found: Ring, record: Record) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def ls(base: str, as_json: bool) -> None:
         rows = (
             _facts(found, one) | {"sha256": sha256(one.body).hexdigest()} for one in found.records()
         )
-        say_rows(header, row, rows, as_json)
+        show_rows(header, row, rows, as_json)
 
 
 @ring.command()
@@ -169,7 +169,7 @@ def ls(base: str, as_json: bool) -> None:
 def stats(base: str, as_json: bool) -> None:
     """Show how many records there are, what was written for them, and what was lost."""
     with opened(base) as found:
-        say_stats(found, "ring buffer", "notes", as_json)
+        show_stats(found, "ring buffer", "notes", as_json)
 
 
 @ring.command()
@@ -182,4 +182,4 @@ def verify(base: str, as_json: bool) -> int:
     """
     from winkfs.stores.ringpage.records import verify as check
 
-    return say_checked(base, "record", check, as_json, pages="page")
+    return report_check(base, "record", check, as_json, pages="page")

@@ -26,7 +26,7 @@ from winkfs.cli._common import (
     say,
     say_facts,
 )
-from winkfs.cli.verbs import DIR, bodies_of, complete_folder, put_all, say_checked
+from winkfs.cli.verbs import DIR, bodies_of, complete_folder, put_all, report_check
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
 
@@ -295,7 +295,7 @@ def verify(base: str, as_json: bool) -> int:
     import winkfs
 
     store_at(base)
-    return say_checked(base, "record", winkfs.verify, as_json)
+    return report_check(base, "record", winkfs.verify, as_json)
 
 
 @store.command()

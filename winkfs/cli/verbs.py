@@ -63,9 +63,9 @@ LINES: Final = click.option("--lines", is_flag=True, help="A line feed behind ea
 
 
 @contextlib.contextmanager
-def told(found: Opened) -> Iterator[Opened]:
-    """The store, which is closed at the end. Damage is reported then, and ends the command with
-    status 1."""
+def reporting(found: Opened) -> Iterator[Opened]:
+    """Close a store at the end of the block. Report damage then, and end the command with status 1
+    if there is any."""
     with found:
         yield found
     for line in [*getattr(found, "notes", ()), *found.problems]:
@@ -77,7 +77,7 @@ def told(found: Opened) -> Iterator[Opened]:
 # --- what is there ---
 
 
-def say_checked(
+def report_check(
     base: str, noun: str, check: Callable[[str, Progress], Report], as_json: bool,
     record: Callable[[Report], Facts] | None = None, *, pages: str = "",
 ) -> int:  # fmt: skip
@@ -97,17 +97,17 @@ def say_checked(
     return say_report(report, record(report) if record else facts, what, as_json, report.more)
 
 
-def say_stats(found: Queue | Ring, kind: str, said: str, as_json: bool) -> None:
-    """`said`: the fact that is reported without being asked for."""
+def show_stats(found: Queue | Ring, kind: str, reported: str, as_json: bool) -> None:
+    """Show what is known of a store, except for one fact, which `reporting` reports."""
     facts = {"base": found.path, "kind": kind} | found.stats()
-    del facts[said]
+    del facts[reported]
     say_facts(facts, as_json)
 
 
-def say_rows(
+def show_rows(
     header: str, line: Callable[[Facts], str], rows: Iterable[Facts], as_json: bool
 ) -> None:
-    """Rows below a header for people, or a record each."""
+    """Show rows below a header for people, or a record each."""
     if not as_json:
         click.echo(header)
     for facts in rows:
