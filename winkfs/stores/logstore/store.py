@@ -199,8 +199,8 @@ class LogStore(Lookups, StoreHandle):
 
     One writer, which holds a lock; its threads read and write at once, each with a transaction of
     its own from `begin`. The methods that write here are those of one transaction that all threads
-    share, which `commit` and `rollback` end. Readers in other processes need no lock: they see
-    what was committed when they opened it, or called `refresh`.
+    share, which `commit`, `close` (it commits) and `rollback` end. Readers in other processes
+    need no lock: they see what was committed when they opened it, or called `refresh`.
 
     raises  NoSuchFile; Locked; CorruptError; Refusal (mode "a": what was synced is damaged)
     cost    the saved table is read, 12 bytes a recid, and the log from there on
