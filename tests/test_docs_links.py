@@ -31,3 +31,10 @@ def test_modules_that_a_page_names_exist(page: Path) -> None:
         r"`((?:winkfs|winkmount|winkformats|formats|mount|tests)/[\w/]+\.py)`", page.read_text()
     ):
         assert any((ROOT / top / path).is_file() for top in ("", "mount", "formats")), path
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/durability.md").read_text())
+    assert len(named) > 20
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
