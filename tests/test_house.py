@@ -17,13 +17,12 @@ from winkformats import native
 
 pytestmark = pytest.mark.slow
 
-# Each has room: a bound that is full decides where code goes, which is not its task.
+# How many modules there are has no bound: one that is full decides where code goes. The picture
+# has which package imports which, the walks how far a call goes.
 BOUNDS = {
-    "modules": 260,
     "flat in winkfs/": 10,
     "import cycles": 0,
     "longest chain of imports": 20,
-    "modules imported by one other": 40,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)
@@ -53,7 +52,7 @@ PAGE = (house.ROOT / "docs/architecture.md").read_text()
 def figures() -> dict[str, int]:
     found = house.figures()
     for what, count in found.items():
-        print(f"{count:5} {what}, at most {BOUNDS[what]}")
+        print(f"{count:5} {what}, at most {BOUNDS.get(what, 'any')}")
     return found
 
 
