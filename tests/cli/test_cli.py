@@ -281,7 +281,7 @@ def test_progress_bar_is_for_terminals_and_long_work() -> None:
         "import time; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
         "with _common.Progress('packing', 'files') as bar:\n"
         "    for i in range(3): bar(1000); time.sleep(0.1)\n"
-        "    bar.say('a\\nb')\n"
+        "    bar.warn('a\\nb')\n"
     )
     subprocess.run([sys.executable, "-c", code], stderr=slave, check=True)
     shown = os.read(master, 100_000)

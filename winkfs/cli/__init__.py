@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from winkfs.cli._common import VERSION, explain, printable, say
+from winkfs.cli._common import VERSION, explain, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
 
 COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
@@ -117,19 +117,19 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         status = PIPE_CLOSED
     except (KeyboardInterrupt, click.Abort):
-        say("interrupted")
+        warn("interrupted")
         status = INTERRUPTED
     except Stopped as stopped:
-        say(f"stopped by {signal.Signals(stopped.number).name}")
+        warn(f"stopped by {signal.Signals(stopped.number).name}")
         status = 128 + stopped.number
     except click.ClickException as error:
-        say(_usage(error))
+        warn(_usage(error))
         status = error.exit_code
     except Exception as error:
         if os.environ.get("WINKFS_TRACEBACK"):
             raise
         sent = _signal_behind(error)
-        say(f"{signal.Signals(sent).name}: {explain(error)}" if sent else explain(error))
+        warn(f"{signal.Signals(sent).name}: {explain(error)}" if sent else explain(error))
         status = 128 + sent if sent else 1
     _hush(status)
     return status

@@ -142,7 +142,7 @@ MAX_RATIO = click.option(
 )  # fmt: skip
 
 
-def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     """Also which path runs: see `winkformats.native`."""
     if wanted and not ctx.resilient_parsing:
         from winkformats import native, version
@@ -152,7 +152,7 @@ def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 VERSION = click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_tell_version,
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Show the version, and whether the compiled path runs, and exit.",
 )  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -184,7 +184,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def say(line: str) -> None:
+def warn(line: str) -> None:
     """One line on standard error."""
     print(f"winkfs: {printable(line)}", file=sys.stderr)
 
@@ -239,12 +239,12 @@ class Failures:
 
     def add(self, name: str, what: str) -> None:
         self.count += 1
-        say(f"{self._base}: {name}: {what}")
+        warn(f"{self._base}: {name}: {what}")
 
     def damage(self, error: FormatError) -> None:
         """Something was passed over; the error says where it stands."""
         self.count += 1
-        say(str(error))
+        warn(str(error))
 
     @property
     def status(self) -> int:
@@ -288,7 +288,7 @@ def opened_any(
 
     said: list[str] = []
     with open_silently(base, mode, as_of=as_of, **options) as container:
-        _say_problems(container, said)
+        _warn_of_problems(container, said)
         try:
             yield container
         except Refusal as error:
@@ -296,16 +296,16 @@ def opened_any(
                 error.filename = f"{container.base}: {error.filename}"
             raise
         finally:
-            _say_problems(container, said)
+            _warn_of_problems(container, said)
     if said:
         raise click.exceptions.Exit(1)
 
 
-def _say_problems(container: Reader, said: list[str]) -> None:
+def _warn_of_problems(container: Reader, said: list[str]) -> None:
     for problem in container.problems:
         if problem not in said:
             said.append(problem)
-            say(problem)
+            warn(problem)
 
 
 def bytes_to_read(base: str) -> int | None:
@@ -405,20 +405,20 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def say_report(
+def print_report(
     report: Report, record: Mapping[str, Any], what: str, as_json: bool, more: int = 0
 ) -> int:
     """What a verify found: a record, or a line each, notes on standard error, problems on standard
     output, and how `what` is, with so many problems more -> exit status."""
     for note in [] if as_json else report.notes:
-        say(note)
+        warn(note)
     beyond = [f"and {counted(report.more, 'more problem')}"] if report.more else []
     state = counted(len(report.problems) + more, "problem") if report.problems else "sound"
     answer(record, as_json, *report.problems, *beyond, f"{what}: {state}")
     return 1 if report.problems else 0
 
 
-def say_facts(facts: Mapping[str, Any], as_json: bool) -> int:
+def print_facts(facts: Mapping[str, Any], as_json: bool) -> int:
     """Facts as a record, or a line each, and on standard error what is wrong -> exit status."""
     problems = facts.get("problems", ())
     if as_json:
@@ -426,7 +426,7 @@ def say_facts(facts: Mapping[str, Any], as_json: bool) -> int:
     else:
         print_nested({name: value for name, value in facts.items() if name != "problems"})
         for problem in problems:
-            say(problem)
+            warn(problem)
     return 1 if problems else 0
 
 
@@ -593,7 +593,7 @@ class Progress:
             self._bar = None
         for what, (names, count) in self._often.items():
             more = f" and {count - len(names):,} more" if count > len(names) else ""
-            self.say(f"{self._where}{', '.join(map(short_name, names))}{more}: {what}")
+            self.warn(f"{self._where}{', '.join(map(short_name, names))}{more}: {what}")
         self._often.clear()
 
     def __call__(self, done: int) -> None:
@@ -612,14 +612,14 @@ class Progress:
             self._often[note.what] = first, count + 1
         else:
             name = f"{short_name(note.name)}: " if note.name else ""
-            self.say(f"{self._where}{name}{note.what}")
+            self.warn(f"{self._where}{name}{note.what}")
 
-    def say(self, line: str) -> None:
+    def warn(self, line: str) -> None:
         if self._bar:
             whole = f"winkfs: {printable(line)}"
             self._bar.console.print(whole, markup=False, highlight=False, soft_wrap=True)
         else:
-            say(line)
+            warn(line)
 
     def _start(self) -> None:
         from rich import progress

@@ -16,7 +16,7 @@ from winkfs.cli._common import (
     counted,
     emit,
     printable,
-    say,
+    warn,
 )
 from winkfs.units import NANO, time_text
 
@@ -98,7 +98,7 @@ def compact(
     with Progress("compacting", "files") as bar:
         done = run(root, shard_size=shard_size, everything=everything, dry_run=dry_run,
                    progress=bar, compress=compress)  # fmt: skip
-    _say(root, done, as_json, dry_run=dry_run)
+    _print_rewritten(root, done, as_json, dry_run=dry_run)
 
 
 @dataset.command()
@@ -112,10 +112,10 @@ def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> 
 
     with Progress("rebalancing", "files") as bar:
         done = run(root, shards=shards, shard_size=shard_size, progress=bar)
-    _say(root, done, as_json)
+    _print_rewritten(root, done, as_json)
 
 
-def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
+def _print_rewritten(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
     record = {"base": root, "generation": done.generation, "removed": done.removed}
     record |= {"added": done.added, "bytes_before": done.before, "bytes_after": done.after}
     before = f"{counted(done.removed, 'shard')} of {done.before} bytes"
@@ -149,7 +149,7 @@ def history(root: str, as_json: bool) -> int:
             )
         answer(record, as_json, printable(line))
     for problem in log.problems:
-        say(problem)
+        warn(problem)
     return 1 if damaged or log.problems else 0
 
 
@@ -192,7 +192,7 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
 
     done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
     for note in done.notes:
-        say(note)
+        warn(note)
     record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
     record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
     record |= {"notes": done.notes, "dry_run": dry_run}
@@ -226,5 +226,5 @@ def repair(root: str, apply: bool, as_json: bool) -> int:
     nothing = [] if lines or done.left else ["nothing to repair"]
     answer(record, as_json, *lines, *nothing)
     for line in [] if as_json else done.left:
-        say(line)
+        warn(line)
     return 1 if done.left or (done.mended and not apply) else 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from winkfs.cli import main
-from winkfs.cli._common import say
+from winkfs.cli._common import warn
 
 WRONG_USAGE: Final = 1  # as mount(8) says it
 _STATUS: Final = {1: 32, 2: WRONG_USAGE}  # ours: that of mount(8)
@@ -36,10 +36,10 @@ def _helper(
     try:
         pairs, places = getopt.gnu_getopt(sys.argv[1:], letters)
     except getopt.GetoptError as error:
-        say(f"{error}: usage: {usage}")
+        warn(f"{error}: usage: {usage}")
         return WRONG_USAGE
     if len(places) != count:
-        say(f"usage: {usage}")
+        warn(f"usage: {usage}")
         return WRONG_USAGE
     flags = dict(pairs)
     flags["-o"] = ",".join(value for flag, value in pairs if flag == "-o")
@@ -62,7 +62,7 @@ def _try(options: Sequence[str]) -> int:
     try:
         parse(options)
     except ValueError as error:
-        say(str(error))
+        warn(str(error))
         return 2
     return 0
 

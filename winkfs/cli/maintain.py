@@ -14,8 +14,8 @@ from winkfs.cli._common import (
     answer,
     bytes_to_read,
     counted,
-    say,
-    say_report,
+    print_report,
+    warn,
 )
 
 CONTID = click.option(
@@ -42,7 +42,7 @@ def verify(base: str, as_json: bool) -> int:
     record |= {"bytes": report.bytes, "problems": report.problems, "more_problems": report.more}
     record |= {"notes": report.notes} if report.notes else {}
     what = f"{base}: {counted(report.files, 'file')}, {counted(report.entries, 'entry')}"
-    return say_report(report, record, what, as_json)
+    return print_report(report, record, what, as_json)
 
 
 @click.command()
@@ -59,7 +59,7 @@ def reindex(base: str, as_json: bool) -> int:
     with Progress("reindexing", "bytes", bytes_to_read(base)) as bar:
         files = winkfs.reindex(base, progress=bar, problem=problems.append)
         for problem in problems:
-            bar.say(problem)
+            bar.warn(problem)
     record = {"base": base, "files": files, "problems": problems}
     answer(record, as_json, f"{counted(files, 'file')} indexed")
     return 1 if problems else 0
@@ -83,7 +83,7 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
     with Progress("copying", "bytes") as bar:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
         for problem in done.problems:
-            bar.say(problem)
+            bar.warn(problem)
     record = {"base": base, "dest": dest, "kind": done.kind, "whole": done.whole,
               "bytes_copied": done.copied, "bytes": done.size, "states": done.states,
               "problems": done.problems}  # fmt: skip
@@ -187,9 +187,9 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     with Progress("salvaging", "bytes", bytes_to_read(file)) as bar:
         done = run(file, out, contid=contid, progress=bar)
     for problem in done.problems:
-        say(problem)
+        warn(problem)
     if done.guessed:
-        say(f"{file}: its superblock is lost: made up from {done.guessed}")
+        warn(f"{file}: its superblock is lost: made up from {done.guessed}")
     record = {"file": file, "out": out, "files": done.files, "partial": done.partial,
               "orphans": done.orphans, "problems": done.problems}  # fmt: skip
     partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")

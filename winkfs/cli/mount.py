@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, emit, printable, say
+from winkfs.cli._common import JSON, emit, printable, warn
 from winkfs.units import time_text
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def mount(
             serve(request, tell_systemd)
         else:
             for line in serve_in_background(request).splitlines():
-                say(line)
+                warn(line)
     except MountError as error:
         raise click.ClickException(str(error)) from None
 
@@ -161,7 +161,7 @@ def umount(directory: str, lazy: bool, force: bool) -> None:
     from winkmount.mounts import unmount
 
     try:
-        unmount(directory, KIND, lazy=lazy, force=force, note=say)
+        unmount(directory, KIND, lazy=lazy, force=force, note=warn)
     except MountError as error:
         raise click.ClickException(str(error)) from None
 

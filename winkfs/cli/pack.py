@@ -22,7 +22,7 @@ from winkfs.cli._common import (
     bad_records,
     emit,
     glob_text,
-    say,
+    warn,
 )
 from winkfs.names import to_str
 from winkfs.units import CLAMPED, size_text
@@ -144,9 +144,9 @@ def pack(
         one = report.failed == 1
         what = "1 file is" if one else f"{report.failed:,} files are"
         more = "" if bad_list else f": --bad-list FILE lists {'it' if one else 'them'}"
-        say(f"{where}: {what} not packed, or not as {'it was' if one else 'they were'}{more}")
+        warn(f"{where}: {what} not packed, or not as {'it was' if one else 'they were'}{more}")
     if sys.stderr.isatty() and not quiet:
-        say(_summary(report, time.monotonic() - began))
+        warn(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {name: getattr(report, name) for name in (*COUNTS, "updated", "unchanged")}
         emit({"base": base, **counts, **notes.lists})

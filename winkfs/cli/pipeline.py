@@ -19,7 +19,7 @@ from winkfs.cli._common import (
     emit,
     name_bytes,
     printable,
-    say,
+    warn,
 )
 from winkfs.cli.dataset import SHARD_SIZE
 from winkfs.names import to_str
@@ -103,9 +103,9 @@ def run(
             summary["cpu_seconds"] = round(cpu_seconds() - cpu, 2)
         summary["start_seconds"] = round(began - start, 3)
     for line in summary.pop("lines", ()):
-        say(f"{name}: {line}")
+        warn(f"{name}: {line}")
     if summary.get("bad") and not bad_list:
-        say(f"{name}: {summary['bad']} bad records: --bad-list FILE lists them")
+        warn(f"{name}: {summary['bad']} bad records: --bad-list FILE lists them")
     show(summary)
     return 1 if summary.get("bad") else 0
 
@@ -398,7 +398,7 @@ def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
             shown = to_str(name)
             if not isinstance(digest, winkfs.digests.Digest):
                 missing += 1
-                say(f"{digests}: {shown}: {digest or 'no such document'}")
+                warn(f"{digests}: {shown}: {digest or 'no such document'}")
             else:
                 record = digest._asdict() | {
                     "xxh3": f"{digest.xxh3:016x}",

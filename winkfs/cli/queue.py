@@ -23,8 +23,8 @@ from winkfs.cli._common import (
     emit,
     pairs,
     printable,
-    say,
     time_value,
+    warn,
 )
 from winkfs.cli.verbs import (
     ALL,
@@ -164,7 +164,7 @@ def push(
         id, new = found.push_once(body, key, window=window, **options)
         found.sync()
         if not new:
-            say(f"{base}: nothing is pushed: {key} is the key of message {id}")
+            warn(f"{base}: nothing is pushed: {key} is the key of message {id}")
         click.echo(id)
 
 

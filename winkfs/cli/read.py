@@ -36,8 +36,8 @@ from winkfs.cli._common import (
     missing,
     name_bytes,
     opened,
+    print_facts,
     printable,
-    say_facts,
     shown,
     stat_record,
     time_value,
@@ -517,7 +517,7 @@ def info(base: str, as_json: bool) -> int:
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:
         record = file_record(base)
-    return say_facts(record, as_json)
+    return print_facts(record, as_json)
 
 
 # --- info of a single file ---

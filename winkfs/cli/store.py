@@ -22,9 +22,9 @@ from winkfs.cli._common import (
     complete_file,
     opened_any,
     pairs,
+    print_facts,
     printable,
-    say,
-    say_facts,
+    warn,
 )
 from winkfs.cli.verbs import DIR, bodies_of, complete_folder, put_all, report_check
 from winkfs.errors import NoSuchFile, Refusal
@@ -305,7 +305,7 @@ def stats(base: str, as_json: bool) -> None:
     """Show how many records and bytes there are, and what the store knows beside."""
     with records(base) as found:
         facts = {"records": len(found), **found.stats()}
-    say_facts({"base": base, "kind": store_at(base)[0].name} | facts, as_json)
+    print_facts({"base": base, "kind": store_at(base)[0].name} | facts, as_json)
 
 
 @store.command()
@@ -317,7 +317,7 @@ def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
     """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
     with records(base, "a", force=force) as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
-    return say_facts(done, as_json)
+    return print_facts(done, as_json)
 
 
 @store.command()
@@ -334,7 +334,7 @@ def salvage(base: str, target: str, as_json: bool) -> int:
     with Progress("salvaging", "bytes") as bar:
         facts = function(path, target, bar)
     lost = any(value for name, value in facts.items() if "lost" in name)
-    return say_facts(facts, as_json) or int(lost)
+    return print_facts(facts, as_json) or int(lost)
 
 
 @store.command()
@@ -351,6 +351,6 @@ def migrate(base: str, force: bool, as_json: bool) -> None:
     function = kind.function("migrate", path)
     with Progress("migrating", "bytes") as bar:
         facts = function(path, bar, **forced(kind, force))
-    say_facts(facts, as_json)
+    print_facts(facts, as_json)
     if facts.get("segments"):
-        say(f"{base}: no released version of RabbitMQ reads its .sqs files")
+        warn(f"{base}: no released version of RabbitMQ reads its .sqs files")

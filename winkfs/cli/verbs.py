@@ -22,9 +22,9 @@ from winkfs.cli._common import (
     complete_file,
     counted,
     emit,
-    say,
-    say_facts,
-    say_report,
+    print_facts,
+    print_report,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def reporting(found: Opened) -> Iterator[Opened]:
     with found:
         yield found
     for line in [*getattr(found, "notes", ()), *found.problems]:
-        say(line)
+        warn(line)
     if found.problems:
         raise click.exceptions.Exit(1)
 
@@ -94,14 +94,14 @@ def report_check(
     facts |= {"problems": report.problems, "notes": report.notes, "more_problems": report.more}
     within = f" in {counted(report.entries, pages)}" if pages else ""
     what = f"{base}: {counted(report.files, noun)}{within}, {report.bytes} bytes"
-    return say_report(report, record(report) if record else facts, what, as_json, report.more)
+    return print_report(report, record(report) if record else facts, what, as_json, report.more)
 
 
 def show_stats(found: Queue | Ring, kind: str, reported: str, as_json: bool) -> None:
     """Show what is known of a store, except for one fact, which `reporting` reports."""
     facts = {"base": found.path, "kind": kind} | found.stats()
     del facts[reported]
-    say_facts(facts, as_json)
+    print_facts(facts, as_json)
 
 
 def show_rows(
