@@ -75,7 +75,7 @@ def test_superblock_table():
     assert not any(data[at(end[0], n=n) :])
 
 
-def test_as_many_variables_as_the_page_says_lie_in_a_sector():
+def test_a_sector_holds_the_documented_number_of_variables():
     (most, sector) = re.search(
         r"at most (\d+) variables .* first (\d+)", superblock.__doc__
     ).groups()
@@ -204,7 +204,7 @@ def test_inode_table():
 
 
 @pytest.mark.parametrize("pairoff", [False, True])
-def test_inode_fields_lie_where_the_table_says(pairoff):
+def test_inode_fields_are_laid_out_as_documented(pairoff):
     rows = table(inode, "offset size type field meaning")
     offsets = {row[3]: (int(row[0]), ">" + row[2]) for row in rows}
     form = InodeForm(pairoff, inode.CK_MD5)

@@ -115,7 +115,7 @@ def test_the_modules_of_the_page_exist() -> None:
     assert [path for path in named if not (house.ROOT / path).exists()] == []
 
 
-def test_each_file_of_a_container_is_in_the_table_with_its_module(tmp_path: Path) -> None:
+def test_each_file_of_a_container_is_in_the_table(tmp_path: Path) -> None:
     """The module says in its first lines which file it is about."""
     with winkfs.create(tmp_path / "c", ao=True) as container:
         container.put_many([("a", b"1"), ("b", b"2")])

@@ -25,7 +25,7 @@ def test_what_is_installed_has_the_version_of_the_sources() -> None:
     assert metadata.version("winkfs") == VERSION, "installed earlier: run `make lint`"
 
 
-def test_every_folder_with_modules_is_a_package_that_is_installed(settings: dict[str, Any]) -> None:
+def test_every_folder_with_modules_is_an_installed_package(settings: dict[str, Any]) -> None:
     places = settings["tool"]["setuptools"]["package-dir"] | {"pyspark_winkfs": "pyspark_winkfs"}
     found = {
         ".".join((name, *module.parent.relative_to(ROOT / place).parts))

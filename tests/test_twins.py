@@ -23,7 +23,7 @@ def few_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     hash_with(monkeypatch, lambda key: sum(key) % many)
 
 
-def test_twins_are_told_apart(base: Path) -> None:
+def test_twins_are_distinguished(base: Path) -> None:
     model: Model = {b"n%d" % i: b"%d" % i for i in range(FILES)}
     with winkfs.create(base, htalgo=3) as c:
         c.put_many((name, b"old") for name in [*model, *list(model)[: FILES // 4]])

@@ -62,7 +62,7 @@ def sound(base: str | Path) -> bool:
     return True
 
 
-def test_a_backup_has_what_was_synced_and_run_again_copies_what_is_new(tmp_path: Path) -> None:
+def test_a_second_backup_copies_only_what_was_synced_since(tmp_path: Path) -> None:
     base, dest = tmp_path / "c", tmp_path / "deep/b"
     with make(base) as container:
         first = backup(base, dest)
@@ -101,7 +101,7 @@ def test_a_backup_of_other_variants(variant: str, tmp_path: Path) -> None:
         assert files_of(dest) == files_of(base) and sound(dest)
 
 
-def test_earlier_states_can_be_copied_out_also_those_before_a_compaction(tmp_path: Path) -> None:
+def test_earlier_states_are_copied_out_even_before_a_compaction(tmp_path: Path) -> None:
     base, dest = tmp_path / "c", tmp_path / "b"
     states: list[Files] = []
     make(base).close()
@@ -160,7 +160,7 @@ def on_disk(keep: int, act: Callable[[str], object]) -> tuple[SimulatedDisk, Fil
 
 @pytest.mark.parametrize("keep", [0, 2])
 @pytest.mark.parametrize("act", [str, compact], ids=["new", "compacted"])
-def test_a_backup_that_is_killed_leaves_the_state_before_or_after(
+def test_a_killed_backup_leaves_the_state_before_or_after(
     keep: int, act: Callable[[str], object]
 ) -> None:
     """Before each of its calls to the disk, by a kill and by a power cut."""
@@ -312,9 +312,7 @@ def test_what_is_no_backup_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "new.data").exists() and not (tmp_path / "new.lock").exists()
 
 
-def test_other_kinds_and_writers_of_the_backup_are_refused_in_a_line(
-    tmp_path: Path, run: Run
-) -> None:
+def test_a_backup_refuses_other_kinds_and_writers_in_one_line(tmp_path: Path, run: Run) -> None:
     base, dest = tmp_path / "c", tmp_path / "b"
     make(base).close()
     backup(base, dest)

@@ -180,7 +180,7 @@ def test_file_that_changes_while_it_is_read_is_a_failure(
         assert c.read("a") == b"2" * min(size, changes[change])
 
 
-def test_unreadable_file_and_directory_are_failures_and_the_rest_is_packed(place: Path) -> None:
+def test_pack_reports_what_is_unreadable_and_packs_the_rest(place: Path) -> None:
     tree = place / "tree"
     (tree / "secret").chmod(0)
     (tree / "docs/old").chmod(0)
@@ -230,7 +230,7 @@ def test_two_packs_of_one_base_do_not_mix(tree: Path, tmp_path: Path) -> None:
         pack(tree, tmp_path / "c")
 
 
-def test_nobody_makes_a_container_of_that_name_while_it_is_packed(tmp_path: Path) -> None:
+def test_a_name_being_packed_cannot_be_created_meanwhile(tmp_path: Path) -> None:
     root = tmp_path / "t"
     root.mkdir()
     for i in range(300):
@@ -258,9 +258,7 @@ def test_file_that_came_in_the_last_moment_is_not_replaced(tree: Path, tmp_path:
     assert not [name for name in files_beside(tmp_path / "c") if "partial" in name]
 
 
-def test_dangling_link_in_the_place_of_the_container_is_left_alone(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_pack_leaves_a_dangling_link_at_the_container_path(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "c.data").symlink_to("nowhere")
     with pytest.raises(FileExistsError):
         pack(tree, tmp_path / "c")
@@ -291,9 +289,7 @@ def test_update_makes_a_container_that_is_not_there(tree: Path, tmp_path: Path) 
     assert "docs/a.html" in names(tmp_path / "c")
 
 
-def test_update_of_append_only_says_why_an_older_file_is_refused(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_update_of_append_only_explains_a_refused_older_file(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "c", ao=True)
     os.utime(tree / "secret", (0, 0))
     with pytest.raises(PermissionError, match="mtime"):

@@ -151,7 +151,7 @@ def test_what_is_in_the_place_of_a_listed_file(
         assert notes == [Note(b"b", note, True)]
 
 
-def test_who_stops_in_the_middle_leaves_nothing_open(root: Path) -> None:
+def test_a_reader_that_stops_early_leaves_nothing_open(root: Path) -> None:
     threads = threading.active_count()
     for stop in (0, 1, 60, MANY // 2):
         items = Tree(root, lambda note: None, str(root.parent)).items(by_mtime=False)

@@ -38,7 +38,7 @@ def bytes_read(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("update", [False, True])
-def test_an_interrupted_pack_reads_nothing_of_what_it_has_written(
+def test_an_interrupted_pack_does_not_read_its_output(
     update: bool, source: Path, tmp_path: Path
 ) -> None:
     base = tmp_path / "c"

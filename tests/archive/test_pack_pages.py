@@ -70,7 +70,7 @@ def without_dontcache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda _: None, without_dontcache], ids=["ext4", "btrfs"])
-def test_pack_of_a_tree_leaves_none_of_its_pages_but_keeps_those_that_were_there(
+def test_pack_drops_its_own_pages_and_keeps_those_cached_before(
     files: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -125,7 +125,7 @@ def test_holes_are_kept_in_a_data_set_and_by_its_compaction(sparse: Path, tmp_pa
 
 
 @pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}], ids=str)
-def test_holes_become_zeros_where_the_container_has_none_and_it_is_said(
+def test_holes_are_stored_as_zeros_with_a_note(
     sparse: Path, tmp_path: Path, variant: dict[str, bool]
 ) -> None:
     notes: list[Note] = []
@@ -196,7 +196,7 @@ def test_extended_attributes_of_the_user_are_kept(marked: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("ao", [False, True])
-def test_extended_attributes_are_kept_in_a_data_set_and_by_its_compaction(
+def test_a_data_set_and_its_compaction_keep_extended_attributes(
     marked: Path, tmp_path: Path, ao: bool
 ) -> None:
     pack_shards(marked, tmp_path / "ds", 2, ao=ao)
@@ -214,16 +214,14 @@ def test_extended_attributes_of_a_tar_file_are_kept(marked: Path, tmp_path: Path
     compare(marked, tmp_path / "back")
 
 
-def test_classic_container_says_once_that_it_keeps_no_extended_attributes(
-    marked: Path, tmp_path: Path
-) -> None:
+def test_a_classic_container_warns_once_about_lost_attributes(marked: Path, tmp_path: Path) -> None:
     notes: list[Note] = []
     report = pack(marked, tmp_path / "c", classic=True, note=notes.append)
     assert {(note.what, note.failed, note.often) for note in notes} == {(NO_XATTRS, False, True)}
     assert (len(notes), report.left_out, report.failed) == (5, 5, 0)
 
 
-def test_attributes_of_others_are_packed_and_unpacked_only_when_asked(tmp_path: Path) -> None:
+def test_foreign_attributes_are_archived_only_on_request(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = tmp_path / "t"
@@ -250,7 +248,7 @@ def test_attributes_of_others_are_packed_and_unpacked_only_when_asked(tmp_path: 
         assert attributes(tmp_path / "same" / name) == attributes(root / name)
 
 
-def test_file_system_without_extended_attributes_is_said_and_the_files_are_there(
+def test_unpack_reports_a_file_system_without_attributes(
     tmp_path: Path,
 ) -> None:
     disk = tmp_path / "disk"
@@ -279,7 +277,7 @@ def test_file_system_without_extended_attributes_is_said_and_the_files_are_there
 # --- containers that claim more than they hold ---
 
 
-def test_huge_hole_is_an_error_of_a_whole_read_and_takes_no_space_unpacked(tmp_path: Path) -> None:
+def test_a_huge_hole_is_refused_as_a_read_and_unpacked_sparsely(tmp_path: Path) -> None:
     claimed = 1 << 43  # what ext4 takes
     with winkfs.create(tmp_path / "c") as c:
         c.put("a", b"1")
@@ -366,7 +364,7 @@ def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("most", "is_taken"), [(1000, False), (10_000, True), (0, True)])
-def test_a_frame_that_is_claimed_again_and_again_is_out_of_proportion(
+def test_a_frame_claimed_many_times_exceeds_the_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_taken: bool
 ) -> None:
     """Of a compressed container, whose content may be larger than it is."""

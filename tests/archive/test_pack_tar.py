@@ -112,7 +112,7 @@ def test_tar_names_are_cleaned_and_those_that_climb_are_refused(tmp_path: Path) 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("part", [0.3, 0.7])
-def test_of_a_tar_that_is_cut_the_members_that_are_whole_are_packed(
+def test_whole_members_of_a_cut_tar_are_packed(
     tmp_path: Path, mode: str, ao: bool, part: float
 ) -> None:
     if mode == "w:bz2" and part < 0.5:
@@ -138,9 +138,7 @@ def test_of_a_tar_that_is_cut_the_members_that_are_whole_are_packed(
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_of_a_tar_that_is_cut_in_its_first_member_no_container_is_made(
-    tmp_path: Path, mode: str
-) -> None:
+def test_a_tar_cut_in_its_first_member_makes_no_container(tmp_path: Path, mode: str) -> None:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
         tar.addfile(member("a"))
@@ -163,9 +161,7 @@ def test_compressed_file_that_is_no_tar_file_is_called_so(
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_tar_file_whose_first_member_is_called_as_another_kind_begins(
-    tmp_path: Path, mode: str
-) -> None:
+def test_a_tar_whose_first_name_is_the_magic_of_another_kind(tmp_path: Path, mode: str) -> None:
     with tarfile.open(tmp_path / "t", mode) as tar:  # type: ignore[call-overload]
         tar.addfile(member("WARC/1.0"))
         tar.addfile(member("PK\3\4"))

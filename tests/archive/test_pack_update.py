@@ -148,7 +148,7 @@ def test_without_a_mark_all_is_compared_and_nothing_stored(
     assert 0 < size(packed) - before < 400
 
 
-def test_compaction_does_not_hide_what_was_written_after_the_pack(tree: Path, packed: Path) -> None:
+def test_compaction_does_not_hide_files_written_after_the_pack(tree: Path, packed: Path) -> None:
     source = tree / "docs/a.html"
     with winkfs.open(packed, "a") as container:
         mtime = source.stat().st_mtime_ns
@@ -195,7 +195,7 @@ def test_file_changed_with_its_mtime_put_back_is_seen(
     assert counts(pack(tree, packed, update=True))[0] == 0
 
 
-def test_what_was_changed_since_the_last_pack_is_stored_and_no_more(
+def test_an_update_stores_only_what_changed_since_the_last_pack(
     tree: Path, packed: Path, tmp_path: Path
 ) -> None:
     before = size(packed)
@@ -247,9 +247,7 @@ def test_what_is_gone_from_the_tree_stays_in_the_container(tree: Path, packed: P
     assert {"docs", "docs/a.html", "secret"} <= set(names(packed))
 
 
-def test_what_somebody_else_changed_in_the_container_is_seen(
-    tree: Path, packed: Path, tmp_path: Path
-) -> None:
+def test_an_update_sees_changes_by_other_writers(tree: Path, packed: Path, tmp_path: Path) -> None:
     with winkfs.open(packed, "a") as container:
         mtime_ns = container.stat("docs/a.html").mtime_ns
         container.put("docs/a.html", b"<p>b</p>", mtime_ns=mtime_ns)
@@ -360,9 +358,7 @@ def test_interrupted_update_is_gone_on_with(tree: Path, packed: Path, tmp_path: 
 # --- append only ---
 
 
-def test_append_only_container_takes_new_files_and_says_what_it_cannot_change(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_an_update_of_append_only_adds_files_and_names_the_rest(tree: Path, tmp_path: Path) -> None:
     grow_old(tree)
     pack(tree, tmp_path / "c", ao=True)
     before = state(tmp_path / "c")
@@ -477,7 +473,7 @@ def test_data_set_gets_a_shard_of_what_changed(tree: Path, tmp_path: Path, ao: b
     assert snapshot(tmp_path / "back") == snapshot(tree)
 
 
-def test_what_somebody_else_committed_is_seen(tree: Path, shards: Path) -> None:
+def test_an_update_sees_commits_by_other_writers(tree: Path, shards: Path) -> None:
     with winkfs.open(shards, "a") as opened:
         opened.put("docs/a.html", b"<p>b</p>", mtime_ns=opened.stat("docs/a.html").mtime_ns)
         opened.delete("secret")

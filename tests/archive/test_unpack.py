@@ -66,9 +66,7 @@ def test_a_name_that_is_no_path_leads_out_of_no_directory(
 
 
 @pytest.mark.parametrize("name", ["a/" + "n" * 256, "@" * 255])
-def test_names_that_are_too_long_for_a_path_are_left_out_and_named(
-    tmp_path: Path, name: str
-) -> None:
+def test_names_too_long_for_a_path_are_skipped_and_reported(tmp_path: Path, name: str) -> None:
     base = container(tmp_path, (name, b"1"), ("good", b"1"))
     notes: list[Note] = []
     report = unpack(base, tmp_path / "out", note=notes.append)
@@ -277,7 +275,7 @@ def test_owners_are_not_given_where_they_are_not_wanted(tmp_path: Path) -> None:
         assert (tmp_path / "mine" / name).lstat().st_gid == 0
 
 
-def test_link_whose_target_has_nul_is_left_out_and_the_rest_is_unpacked(tmp_path: Path) -> None:
+def test_a_link_target_with_nul_is_skipped_and_the_rest_unpacked(tmp_path: Path) -> None:
     base = container(tmp_path, ("l", b"a\0b", LINK), ("z", b"1"))
     report = unpack(base, tmp_path / "out")
     assert (report.files, report.links, report.failed) == (1, 0, 1)
@@ -319,7 +317,7 @@ def test_damaged_file_is_not_unpacked_and_the_others_are(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
 
 
-def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place: Path) -> None:
+def test_unpack_by_a_user_closes_directories_and_drops_set_id(place: Path) -> None:
     with winkfs.create(place / "c") as c:
         c.put("d", b"", ftype=DIR, mode=0o500, mtime=5)
         c.put("d/file", b"1", mode=0o400)
@@ -332,7 +330,7 @@ def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place
     out.chmod(0o700)
 
 
-def test_directory_that_shuts_out_its_owner_gets_its_mode_after_those_below(place: Path) -> None:
+def test_a_directory_closed_to_its_owner_gets_its_mode_last(place: Path) -> None:
     with winkfs.create(place / "c") as c:
         c.put("shut", b"", ftype=DIR, mode=0)
         c.put("shut/below", b"", ftype=DIR, mode=0o500, mtime=7)
@@ -357,9 +355,7 @@ def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
     assert {p.stat().st_size for p in (small_disk / "out").iterdir()} == {300_000}
 
 
-def test_directories_above_what_a_glob_takes_get_their_modes_and_times(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_parents_of_globbed_files_get_their_modes_and_times(tree: Path, tmp_path: Path) -> None:
     (tree / "docs").chmod(0o710)
     os.setxattr(tree / "docs", "user.note", b"1")
     os.utime(tree / "docs", ns=(5, 7))

@@ -56,7 +56,7 @@ def test_bodies_are_those_a_browser_sees(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_is_no_page_is_left_out_and_said(tmp_path: Path) -> None:
+def test_records_without_a_page_are_skipped_and_reported(tmp_path: Path) -> None:
     data = (
         response(b"http://a/gone", b"not here", status=b"404 Not Found")
         + record(b"response", b"dns:a", b"20240102 1.2.3.4", b"text/dns")

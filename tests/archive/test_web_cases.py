@@ -146,7 +146,7 @@ def test_brotli_and_zstandard_are_decoded_or_the_record_is_bad(tmp_path: Path, n
     assert [(note.name, note.failed) for note in notes] == [(b"http://a/cut", True)]
 
 
-def test_an_encoding_whose_library_is_missing_is_named(
+def test_an_encoding_with_a_missing_library_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("fastwarc", "fastwarc.warc", "fastwarc.stream_io"):
@@ -348,9 +348,7 @@ def test_any_byte_that_is_zero_loses_no_other_record(tmp_path: Path, reader: str
         assert all(body == BODY for _, body in found), at
 
 
-def test_records_in_one_member_and_members_within_records_are_read(
-    tmp_path: Path, reader: str
-) -> None:
+def test_joined_and_nested_gzip_members_are_read(tmp_path: Path, reader: str) -> None:
     whole = b"".join(MANY)
     two = _members(MANY[0] + MANY[1], MANY[2] + MANY[3])
     pieces = _members(*(whole[i : i + 200] for i in range(0, len(whole), 200)))

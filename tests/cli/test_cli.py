@@ -135,9 +135,7 @@ def test_unexpected_error_is_one_line(run: Run, base: str) -> None:
         assert "ZeroDivisionError" in one_line(run("stat", base, "docs"))
 
 
-def test_an_error_in_the_clean_up_behind_a_signal_is_one_line_and_the_status_of_the_signal(
-    run: Run, base: str
-) -> None:
+def test_a_failed_clean_up_after_a_signal_keeps_its_status(run: Run, base: str) -> None:
     def broken() -> None:
         try:
             raise KeyboardInterrupt
@@ -160,7 +158,7 @@ def test_an_error_in_the_clean_up_behind_a_signal_is_one_line_and_the_status_of_
         (RuntimeError("r"), "RuntimeError: r"),
     ],
 )
-def test_errors_say_what_where_and_what_to_do(error: Exception, text: str) -> None:
+def test_errors_name_the_fault_the_place_and_the_remedy(error: Exception, text: str) -> None:
     assert text in explain(error)
 
 
@@ -269,7 +267,7 @@ def test_interrupt_while_the_program_loads_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, b"winkfs: interrupted\n")
 
 
-def test_second_writer_is_told_who_holds_the_container(run: Run, base: str) -> None:
+def test_a_second_writer_gets_the_name_of_the_lock_holder(run: Run, base: str) -> None:
     with winkfs.open(base, "a"):
         line = one_line(run("put", base, "a"))
     assert str(os.getpid()) in line and line.startswith("winkfs: c: ")
@@ -374,7 +372,7 @@ def test_help_of_a_command_by_its_name(run: Run, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["info", "--version"]])
-def test_the_version_says_which_path_runs(
+def test_the_version_names_the_path_that_runs(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for code, name in ((object(), "compiled"), (None, "pure Python")):

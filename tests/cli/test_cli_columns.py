@@ -83,7 +83,7 @@ def test_wrong_columns_are_refused_in_one_line(
     assert json.loads(run("columns", base, "--json").out) == SCHEMA
 
 
-def test_what_cannot_have_columns_says_so(run: Run) -> None:
+def test_kinds_without_columns_refuse_them_by_name(run: Run) -> None:
     assert "no such" in one_line(run("columns", "nothing"))
     run("create", "k", "--classic")
     assert "columns" in one_line(run("columns", "k", "add", "n=int64"))
@@ -230,7 +230,7 @@ def test_a_data_set_has_the_columns_of_its_containers(run: Run) -> None:
 # --- rm ---
 
 
-def test_rm_where_leaves_what_somebody_commits_meanwhile(
+def test_rm_where_keeps_what_is_committed_meanwhile(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("dataset", "create", "set").status == 0
@@ -269,7 +269,7 @@ def test_rm_refuses_and_removes_nothing(words: list[str], status: int, run: Run,
     assert len(listed(run("ls", base))) == 3
 
 
-def test_a_damaged_file_is_said_and_the_others_are_listed(run: Run, base: str) -> None:
+def test_a_damaged_file_is_reported_and_the_others_listed(run: Run, base: str) -> None:
     path = Path("c.data")
     raw = bytearray(path.read_bytes())
     raw[raw.index(b"user.lang\0\0\0\x03a=b") + 15] ^= 1

@@ -24,7 +24,7 @@ run, base = commands.run, commands.base  # fixtures
 # --- create, pack, unpack ---
 
 
-def test_create_says_what_variant(run: Run) -> None:
+def test_create_prints_the_variant(run: Run) -> None:
     assert run("create", "t", "--ao", "--timemp", "7", "--htalgo", "3") == (0, b"", "")
     block = json.loads(run("info", "t", "--json").out)["superblock"]
     assert (block["HAVEAO"], block["TIMEMP"], block["HTALGO"]) == (1, 7, 3)
@@ -58,7 +58,7 @@ def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
     assert "none*" in one_line(run("unpack", "c", "out2", "none*"))
 
 
-def test_unpack_says_once_what_many_files_have_in_common(run: Run) -> None:
+def test_unpack_reports_a_common_problem_once(run: Run) -> None:
     with winkfs.create("c") as c:
         for i in range(5):
             c.put(f"{i}", b"1", mode=0o4755)
@@ -75,7 +75,7 @@ def test_unpack_says_once_what_many_files_have_in_common(run: Run) -> None:
     assert there == (1, b"", "winkfs: 0 and 9 more: is there already: --force replaces it\n")
 
 
-def test_update_says_what_it_did(run: Run, tmp_path: Path) -> None:
+def test_update_prints_what_changed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     for name in "abc":
         (tmp_path / "t" / name).write_bytes(name.encode())
@@ -155,7 +155,7 @@ def test_pack_with_a_failure_has_status_1_and_packs_the_rest(run: Run, tmp_path:
 # --- info, reindex, verify ---
 
 
-def test_info_tells_live_from_dead_bytes(run: Run, base: str) -> None:
+def test_info_separates_live_from_dead_bytes(run: Run, base: str) -> None:
     before = json.loads(run("info", base, "--json").out)
     assert (before["files"], before["dead_bytes"], before["clean"]) == (7, 0, True)
     assert before["index"]["current"] is True
@@ -171,7 +171,7 @@ def test_info_tells_live_from_dead_bytes(run: Run, base: str) -> None:
     assert f"dead_bytes:       {after['dead_bytes']}".encode() in run("info", base).out
 
 
-def test_info_says_that_the_index_is_not_current(run: Run, base: str) -> None:
+def test_info_reports_an_outdated_index(run: Run, base: str) -> None:
     Path("c.idx").unlink()
     record = json.loads(run("info", base, "--json").out)
     assert (record["files"], record["index"]) == (None, {"current": False})
@@ -203,7 +203,7 @@ def test_reindex_brings_everything_back(run: Run, base: str) -> None:
     assert run("ls", base, "--json").out == before
 
 
-def test_verify_says_what_is_wrong_and_has_status_1(run: Run, base: str) -> None:
+def test_verify_reports_problems_with_status_1(run: Run, base: str) -> None:
     assert run("verify", base) == (0, b"c: 7 files, 14 entries: sound\n", "")
     data = Path("c.data")
     data.write_bytes(data.read_bytes().replace(b"star", b"stab"))

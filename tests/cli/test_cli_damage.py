@@ -79,7 +79,7 @@ def damaged(request: pytest.FixtureRequest, run: Run) -> str:
     [["ls", "d"], ["ls", "d", "-l"], ["ls", "d", "--json"], ["ls", "d", "f*"], ["cat", "d", "*"]],
     ids=" ".join,
 )
-def test_the_others_are_given_the_place_is_named_and_the_status_is_1(
+def test_other_files_are_printed_beside_damage_with_status_1(
     run: Run, damaged: str, args: list[str]
 ) -> None:
     done = run(*args)
@@ -95,7 +95,7 @@ def test_the_others_are_given_the_place_is_named_and_the_status_is_1(
 
 @pytest.mark.parametrize("damage", [inode_without_index, cut_with_index], ids=lambda d: d.__name__)
 @pytest.mark.parametrize("args", [["stat", "d", "f01"], ["ls", "d", "f01"], ["cat", "d", "f01"]])
-def test_a_file_that_is_whole_is_given_and_the_damage_said(
+def test_a_whole_file_is_printed_and_the_damage_reported(
     run: Run, damage: Callable[[], str], args: list[str]
 ) -> None:
     where = damage()
@@ -125,7 +125,7 @@ def test_damaged_content_of_a_file_among_others(run: Run) -> None:
     assert done.out == b"0\n" + b"".join(b"%d\n" % i for i in range(2, 10))
 
 
-def test_a_listing_is_of_the_catalog_and_what_reads_the_file_names_its_damage(run: Run) -> None:
+def test_ls_answers_from_the_catalog_and_reads_report_damage(run: Run) -> None:
     make()
     assert run("ls", "-l", "d")[0] == 0
     whole = run("ls", "--json", "d")
@@ -152,7 +152,7 @@ def test_a_damaged_link_is_listed_without_its_target(run: Run) -> None:
     assert done.out.count(b"\n") == FILES + 1
 
 
-def test_reindex_says_what_it_left_out(run: Run) -> None:
+def test_reindex_reports_what_it_left_out(run: Run) -> None:
     where = inode_with_index()
     done = run("reindex", "d")
     assert (done.status, done.out) == (1, b"%d files indexed\n" % FILES)
@@ -165,7 +165,7 @@ def test_reindex_says_what_it_left_out(run: Run) -> None:
 
 
 @pytest.mark.parametrize("verb", ["reindex", "put"])
-def test_what_an_index_leaves_out_is_said_ever_after(run: Run, verb: str) -> None:
+def test_files_left_out_of_an_index_are_reported_ever_after(run: Run, verb: str) -> None:
     inode_without_index()
     run(*(("reindex", "d") if verb == "reindex" else ("put", "d", "new", __file__)))
     for command in (("ls", "d"), ("cat", "d", "f01"), ("info", "d"), ("unpack", "d", "out")):
@@ -176,7 +176,7 @@ def test_what_an_index_leaves_out_is_said_ever_after(run: Run, verb: str) -> Non
     assert run("ls", "d").status == 0
 
 
-def test_reindex_from_python_warns_or_tells(run: Run) -> None:
+def test_reindex_from_python_warns_or_notes(run: Run) -> None:
     inode_with_index()
     with pytest.warns(DamageWarning, match="at byte"):
         assert winkfs.reindex("d") == FILES
@@ -185,7 +185,7 @@ def test_reindex_from_python_warns_or_tells(run: Run) -> None:
     assert len(told) == 1
 
 
-def test_reindex_of_a_cut_file_says_what_to_do(run: Run) -> None:
+def test_reindex_of_a_cut_file_names_the_remedy(run: Run) -> None:
     cut_with_index()
     done = run("reindex", "d")
     assert done.status == 1 and done.err.count("\n") == 1
@@ -215,9 +215,7 @@ def test_verify_of_a_cut_file_counts_what_is_there(run: Run, damage: Callable[[]
         assert record["files"] == len(c) > 0
 
 
-def test_open_of_what_is_damaged_warns_once_at_the_line_of_the_caller(
-    run: Run, damaged: str
-) -> None:
+def test_opening_damage_warns_once_at_the_caller_s_line(run: Run, damaged: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with winkfs.open("d") as c:
@@ -250,7 +248,7 @@ def test_a_sound_container_has_no_problems(run: Run) -> None:
         assert (done.status, done.err) == (0, "")
 
 
-def test_a_damaged_shard_of_a_data_set_is_said_when_it_is_met(run: Run) -> None:
+def test_a_damaged_shard_is_reported_when_it_is_reached(run: Run) -> None:
     with create_dataset("s") as dataset:
         for name in ("a", "b", "c"):
             dataset.put(name, name.encode())
@@ -282,7 +280,7 @@ def test_a_warning_made_an_error_leaves_nothing_open(run: Run) -> None:
         gc.collect()
 
 
-def test_a_rollback_of_what_is_synced_changes_nothing_and_reports_that(run, tmp_path):
+def test_rollback_of_a_synced_container_changes_nothing(run, tmp_path):
     with winkfs.create("c") as c:
         c.put("a", b"content")
     before = Path("c.data").read_bytes()

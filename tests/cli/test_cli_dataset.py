@@ -130,7 +130,7 @@ def test_compact_history_and_vacuum(run: Run, root: str) -> None:
     assert run("verify", root).status == 0
 
 
-def test_compact_tells_what_it_would_save(run: Run, root: str) -> None:
+def test_compact_prints_what_it_would_save(run: Run, root: str) -> None:
     would = run("dataset", "compact", root, "--dry-run")
     assert b"2 shards of" in would.out
     assert b"would become about 1 of" in would.out
@@ -160,7 +160,7 @@ def test_add_copies_containers(run: Run, root: str) -> None:
     assert os.listdir(f"{root}/_pending") == []
 
 
-def test_verify_notes_what_nobody_has(run: Run, root: str) -> None:
+def test_verify_notes_files_that_no_manifest_names(run: Run, root: str) -> None:
     from winkfs.dataset.transaction import begin
 
     job = begin(root)
@@ -219,7 +219,7 @@ def test_packed_directory_comes_back(run: Run, tree: Path, shards: int, ao: bool
     assert run("verify", "new").status == 0
 
 
-def test_processes_that_pack_run_no_python_file_of_the_current_directory(tmp_path: Path) -> None:
+def test_pack_workers_run_no_python_file_of_the_current_folder(tmp_path: Path) -> None:
     """Data may be called as a module that a process needs. The winkfs program itself is run as
     its script is: without the current directory on its path."""
     tree = tmp_path / "tree"
@@ -336,7 +336,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("moment", [0, 0.1, 0.25])  # seconds after Python itself has begun
-def test_ctrl_c_reaches_all_processes_of_a_pack_and_one_line_says_so(
+def test_ctrl_c_stops_all_pack_workers_with_one_line(
     run: Run, tmp_path: Path, moment: float
 ) -> None:
     """As of a terminal: also those that are still importing."""

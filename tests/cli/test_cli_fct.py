@@ -48,7 +48,7 @@ def variables(file: Path) -> dict:
 
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("form", FORMATS)
-def test_created_file_is_what_the_documents_say(tmp_path, form, classic):
+def test_a_created_file_has_the_documented_layout(tmp_path, form, classic):
     file = tmp_path / "f"
     run("create", "--format", form, file, "--purpose", "TEST", *(["--classic"] * classic))
     block = oracle_format.read_superblock("f", file.read_bytes(), FORMATS[form], "TEST")
@@ -202,7 +202,7 @@ def test_get_passes_over_deleted_entries(tmp_path):
     assert "no key b" in run("get", file, "b", code=1).stderr
 
 
-def test_list_of_a_cut_file_says_so(tmp_path):
+def test_list_of_a_cut_file_reports_it(tmp_path):
     file = tmp_path / "f"
     with KVSeq.create(FileStorage(file, "x")) as kvseq:
         kvseq.append(b"a", b"1")
@@ -238,7 +238,7 @@ def test_hindex_beside_its_kvseq(tmp_path, htalgo, cellsz):
         assert len(table) == 8
 
 
-def test_hindex_without_its_kvseq_answers_by_stored_hash_or_says_what_it_needs(tmp_path):
+def test_hindex_without_its_kvseq_uses_the_stored_hash(tmp_path):
     with_hash, without = tmp_path / "a", tmp_path / "b"
     for file, cellsz in ((with_hash, 2), (without, 1)):
         run("create", "--format", "hindex", file, "--htsize", 5, "--cellsz", cellsz)

@@ -188,7 +188,7 @@ def test_name_that_no_container_takes_is_one_line(run: Run, base: str, name: str
     one_line(run("put", base, name))
 
 
-def test_append_that_append_only_forbids_says_why(run: Run) -> None:
+def test_a_forbidden_append_names_the_reason(run: Run) -> None:
     run("create", "t", "--ao")
     run("put", "t", "a", stdin=b"1")
     run("put", "t", "b", stdin=b"1")
@@ -372,7 +372,7 @@ def test_rm_takes_directories_with_what_is_below(run: Run, base: str) -> None:
         (["docs/*", "run.sh"], {"docs/a.html", "docs/old/b.html", "run.sh"}),
     ],
 )
-def test_rm_tells_what_it_would_remove(
+def test_rm_prints_what_it_would_remove(
     run: Run, base: str, args: list[str], names: set[str]
 ) -> None:
     before = run("ls", base, "--json").out

@@ -73,7 +73,7 @@ def test_lines_and_folders_become_records(run: Run, made: str) -> None:
     assert run("store", "cat", made, *ids).out == b"d/ad/bd/e/c"
 
 
-def test_what_is_put_before_an_error_is_told(run: Run, made: str) -> None:
+def test_puts_before_an_error_are_reported(run: Run, made: str) -> None:
     Path("a").write_text("a")
     done = run("store", "put", made, "a", "missing")
     assert (done.status, done.err) == (1, "winkfs: missing: No such file or directory\n")
@@ -81,7 +81,7 @@ def test_what_is_put_before_an_error_is_told(run: Run, made: str) -> None:
     assert len(listed(run("store", "ls", made, "--json"))) == 1
 
 
-def test_ls_says_where_each_record_is(run: Run, made: str, kind: str) -> None:
+def test_ls_prints_the_place_of_each_record(run: Run, made: str, kind: str) -> None:
     ids = put(run, made, b"a", b"longer")
     if kind in COUNTING:
         assert listed(run("store", "put", made, "--id", ids[0], stdin=b"a")) == ids[:1]
@@ -169,7 +169,7 @@ def test_compact_keeps_the_records(run: Run, made: str) -> None:
     assert run("store", "verify", made).status == 0
 
 
-def test_salvage_says_what_was_lost(run: Run) -> None:
+def test_salvage_prints_what_was_lost(run: Run) -> None:
     run("store", "create", "s", "--kind", "shelf")
     good, bad = put(run, "s", b"good", b"DAMAGED")
     done = run("store", "salvage", "s", "t", "--json")

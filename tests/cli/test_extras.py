@@ -91,7 +91,7 @@ winkfs.spark.{call}
      ("delete(session, 'C', 'size = 0')", "pyarrow"), ("upsert(frame, 'C')", "pyarrow"),
      ("fetch_content(frame)", "pyarrow")],
 )  # fmt: skip
-def test_a_function_of_spark_without_its_packages_names_the_extra(call: str, package: str) -> None:
+def test_spark_functions_without_their_packages_name_the_extra(call: str, package: str) -> None:
     if package == "pyarrow":  # where both are missing, the other is named
         pytest.importorskip("pyspark")
     done = run(SPARK.format(call=call), package)

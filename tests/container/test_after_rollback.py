@@ -98,7 +98,7 @@ def test_what_was_derived_before_is_not_believed(
     assert verify(base).problems == []
 
 
-def test_a_superblock_that_lost_a_sync_is_not_helped_by_an_index_of_before(
+def test_an_older_index_does_not_replace_a_lost_sync(
     tmp_path: Path, go_back: Callable[[Path], None]
 ) -> None:
     base = make(tmp_path, go_back)
@@ -122,7 +122,7 @@ def test_a_backup_of_before_is_copied_anew(tmp_path: Path) -> None:
         assert {n: c.read(n) for n in c.names()} == {n: original.read(n) for n in original.names()}
 
 
-def test_an_open_reader_notices_a_rollback_that_the_file_has_grown_over(tmp_path: Path) -> None:
+def test_an_open_reader_notices_a_rollback_covered_by_growth(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"a{i:02}", b"a" * 50, 50) for i in range(20))

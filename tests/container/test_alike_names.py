@@ -130,7 +130,7 @@ def test_a_size_with_a_common_factor_would_not_spread_them(monkeypatch: pytest.M
     assert block["HTSIZE"] == size + 2 * 8
 
 
-def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: Path) -> None:
+def test_paths_with_colliding_hashes_cost_no_more_than_others(tmp_path: Path) -> None:
     def cost(path: Path, paths: list[bytes]) -> float:
         count = len(paths)
         folder, numbers = results.begin(path, NAME), np.arange(count)

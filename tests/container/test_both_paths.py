@@ -190,7 +190,7 @@ def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("short_way")
-def test_both_say_the_same_of_damage(tmp_path, monkeypatch, every):
+def test_both_paths_report_the_same_damage(tmp_path, monkeypatch, every):
     """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""
     base = tmp_path / "c"
     with winkfs.create(base) as c:
@@ -212,7 +212,7 @@ def test_both_say_the_same_of_damage(tmp_path, monkeypatch, every):
         path.write_bytes(whole)
 
 
-def test_both_survive_a_file_that_is_cut_short_while_it_is_mapped(tmp_path, monkeypatch):
+def test_both_paths_survive_truncation_of_a_mapped_file(tmp_path, monkeypatch):
     files = [(f"n{i}", b"x" * 5000) for i in range(50)]
     for path in (None, CODE):
         on(path, monkeypatch)

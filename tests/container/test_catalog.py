@@ -358,7 +358,7 @@ def test_a_new_index_leaves_the_catalog_where_it_is(base: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_a_reader_lists_the_files_of_its_moment_though_a_writer_replaced_them(base: Path) -> None:
+def test_a_reader_lists_its_own_moment_after_a_rewrite(base: Path) -> None:
     """What is marked deleted in its tail is so for entries that it does not see."""
     made(base, [b"a"])
     with winkfs.open(base, "a") as writer:
@@ -372,7 +372,7 @@ def test_a_reader_lists_the_files_of_its_moment_though_a_writer_replaced_them(ba
             assert list(reader.names()) == ["a", "b"]
 
 
-def test_a_catalog_of_a_container_that_was_longer_is_gone_before_it_grows(base: Path) -> None:
+def test_the_catalog_of_a_longer_container_is_removed_on_open(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
     patched(base, DATAEND=1000)
@@ -556,7 +556,7 @@ def test_a_full_disk_leaves_the_old_catalog(whole: bool, base: Path) -> None:
         assert_catalog(store, catalog, [b"a", *(name.encode() for name in new)])
 
 
-def test_a_symbolic_link_in_the_place_of_the_catalog_is_not_written_through(base: Path) -> None:
+def test_a_symlink_at_the_catalog_path_is_not_written_through(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
     path, other = path_of(base, ".cat"), base.with_name("other")
@@ -585,7 +585,7 @@ def numbered(names: list[bytes], first: int = 0) -> FileTable:
     return FileTable(names, numbers)
 
 
-def test_a_scratch_file_that_cannot_be_written_does_not_stop_the_puts() -> None:
+def test_puts_go_on_without_a_writable_scratch_file() -> None:
     sorter = NameSorter(Full, 100)
     for i in range(100):
         sorter.add(numbered([b"%d" % i]))
@@ -794,7 +794,7 @@ def test_texts_are_what_slices_give(data: bytes, spans: list[tuple[int, int]]) -
     assert texts_at(raw, at, lengths) == [whole[a : a + n] for a, n in spans]
 
 
-def test_a_listing_leaves_no_more_in_the_page_cache_than_its_budget(
+def test_a_listing_keeps_within_its_page_cache_budget(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 200_000

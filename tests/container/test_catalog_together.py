@@ -65,7 +65,7 @@ def laid_out(values: list[bytes], gap: int) -> tuple[np.ndarray, np.ndarray, np.
     st.sets(NAMES, min_size=1, max_size=60), st.integers(1, 30), st.integers(0, 9),
     st.sampled_from([1, 1 << 22]), st.data(),
 )  # fmt: skip
-def test_together_they_say_what_each_says(
+def test_blocks_decoded_together_equal_single_blocks(
     found: set[bytes], each: int, gap: int, together: int, data: st.DataObject
 ) -> None:
     names = sorted(found)

@@ -95,7 +95,7 @@ def bytes_of(extents: ExtentArray) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_layers_of_extents_are_what_they_say_byte_by_byte(seed: int) -> None:
+def test_extent_layers_match_bytes_byte_by_byte(seed: int) -> None:
     dice = random.Random(seed)
     size, low = dice.randint(1, 80), dice.randint(1, 80)
     lower = ExtentArray.of(spread(dice, low, dice.choice([0, low])))
@@ -354,9 +354,7 @@ def test_compact_makes_plain_inodes(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("order", ["disk", "name"])
-def test_a_catalog_of_chains_is_made_anew_where_compact_leaves_one_extent(
-    tmp_path: Path, order: str
-) -> None:
+def test_compact_of_chains_rebuilds_the_catalog(tmp_path: Path, order: str) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put("file", b"0123456789")
@@ -400,7 +398,7 @@ def hits(base: Path, every: int) -> list[int]:
     ]
 
 
-def test_a_flipped_bit_in_any_inode_of_a_chain_is_told(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_chain_is_reported(tmp_path: Path) -> None:
     base = tmp_path / "c"
     model = overwritten(base, syncs=20, each=12)
     links = links_of(base)
@@ -442,7 +440,7 @@ def middle(base: Path) -> int:
     return link.pos + link.size // 2
 
 
-def test_verify_tells_of_it_and_repair_takes_the_file_out(tmp_path: Path) -> None:
+def test_verify_reports_a_broken_chain_and_repair_removes_it(tmp_path: Path) -> None:
     base = tmp_path / "c"
     model = overwritten(base)
     flip(base, middle(base))
@@ -462,7 +460,7 @@ def test_verify_tells_of_it_and_repair_takes_the_file_out(tmp_path: Path) -> Non
     check(base, missing_ok=True)
 
 
-def test_salvage_keeps_what_the_newest_inodes_say(tmp_path: Path) -> None:
+def test_salvage_uses_the_newest_inodes(tmp_path: Path) -> None:
     base = tmp_path / "c"
     model = overwritten(base)
     flip(base, middle(base))
@@ -550,7 +548,7 @@ def test_a_made_up_chain_that_is_right_is_read(tmp_path: Path) -> None:
         (1, TEN, 11),
     ],
 )
-def test_a_made_up_chain_that_is_wrong_is_told(
+def test_an_invalid_chain_is_reported(
     tmp_path: Path, nexti: int, extents: list[Extent], lsize: int
 ) -> None:
     base = tmp_path / "c"
@@ -568,7 +566,7 @@ def test_a_made_up_chain_that_is_wrong_is_told(
     assert read(tmp_path / "out", "g") == b"another"
 
 
-def test_a_chain_of_too_many_inodes_is_told(tmp_path: Path) -> None:
+def test_a_chain_of_too_many_inodes_is_reported(tmp_path: Path) -> None:
     base = tmp_path / "c"
     forged(base, 1, TEN, 10)
     with winkfs.open(base, "a") as c:
@@ -584,7 +582,7 @@ def test_a_chain_of_too_many_inodes_is_told(tmp_path: Path) -> None:
         c.read("f")
 
 
-def test_an_inode_of_a_container_without_inchain_builds_on_no_other(tmp_path: Path) -> None:
+def test_without_inchain_an_inode_builds_on_no_other(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put("f", b"0123456789")

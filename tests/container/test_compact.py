@@ -160,7 +160,7 @@ def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> 
 # --- refusals ---
 
 
-def test_who_writes_is_not_disturbed(tmp_path: Path) -> None:
+def test_compact_does_not_disturb_a_writer(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put("a", b"1")
@@ -180,7 +180,7 @@ def test_append_only_containers_keep_their_order(tmp_path: Path) -> None:
         compact(tmp_path / "c", order="name")
 
 
-def test_inodes_that_stand_before_their_contents_keep_the_order_of_times(tmp_path: Path) -> None:
+def test_inodes_before_their_contents_keep_the_time_order(tmp_path: Path) -> None:
     """As another writer may place them: they cannot be moved in batches."""
     base, part, count = tmp_path / "c", b"2" * (1 << 20), WINDOW // (1 << 20) + 2
     with winkfs.create(base, ao=True) as c:
@@ -345,7 +345,7 @@ def corpus(run: Run) -> Iterator[str]:
     yield "corpus"
 
 
-def test_command_says_what_it_gave(run: Run, corpus: str) -> None:
+def test_the_command_prints_what_it_saved(run: Run, corpus: str) -> None:
     size = size_of(Path(corpus))
     dry = run("compact", "--dry-run", corpus)
     assert (dry.status, dry.err) == (0, "")

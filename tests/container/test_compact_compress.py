@@ -279,7 +279,7 @@ def test_without_zstandard_it_is_refused(base: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("wanted", ["zstd", "none"])
-def test_a_frame_that_nobody_can_read_is_not_made_worse(wanted: str, base: Path) -> None:
+def test_an_unreadable_frame_is_copied_unchanged(wanted: str, base: Path) -> None:
     """Its checksum is right: only who decompresses it finds that."""
     make(base, {"a": document(1)})
     with winkfs.open(base, "a") as c:
@@ -392,7 +392,7 @@ def test_readers_go_on(wanted: str, base: Path) -> None:
 # --- the command ---
 
 
-def test_the_command_says_what_it_gave(run: Run) -> None:
+def test_the_command_prints_what_it_saved(run: Run) -> None:
     name = "größe und maß"
     make(Path(name), FILES, compress=None)
     size = size_of(Path(name))

@@ -329,7 +329,7 @@ def test_a_damaged_frame_is_counted_as_plain_content_is(name: str, base: Path) -
     assert [len(lines) for lines in told] == [2, 2]
 
 
-def test_a_damaged_dictionary_is_told_with_the_files_that_need_it(base: Path, run: Run) -> None:
+def test_a_damaged_dictionary_is_reported_with_its_files(base: Path, run: Run) -> None:
     files = {f"{i:03}": document(i) for i in range(100)} | {"plain": os.urandom(3000)}
     make(base, files)
     with winkfs.open(base) as c:
@@ -394,7 +394,7 @@ def test_a_repair_takes_out_what_needs_a_damaged_dictionary(ao: bool, base: Path
     assert_sound(base, raw(files))
 
 
-def test_a_repair_of_an_earlier_version_that_left_no_dictionary_is_repaired(base: Path) -> None:
+def test_repair_restores_a_dictionary_lost_by_an_older_repair(base: Path) -> None:
     files = {f"{i:03}": document(i) for i in range(100)}
     make(base, files)
     with winkfs.open(base) as c:
@@ -547,7 +547,7 @@ def test_a_frame_of_a_stranger(kind: str, base: Path) -> None:
     assert any("frame" in line or "dictionary" in line for line in problems)
 
 
-def test_a_frame_in_a_container_without_the_bit_is_damage_for_verify(base: Path) -> None:
+def test_verify_reports_a_frame_without_its_bit(base: Path) -> None:
     forge(base, zstandard.compress(b"x" * 90), 90)
     change_superblock(base, lambda block: block.update(INCOMPAT=block["INCOMPAT"] & ~32))
     assert any("longer than its entry" in line for line in winkfs.verify(base).problems)
@@ -631,7 +631,7 @@ def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
     assert words and b"secret" not in words
 
 
-def test_info_says_how_much_smaller_it_is(tree: Path, run: Run) -> None:
+def test_info_prints_the_space_saved(tree: Path, run: Run) -> None:
     run("pack", "--compress", "zstd", tree, "c")
     said = run("info", "c").out.decode()
     for word in ("codec:", "zstd", "level:", "dictionary_bytes:", "compressed_bytes:", "ratio:"):

@@ -227,7 +227,7 @@ def test_a_reader_changes_nothing(verb: str, base: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("verb", VERBS | LOOKS)
-def test_a_closed_handle_says_so(verb: str, mode: str, base: Path) -> None:
+def test_a_closed_handle_reports_it(verb: str, mode: str, base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"1")
     container = winkfs.open(base, mode)
@@ -557,7 +557,7 @@ def test_a_stream_that_breaks_leaves_the_old_file(base: Path) -> None:
 # --- put_many -----------------------------------------------------------------------------------
 
 
-def test_put_many_takes_pairs_and_triples_and_says_how_many(c: Container) -> None:
+def test_put_many_takes_pairs_and_triples_and_returns_the_count(c: Container) -> None:
     assert c.put_many([]) == 0
     assert c.put_many(iter([("a", b"1"), (b"b", b"2", 5), ("c", b"", 2.5)])) == 3
     assert contents(c) == {b"a": b"1", b"b": b"2", b"c": b""}

@@ -57,9 +57,7 @@ def holds(base: Path, model: dict[bytes, bytes]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao"])
-def test_a_block_that_raises_leaves_the_container_as_of_its_last_sync(
-    variant: str, change: str, base: Path
-) -> None:
+def test_an_exception_in_with_restores_the_last_sync(variant: str, change: str, base: Path) -> None:
     with winkfs.create(base, **VARIANTS[variant]) as c:
         c.put("a", b"1", mtime=10)
     before = path_of(base, ".data").stat().st_size
@@ -251,7 +249,7 @@ def test_what_put_file_reads_from_cannot_change_the_container(base: Path) -> Non
     assert_sound(base, {b"a": b"1", b"b": b"11", b"c": b"2"})
 
 
-def test_after_a_refused_call_that_was_not_caught_the_handle_goes_on(base: Path) -> None:
+def test_the_handle_goes_on_after_an_uncaught_refusal(base: Path) -> None:
     def files(c: Container) -> Iterator[tuple[str, bytes]]:
         yield "a", b"1"
         c.delete("a")

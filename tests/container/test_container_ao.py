@@ -53,9 +53,7 @@ REFUSED: dict[str, Callable[[Container], object]] = {
 
 
 @pytest.mark.parametrize("verb", REFUSED)
-def test_what_append_only_forbids_says_why_and_changes_nothing(
-    verb: str, c: Container, base: Path
-) -> None:
+def test_append_only_names_the_reason_of_a_refusal(verb: str, c: Container, base: Path) -> None:
     with c:
         data = path_of(base, ".data").read_bytes()
         with pytest.raises(PermissionError) as caught:
@@ -367,7 +365,7 @@ def test_large_files_in_append_only(c: Container, base: Path) -> None:
     assert_sound(base, model | {b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000})
 
 
-def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(tmp_path: Path) -> None:
+def test_a_half_failed_rename_keeps_the_old_inode(tmp_path: Path) -> None:
     c = winkfs.create(tmp_path / "c", ao=True)
     c.put("aa", b"content", mtime=1)
     c.put("bb", b"b", mtime=2)
@@ -408,7 +406,7 @@ def test_a_file_has_room_for_the_appends_that_isz_announces(base: Path, classic:
 
 
 @pytest.mark.parametrize("mtimes", [(61, 65, 120, 121, 190), (61, 62), (0, 30, 180)])
-def test_marks_as_the_original_format_has_them_are_sound_and_go_on(
+def test_marks_of_the_original_format_are_sound_and_go_on(
     base: Path, mtimes: tuple[int, ...]
 ) -> None:
     with winkfs.create(base, ao=True, timemp=60, classic=True) as c:

@@ -97,7 +97,7 @@ def test_a_wrong_argument_is_one_clear_error_and_loses_nothing(
 
 
 @pytest.mark.parametrize("make", [container, dataset])
-def test_several_wrong_arguments_are_one_clear_error_and_lose_nothing(
+def test_wrong_arguments_raise_one_error_and_lose_nothing(
     make: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     handle = begin(make, tmp_path / "c")

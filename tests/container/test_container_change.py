@@ -505,7 +505,7 @@ def test_synced_appends_to_a_classic_file_cost_what_they_append(
     assert_sound(base, {b"file": content})
 
 
-def test_closing_a_classic_container_leaves_no_keys_in_the_page_cache(tmp_path: Path) -> None:
+def test_closing_a_classic_container_drops_its_key_pages(tmp_path: Path) -> None:
     """Its index needs the keys of all files anew."""
     base = tmp_path / "c"
     with winkfs.create(base, classic=True) as c:

@@ -387,7 +387,7 @@ def test_columns_are_added_dropped_and_added_again(base: Path) -> None:
     assert_sound(base, {b"old": b"1", b"new": b"2"})
 
 
-def test_dropped_columns_do_not_come_back_with_what_changes_a_file(base: Path) -> None:
+def test_dropped_columns_stay_away_when_a_file_changes(base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64", "lang": "string"}) as c:
         c.put("a", b"1", columns={"n": 1, "lang": "de"})
         c.drop_columns(["n"])
@@ -445,7 +445,7 @@ def test_files_are_shown_with_the_columns_of_today(writable: bool, base: Path) -
     assert winkfs.verify(base).problems == []
 
 
-def test_types_are_shown_as_stored_where_the_declaration_is_damaged(base: Path) -> None:
+def test_types_are_shown_as_stored_under_a_damaged_declaration(base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put("a", b"1", columns={"n": 1})
     data = path_of(base, ".data").read_bytes()
@@ -458,7 +458,7 @@ def test_types_are_shown_as_stored_where_the_declaration_is_damaged(base: Path) 
         assert c.getxattrs("a")[b"user.winkfs_columns"] == b"n:int64"
 
 
-def test_a_file_whose_old_attribute_fits_no_column_can_be_changed(base: Path) -> None:
+def test_a_file_whose_old_attribute_fits_no_column_can_change(base: Path) -> None:
     with winkfs.create(base) as c:
         c.put("a", b"1")
         c.setxattrs("a", {b"user.n": b"abc"})
@@ -810,9 +810,7 @@ def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, 
 
 
 @pytest.mark.parametrize("state", ["missing", "reindexed"])
-def test_a_file_whose_values_are_damaged_is_an_error_and_never_left_out(
-    state: str, base: Path
-) -> None:
+def test_a_file_with_damaged_values_raises_and_is_never_skipped(state: str, base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(3000))
     raw = bytearray(path_of(base, ".data").read_bytes())
@@ -850,7 +848,7 @@ def test_rollback_takes_columns_back(base: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_a_schema_that_is_damaged_is_said_and_declared_anew(base: Path) -> None:
+def test_a_damaged_schema_is_reported_and_declared_again(base: Path) -> None:
     wanted = make(base, 30)
     raw = bytearray(path_of(base, ".data").read_bytes())
     raw[raw.index(b"lang:string")] ^= 1
@@ -981,7 +979,7 @@ def test_flipped_bytes_of_a_catalog_change_no_answer(
                 assert sorted(e.name for e in c.scan(where=text)) == wanted, at
 
 
-def test_info_tells_of_columns(base: Path) -> None:
+def test_info_prints_columns(base: Path) -> None:
     from winkfs.container.verify import info
 
     make(base, 5)
@@ -990,7 +988,7 @@ def test_info_tells_of_columns(base: Path) -> None:
 
 @pytest.mark.parametrize("change", ["add", "drop"])
 @pytest.mark.parametrize("indexed", [True, False])
-def test_columns_that_were_replaced_before_a_kill_are_marked_by_the_next_writer(
+def test_the_next_writer_marks_columns_replaced_before_a_kill(
     change: str, indexed: bool, base: Path
 ) -> None:
     """The kill comes between the superblock, which has counted them off, and their delflag."""

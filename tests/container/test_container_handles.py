@@ -134,7 +134,7 @@ def test_a_writer_is_collected_by_its_own_writing_thread(base: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_a_writer_can_be_opened_after_one_whose_block_raised_was_dropped(base: Path) -> None:
+def test_a_writer_opens_after_a_handle_dropped_by_an_exception(base: Path) -> None:
     """As in a notebook, where nobody closes what an exception left."""
 
     def cell() -> None:
@@ -189,7 +189,7 @@ def test_a_dropped_writer_of_a_data_set_publishes_nothing(tmp_path: Path) -> Non
         assert len(reader) == 0
 
 
-def test_locked_by_this_process_says_so(base: Path) -> None:
+def test_a_lock_held_by_this_process_is_reported_as_such(base: Path) -> None:
     with winkfs.open(base, "a"), pytest.raises(Locked, match="this process") as caught:
         winkfs.open(base, "a")
     assert "\n" not in str(caught.value)
@@ -214,7 +214,7 @@ c.close()
 """
 
 
-def test_a_forked_child_that_drops_a_handle_harms_nothing_of_its_parent(base: Path) -> None:
+def test_a_forked_child_that_drops_a_handle_keeps_the_parent_s(base: Path) -> None:
     assert run(CHILD, base) == "False True\n"
     with winkfs.open(base) as reader:
         assert reader.read("mine") == b"1" * 3_000_000

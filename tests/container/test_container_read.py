@@ -275,7 +275,7 @@ def test_open_file_reads_and_seeks(c: Container) -> None:
             closed()
 
 
-def test_a_closed_file_does_not_tell(c: Container) -> None:
+def test_tell_on_a_closed_file_raises(c: Container) -> None:
     c.put("a", b"1")
     file = c.open_file("a")
     file.close()
@@ -385,7 +385,7 @@ def test_a_hole_larger_than_the_memory_is_an_error_of_that_file(base: Path) -> N
             assert file.read() == bytes(2)
 
 
-def test_an_open_file_that_was_deleted_says_so(c: Container) -> None:
+def test_an_open_file_reports_its_deletion(c: Container) -> None:
     c.put("a", b"data")
     file = c.open_file("a")
     c.delete("a")

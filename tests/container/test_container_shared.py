@@ -65,7 +65,7 @@ def test_a_second_writer_in_this_process_is_locked_out(writer: Container, base: 
     winkfs.open(base, "a").close()
 
 
-def test_a_second_writer_in_another_process_is_told_the_pid(base: Path) -> None:
+def test_a_second_writer_process_gets_the_holder_s_pid(base: Path) -> None:
     winkfs.create(base).close()
     holder = child(HOLD, base)
     assert holder.stdout and holder.stdout.readline() == b"ready\n"
@@ -257,7 +257,7 @@ def test_a_reader_follows_when_an_older_copy_takes_the_place(base: Path) -> None
         assert "b" not in reader
 
 
-def test_a_reader_keeps_what_it_has_when_the_container_is_removed(base: Path) -> None:
+def test_a_reader_keeps_its_files_when_the_container_is_removed(base: Path) -> None:
     with winkfs.create(base) as writer:
         writer.put("a", b"1")
     with winkfs.open(base) as reader:

@@ -80,7 +80,7 @@ def test_a_copy_finds_its_container_from_another_folder(
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_a_writer_is_not_copied_and_says_what_to_do(path: Path, way: str) -> None:
+def test_copying_a_writer_is_refused_with_the_remedy(path: Path, way: str) -> None:
     with winkfs.open(path, "a") as writer:
         with pytest.raises(TypeError, match="open it for reading") as caught:
             COPIES[way](writer)
@@ -97,7 +97,7 @@ def test_a_closed_handle_is_not_copied(path: Path) -> None:
         pickle.dumps(reader)
 
 
-def test_a_copy_of_a_frozen_reader_stays_at_its_moment_or_refuses(base: Path) -> None:
+def test_a_copied_frozen_reader_keeps_its_moment_or_refuses(base: Path) -> None:
     with winkfs.open(base) as reader:
         reader.freeze()
         dumped = pickle.dumps(reader)
@@ -241,7 +241,7 @@ def test_a_reader_closed_in_the_child_is_closed_there_alone(path: Path) -> None:
     assert "closed" in said and read == "b'1'"
 
 
-def test_a_reader_in_a_child_finds_the_container_that_stands_there_now(base: Path) -> None:
+def test_a_reader_in_a_child_opens_the_container_now_in_place(base: Path) -> None:
     code = """
 import os, sys, winkfs
 base = sys.argv[1]
@@ -297,7 +297,7 @@ def test_a_child_takes_nothing_from_a_writer_of_a_data_set(root: Path) -> None:
     assert run(DATASET_WRITER, root) == "child\nb'1'\n"
 
 
-def test_a_copy_of_what_is_gone_says_so(base: Path) -> None:
+def test_a_copy_of_a_removed_container_reports_it(base: Path) -> None:
     with winkfs.open(base) as reader:
         dumped = pickle.dumps(reader)
     path_of(base, ".data").unlink()

@@ -117,7 +117,7 @@ def judged(base: str) -> str:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_copies_by_programs_are_whole_or_say_what_is_missing(tmp_path: Path, soak: bool) -> None:
+def test_copies_by_programs_are_whole_or_report_what_is_missing(tmp_path: Path, soak: bool) -> None:
     found: dict[str, int] = {}
     source = tmp_path / "s"
     source.mkdir()

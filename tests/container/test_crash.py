@@ -511,7 +511,7 @@ def test_a_temporary_file_of_a_dead_writer_is_no_obstacle(c: Path, made: Path) -
     assert_sound(c, model_of(made) | {b"n0": b"back"})
 
 
-def test_a_name_order_that_was_never_finished_goes_when_a_writer_opens(c: Path, made: Path) -> None:
+def test_a_writer_removes_an_unfinished_name_order(c: Path, made: Path) -> None:
     path_of(c, ".cat.tmp").write_bytes(b"left over " * 99_999)
     with winkfs.open(c):
         assert path_of(c, ".cat.tmp").exists()  # a reader leaves it: its writer may live

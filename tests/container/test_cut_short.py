@@ -47,7 +47,7 @@ print(wrong, len(refused))
 
 @pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("suffix", [".data", ".idx", ".cat"])
-def test_a_reader_survives_and_tells(tmp_path: Path, suffix: str, size: int) -> None:
+def test_a_reader_survives_and_reports_a_cut_file(tmp_path: Path, suffix: str, size: int) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"{n:05}.txt", b"%d " % n * 50) for n in range(5_000))

@@ -71,7 +71,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-def test_what_the_part_that_is_gone_had_is_damaged_and_not_as_before(base: Path) -> None:
+def test_files_of_the_cut_part_are_damaged_not_older(base: Path) -> None:
     with winkfs.open(base) as c:
         for name in GONE:
             for what, ask in ASKED.items():
@@ -120,7 +120,7 @@ def test_a_mount_gives_no_older_version(base: Path) -> None:
         assert (there / "d/f04").read_bytes() == FIRST["d/f04"]
 
 
-def test_without_a_whole_index_it_is_as_it_was_when_it_was_that_long(base: Path) -> None:
+def test_without_an_index_a_cut_file_shows_its_earlier_state(base: Path) -> None:
     base.with_suffix(".idx").unlink()
     with winkfs.open(base) as c:
         assert c.read("d/f01") == FIRST["d/f01"]

@@ -94,7 +94,7 @@ def test_each_damaged_length_costs_one_file(
 
 
 @pytest.mark.parametrize("verb", ["reindex", "write"])
-def test_a_writer_gets_past_damage_and_tells(base: Path, verb: str) -> None:
+def test_a_writer_passes_damage_and_reports_it(base: Path, verb: str) -> None:
     truth = files_of(base)
     data = bytearray(path_of(base, ".data").read_bytes())
     places = entries_of(base)

@@ -95,7 +95,7 @@ def test_a_pack_that_fails_leaves_no_empty_data_set(
     assert len(files(str(root))) >= 8
 
 
-def test_a_pack_that_fails_leaves_a_data_set_in_which_another_job_has_begun(
+def test_a_failed_pack_leaves_a_data_set_with_another_job_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tree").mkdir()

@@ -193,7 +193,7 @@ def states(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
         (".cat", ask_source, "listed bytes"),
     ],
 )
-def test_every_answer_is_right_whatever_becomes_of_a_derived_file(
+def test_answers_stay_right_under_any_derived_damage(
     suffix: str,
     part: str,
     every: Callable[[str], slice],
@@ -234,7 +234,7 @@ def patch(path: Path, at: int, data: bytes) -> None:
     path.write_bytes(raw)
 
 
-def test_a_zeroed_cell_hides_no_file_and_a_reader_says_why(base: Path) -> None:
+def test_a_zeroed_cell_hides_no_file_and_is_explained(base: Path) -> None:
     (at,) = cells_of(base, "d1/file 7")
     patch(Path(f"{base}.idx"), at, bytes(16))
     with winkfs.open(base) as c:
@@ -290,7 +290,7 @@ def test_a_writer_heals_an_index_that_it_finds_wrong(base: Path) -> None:
         assert path.read_bytes()[4096:] == sound[4096:]
 
 
-def test_a_put_over_a_file_whose_cell_is_lost_leaves_one(base: Path) -> None:
+def test_a_put_over_a_lost_cell_leaves_one_file(base: Path) -> None:
     cells = cells_of(base, "d1/file 7", "d2/file 8", "d0/file 9")
     for at in cells:
         patch(Path(f"{base}.idx"), at, bytes(16))
@@ -324,7 +324,7 @@ def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> Non
     assert winkfs.verify(base).problems == []
 
 
-def test_a_frozen_reader_keeps_its_moment_when_the_index_is_made_anew(base: Path) -> None:
+def test_a_frozen_reader_keeps_its_moment_after_a_reindex(base: Path) -> None:
     (at,) = cells_of(base, "d1/file 7")
     patch(Path(f"{base}.idx"), at, bytes(16))
     reader = winkfs.open(base)
@@ -376,7 +376,7 @@ def test_a_flipped_bit_of_the_catalog_costs_a_mount_nothing(
     assert not any(".cat" in problem for problem in winkfs.verify(base).problems)
 
 
-def test_a_catalog_that_is_merged_and_is_damaged_is_made_from_the_inodes(base: Path) -> None:
+def test_merging_a_damaged_catalog_reads_the_inodes(base: Path) -> None:
     patch(Path(f"{base}.cat"), block_of(base), b"\xff" * 16)
     with winkfs.open(base, "a") as c:
         c.put_many((f"new {i}", b"") for i in range(20_000))
@@ -405,7 +405,7 @@ def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base
     assert report.problems == report.notes == []
 
 
-def test_an_older_inode_of_a_container_with_duplicates_is_not_read(tmp_path: Path) -> None:
+def test_older_inodes_among_duplicates_are_not_read(tmp_path: Path) -> None:
     """There it is not even marked deleted."""
     base = tmp_path / "c"
     golden_containers.RECIPES["duplicates"](base)

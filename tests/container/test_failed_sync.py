@@ -105,7 +105,7 @@ def test_a_handle_that_only_reads_what_it_had_goes_on(base: Path, disk: Refusing
 @pytest.mark.parametrize(
     ("call", "end"), [("sync", ".idx.tmp"), ("rename", ".idx"), ("directory sync", "")]
 )
-def test_derived_file_that_cannot_be_written_is_told_and_loses_nothing(
+def test_a_failed_derived_file_is_reported_and_loses_nothing(
     base: Path, call: str, end: str
 ) -> None:
     c = winkfs.open(base, "a")
@@ -172,7 +172,7 @@ def thin(tmp_path: Path) -> Iterator[ThinDisk]:
 
 
 @pytest.mark.parametrize("variant", [{}, {"ao": True}, {"classic": True}], ids=str)
-def test_disk_that_was_full_below_for_a_moment_loses_nothing_acknowledged(
+def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
     thin: ThinDisk, variant: dict[str, bool]
 ) -> None:
     base = thin.mounted / "c"
@@ -216,7 +216,7 @@ def test_disk_that_was_full_below_for_a_moment_loses_nothing_acknowledged(
     assert winkfs.verify(base).problems == []
 
 
-def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
+def test_a_failure_seen_while_dropping_pages_fails_the_sync(
     thin: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
@@ -289,7 +289,7 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
-def test_a_sync_with_nothing_to_do_makes_durable_what_the_writer_found(classic: bool) -> None:
+def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> None:
     """It may be of a sync that failed, and in the page cache alone."""
     for seed in range(20):
         disk = SimulatedDisk(seed, evicts=False)
@@ -310,7 +310,7 @@ def test_a_sync_with_nothing_to_do_makes_durable_what_the_writer_found(classic: 
 
 
 @pytest.mark.slow
-def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() -> None:
+def test_no_delflag_follows_from_an_unsynced_superblock() -> None:
     """That of a sync that failed: the next writer finds it, and what it supersedes."""
     for seed in range(14):
         disk = SimulatedDisk(seed, evicts=False)

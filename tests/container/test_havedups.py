@@ -177,9 +177,7 @@ def test_the_next_writer_marks_what_a_kill_left(base: Path, life: Life, marked: 
 
 
 @pytest.mark.parametrize("marked", [None, 0, 1])
-def test_all_older_inodes_are_marked_behind_a_counter_that_says_so(
-    base: Path, marked: int | None
-) -> None:
+def test_older_inodes_are_marked_under_a_duplicates_counter(base: Path, marked: int | None) -> None:
     """Also while the writer goes on (None), and where it is killed between two marks."""
     if marked is None:
         with winkfs.open(base, "a") as c:
@@ -207,7 +205,7 @@ def test_all_older_inodes_are_marked_behind_a_counter_that_says_so(
     sound(base)
 
 
-def test_names_that_others_left_unmarked_are_noted_and_reindex_marks_them(base: Path) -> None:
+def test_unmarked_duplicates_are_noted_and_reindex_marks_them(base: Path) -> None:
     with winkfs.open(base, "a") as c:
         c.store.keeps_older = False  # a delete that marks the newest version only
         c.delete("n0")

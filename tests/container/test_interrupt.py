@@ -153,7 +153,7 @@ def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], b
         assert_sound(base, found)
 
 
-def test_a_lock_whose_release_was_interrupted_can_be_released(base: Path) -> None:
+def test_a_lock_can_be_released_after_an_interrupted_release(base: Path) -> None:
     winkfs.create(base).close()
     lock = WriterLock(str(base))
     with Interrupter(0) as counter:
@@ -188,7 +188,7 @@ def broken_off(container: Container, call: Callable[[], object], *, before_tombs
 
 
 @pytest.mark.parametrize("variant", [{}, {"ao": True}, {"compress": "zstd:1"}])
-def test_a_handle_goes_on_with_what_is_behind_the_index_and_reads_nothing_else(
+def test_recovery_reads_only_what_follows_the_index(
     variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is the catalog lost, for which others would have to sort all names again."""

@@ -37,7 +37,7 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-def test_lock_that_is_a_symbolic_link_is_refused_and_not_followed(base: Path, victim: Path) -> None:
+def test_a_lock_that_is_a_symlink_is_refused_and_not_followed(base: Path, victim: Path) -> None:
     Path(f"{base}.lock").unlink()
     Path(f"{base}.lock").symlink_to(victim)
     before = victim.stat()

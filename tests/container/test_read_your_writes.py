@@ -86,7 +86,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
 
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new index", "in memory"], indirect=True)
-def test_nothing_old_is_read_while_the_index_takes_what_was_put_in_bulk(
+def test_reads_during_a_bulk_settle_see_the_new_content(
     which_path: None, fold: None, base: Path
 ) -> None:
     with winkfs.create(base) as c:
@@ -166,7 +166,7 @@ def after(change: str, before: bytes) -> bytes | None:
     indirect=["fold"],
 )
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_reader_without_the_lock_sees_nothing_older_than_what_was_acknowledged(
+def test_lock_free_reads_see_nothing_older_than_acknowledged(
     before: str, change: str, fold: None, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with winkfs.create(base) as c:

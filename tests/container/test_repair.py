@@ -161,7 +161,7 @@ def test_salvage_keeps_what_is_left_of_a_file(tmp_path: Path) -> None:
     assert left[2 * size :] == files["large"][2 * size :]
 
 
-def test_salvage_keeps_content_whose_inode_is_lost(tmp_path: Path) -> None:
+def test_salvage_keeps_the_content_of_a_lost_inode(tmp_path: Path) -> None:
     base = tmp_path / "c"
     files = make(base)
     start, _ = entry_of(base, b"d/02/I0")
@@ -412,7 +412,7 @@ def with_filler(base: Path, name: str, **options: Any) -> Files:
 @pytest.mark.parametrize("native_path", [True, False])
 @pytest.mark.parametrize("name", ["f4", "two"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
-def test_zeros_that_an_older_repair_left_in_place_of_content_are_reported(
+def test_zeros_of_an_older_repair_are_reported(
     variant: str, name: str, native_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not native_path:
@@ -444,7 +444,7 @@ def test_zeros_that_an_older_repair_left_in_place_of_content_are_reported(
     assert repair(base).steps == []
 
 
-def test_zeros_of_a_file_that_is_gone_can_be_read_by_who_has_it_open(tmp_path: Path) -> None:
+def test_an_open_handle_reads_zeros_of_a_removed_file(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("zeros", bytes(100))
         c.sync()
@@ -458,7 +458,7 @@ def test_zeros_of_a_file_that_is_gone_can_be_read_by_who_has_it_open(tmp_path: P
     assert repair(tmp_path / "c").steps == []
 
 
-def test_a_file_whose_attributes_are_damaged_keeps_its_content(tmp_path: Path) -> None:
+def test_a_file_with_damaged_attributes_keeps_its_content(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base, columns={"lang": "string"}) as c:
         c.put_many([(f"f{i}", b"%d" % i * 900, None, {"lang": f"xx{i}"}) for i in range(9)])
@@ -494,7 +494,7 @@ def test_repair_ends_a_file_where_readers_do(tmp_path: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_what_can_only_be_salvaged_is_said(tmp_path: Path) -> None:
+def test_repair_names_what_only_salvage_can_save(tmp_path: Path) -> None:
     base = tmp_path / "c"
     make(base, classic=True)
     drop_derived(base)
@@ -655,9 +655,7 @@ def test_the_same_bit_of_both_superblocks_costs_nothing(
 
 
 @pytest.mark.parametrize("kind", ["plain", "ao"])
-def test_entries_that_lie_where_a_second_superblock_would_are_left_alone(
-    kind: str, tmp_path: Path
-) -> None:
+def test_entries_at_the_second_superblock_s_place_are_left_alone(kind: str, tmp_path: Path) -> None:
     """Containers of old versions have one superblock, of 4096 bytes."""
     base = tmp_path / "c"
     for suffix in (".data", ".idx"):

@@ -166,7 +166,7 @@ def test_file_ids_that_leave_no_room_for_others_are_made_anew(tmp_path: Path) ->
         c.put("new", b"it goes on")
 
 
-def test_a_file_whose_attributes_are_damaged_is_salvaged_without(tmp_path: Path) -> None:
+def test_salvage_drops_damaged_attributes_and_keeps_the_file(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("a", b"content" * 100, mode=0o600)
         c.setxattrs("a", {b"user.x": b"xx5" * 9})

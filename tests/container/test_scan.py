@@ -75,7 +75,7 @@ def same(entry: Entry, stat: Stat) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_each_entry_is_what_stat_and_read_say(variant: str, base: Path) -> None:
+def test_scan_agrees_with_stat_and_read(variant: str, base: Path) -> None:
     with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
         model = mixed(container, variant)
     order = sorted((file.inode_pos, name) for name, file in check(base).files.items())
@@ -122,7 +122,7 @@ def test_entries_made_as_columns_are_those_of_the_constructor() -> None:
 
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 @pytest.mark.parametrize("part", ["inode", "data"])
-def test_each_damaged_byte_is_told_or_does_no_harm(part: str, variant: str, base: Path) -> None:
+def test_each_damaged_byte_is_reported_or_harmless(part: str, variant: str, base: Path) -> None:
     """The damaged file is left out or not read; those beside it are as they were."""
     with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
         container.put_many((f"file {i}", b"%d" % i * 20) for i in range(20))

@@ -209,7 +209,7 @@ print(read() - before)
 
 
 @pytest.mark.parametrize("catalog", [False, True])
-def test_a_hundredth_of_the_time_reads_no_more_than_two_of_the_bytes(
+def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
     catalog: bool, tmp_path: Path
 ) -> None:
     n, base = 8000, tmp_path / "c"

@@ -209,7 +209,7 @@ def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -
     assert winkfs.verify(base).problems == []
 
 
-def test_what_a_sync_has_published_is_not_marked_by_another_before_its_own_time(
+def test_a_running_sync_keeps_its_published_flags_from_another(
     tmp_path: Path, watch: Watch
 ) -> None:
     """The second version is durable, but the sync has not ended; the third one is on its way."""

@@ -241,7 +241,7 @@ def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_delflags_that_a_power_cut_took_are_set_by_the_next_writer(base: Path) -> None:
+def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path) -> None:
     model = made(base)
     with FileStorage(path_of(base, ".data")) as storage:
         end = read_superblock(storage)["FILESIZE"]
@@ -265,7 +265,7 @@ def test_delflags_that_a_power_cut_took_are_set_by_the_next_writer(base: Path) -
 
 
 @pytest.mark.usefixtures("few")
-def test_a_damaged_entry_of_the_tail_is_told_and_then_the_index_is_written(base: Path) -> None:
+def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path) -> None:
     made(base)
     with winkfs.open(base, "a") as c:
         c.put("good", b"1")
@@ -384,7 +384,7 @@ def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) ->
     check_catalog(base, set(names))
 
 
-def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(base: Path) -> None:
+def test_a_close_defers_the_catalog_of_many_single_puts(base: Path) -> None:
     names = [b"x%d" % i for i in range(MANY)]
     with winkfs.create(base) as c:
         for name in names:
@@ -440,7 +440,7 @@ def mixed(c: winkfs.Container, model: Model) -> None:
 
 
 @pytest.mark.usefixtures("bulk")
-def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
+def test_a_close_defers_the_catalog_of_many_small_files(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink(monkeypatch, "the catalog", bulk=FILES - 1, dense=1000)
@@ -459,9 +459,7 @@ def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
 
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("synced", [False, True])
-def test_what_happens_around_puts_in_bulk_is_in_the_catalog_of_the_close(
-    synced: bool, base: Path
-) -> None:
+def test_changes_around_bulk_puts_enter_the_catalog_of_the_close(synced: bool, base: Path) -> None:
     model = made(base)
     for turn in range(4):
         with winkfs.open(base, "a") as c:
@@ -503,7 +501,7 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(base: Path) -> No
         (100, 9, 90, [[FILES, 90, 90, 90, 90], [FILES + 450]], [FILES + 450, 90, 90, 90, 90]),
     ],
 )
-def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
+def test_runs_of_many_closes_are_joined_into_one(
     few: int, closes: int, files: int, wanted: list[list[int]], last: list[int], base: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -530,7 +528,7 @@ def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("bulk")
-def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
+def test_a_writer_limits_the_catalog_rows_it_keeps(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink(monkeypatch, "the catalog", sure=50, kept=100, tail=1000)
@@ -543,7 +541,7 @@ def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
 
 
 @pytest.mark.usefixtures("bulk")
-def test_files_are_put_where_there_is_no_memory_for_their_catalog(
+def test_puts_go_on_without_memory_for_the_catalog(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def table(*_: object, **__: object) -> None:
@@ -582,9 +580,7 @@ def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, bas
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize("suffix", [".cat.tmp", ".cat"])
-def test_a_writer_that_dies_while_it_writes_the_catalog_has_put_all(
-    suffix: str, nth: int, base: Path
-) -> None:
+def test_a_death_while_writing_the_catalog_loses_no_file(suffix: str, nth: int, base: Path) -> None:
     model = made(base)
     names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
     model |= dict.fromkeys(names, b"1")
@@ -615,7 +611,7 @@ def test_a_writer_that_dies_while_it_writes_the_catalog_has_put_all(
 
 
 @pytest.mark.usefixtures("bulk")
-def test_ctrl_c_while_the_catalog_is_written_loses_nothing_that_was_put(base: Path) -> None:
+def test_ctrl_c_while_writing_the_catalog_loses_no_file(base: Path) -> None:
     model = made(base)
     names = [b"x%d" % i for i in range(FILES)]
 
@@ -684,7 +680,7 @@ def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> No
 
 
 @pytest.mark.usefixtures("few")
-def test_names_that_went_in_the_tail_are_added_to_the_catalog_once(base: Path) -> None:
+def test_names_from_the_tail_enter_the_catalog_once(base: Path) -> None:
     model = made(base)
     for names in (sorted(model)[:10], sorted(model)[10:11], sorted(model)[11:12]):
         with winkfs.open(base, "a") as c:

@@ -200,7 +200,7 @@ def test_a_value_of_another_type_is_refused_in_one_line(kind: str, value: Any) -
         ("binary", b"\xff", b"\xff"),
     ],
 )  # fmt: skip
-def test_what_somebody_else_wrote_is_a_value_or_null(
+def test_foreign_attributes_are_a_value_or_null(
     kind: str, text: bytes, wanted: bytes | None
 ) -> None:
     assert canonical(kind, text) == wanted

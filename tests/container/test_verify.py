@@ -487,7 +487,7 @@ def test_random_bytes_behind_a_good_superblock(base: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".idx", ".cat"])
-def test_a_derived_file_that_cannot_be_read_is_said_by_its_name(suffix: str, base: Path) -> None:
+def test_an_unreadable_derived_file_is_named(suffix: str, base: Path) -> None:
     winkfs.create(base).close()
     winkfs.reindex(base)
     with disk_calls(refusing("read", suffix, errno.EACCES)):
@@ -495,7 +495,7 @@ def test_a_derived_file_that_cannot_be_read_is_said_by_its_name(suffix: str, bas
     assert f"{path_of(base, suffix)}: Permission denied: it is not used" in notes
 
 
-def test_put_over_an_inode_that_is_marked_deleted_leaves_one_cell(base: Path) -> None:
+def test_a_put_over_a_deleted_inode_leaves_one_cell(base: Path) -> None:
     """Only its delflag says that the file is gone, and the index still has it."""
     with winkfs.create(base, classic=True) as container:
         container.put_many([("a", b"1"), ("b", b"2")])

@@ -58,7 +58,7 @@ def test_new_files_have_it(tmp_path, options):
         assert writer_of(path) == VERSION, path.name
 
 
-def test_a_classic_container_has_the_variables_of_the_specification_alone(tmp_path):
+def test_a_classic_container_has_only_specified_variables(tmp_path):
     with winkfs.create(tmp_path / "c", classic=True) as c:
         c.put("a", b"content")
     assert [writer_of(path) for path in tmp_path.glob("c.*") if path.suffix != ".lock"] == [

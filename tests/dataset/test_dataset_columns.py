@@ -90,7 +90,7 @@ def test_what_a_shard_lacks_is_null(root: str) -> None:
     assert chosen(root, "not a = 2") == ["x"]
 
 
-def test_an_attribute_is_no_value_where_its_shard_has_no_such_column(root: str) -> None:
+def test_an_attribute_is_no_value_if_its_shard_lacks_the_column(root: str) -> None:
     def fill(container: Container) -> None:
         container.put_rows([Row("old", b"1", xattrs={b"user.n": b"5"})])
 
@@ -135,7 +135,7 @@ def test_what_is_made_of_a_data_set_has_its_types(
         assert {e.name: e.columns for e in found.scan()} == wanted
 
 
-def test_writers_that_would_forget_the_columns_refuse_the_manifests(root: str) -> None:
+def test_writers_without_columns_refuse_newer_manifests(root: str) -> None:
     """A checkpoint of version 1 has records without columns: its writer must not follow these."""
     write(root, {}, ("plain", b"", 1.0, {}))
     write(root, {"n": "int64"}, ("a", b"", 1.0, {"n": 1}))
@@ -182,7 +182,7 @@ def test_rewritten_shards_keep_values_types_and_nulls(how: str, ao: bool, root: 
     assert winkfs.verify(root).problems == []
 
 
-def test_attributes_are_copied_as_they_are_only_between_equal_columns(root: str) -> None:
+def test_attributes_are_copied_only_between_equal_columns(root: str) -> None:
     def words() -> dict[str, bytes]:
         with winkfs.open(root) as found:
             return {e.name: getattr(e, "word", b"") for e in found.scan()}
@@ -353,7 +353,7 @@ def test_columns_of_two_commits_at_once(
     assert winkfs.verify(root).problems == []
 
 
-def test_columns_that_come_between_the_look_at_the_newest_manifest_and_the_commit(
+def test_columns_added_between_look_and_commit_conflict(
     root: str,
 ) -> None:
     """The check is made again on what the commit follows."""
@@ -369,7 +369,7 @@ def test_columns_that_come_between_the_look_at_the_newest_manifest_and_the_commi
         assert list(found) == ["b"]
 
 
-def test_a_writer_whose_columns_came_too_late_goes_on(root: str) -> None:
+def test_a_writer_goes_on_after_a_late_column_conflict(root: str) -> None:
     with winkfs.open(root, "a") as found:
         found.add_columns({"Lang": "string"})
         found.put("a", b"1")

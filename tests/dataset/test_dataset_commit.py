@@ -148,7 +148,7 @@ def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPat
     assert files(root) == {}
 
 
-def test_link_whose_answer_was_lost_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_with_a_lost_answer_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS asks again, and is told that the file exists."""
     real = os.link
 
@@ -310,7 +310,7 @@ def test_batch_of_a_query_is_published_once(root: str) -> None:
     assert dict(Log(root).latest().streams) == {"q": (3, 1), "p": (3, 2)}
 
 
-def test_batch_whose_manifest_was_vacuumed_is_still_known(root: str) -> None:
+def test_a_batch_with_a_vacuumed_manifest_is_still_known(root: str) -> None:
     first = begin(root)
     first.commit([written(first, {"a": b"1"})], streams={"q": 3})
     for n in range(3):
@@ -342,7 +342,7 @@ def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
 
 
 @pytest.mark.usefixtures("checkpoints")
-def test_checkpoints_and_the_manifests_between_say_the_same(root: str) -> None:
+def test_checkpoints_agree_with_the_manifests_between(root: str) -> None:
     for number in range(10):
         datasets.add(root, {f"n{number}": b"1"})
     log = Log(root)
@@ -395,7 +395,7 @@ def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:
         create(root)
 
 
-def test_nobody_sees_half_a_new_data_set(tmp_path: Path) -> None:
+def test_readers_never_see_half_a_new_data_set(tmp_path: Path) -> None:
     root, seen = tmp_path / "ds", []
     with disk_calls(once("link", f"{0:020}.json", lambda: seen.append(is_dataset(root)))):
         create(root)

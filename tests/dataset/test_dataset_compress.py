@@ -90,7 +90,7 @@ def test_all_that_comes_later_is_compressed(root: Path, tree: Path, run: Run) ->
     assert contents(root) == files
 
 
-def test_what_is_said_once_counts_once(root: Path) -> None:
+def test_the_last_explicit_level_stays_in_force(root: Path) -> None:
     with winkfs.dataset.create(root, compress="zstd:3") as found:
         found.put("a", document(1))
     with winkfs.dataset.open(root, "a", compress="none") as found:
@@ -105,7 +105,7 @@ def test_what_is_said_once_counts_once(root: Path) -> None:
     assert contents(root) == {name: document(i) for i, name in enumerate("abcde", 1)}
 
 
-def test_a_set_that_is_not_compressed_becomes_so_with_its_first_such_shard(
+def test_a_plain_set_is_compressed_from_its_first_such_shard_on(
     root: Path, tree: Path, run: Run
 ) -> None:
     assert run("pack", "--shards", "1", tree, root).status == 0
@@ -136,7 +136,7 @@ def test_a_container_that_is_added_ends_nothing(root: Path, tmp_path: Path) -> N
     assert levels(root) == [3, 0, 3, 5, 5]
 
 
-def test_an_older_generation_says_what_was_then(root: Path) -> None:
+def test_an_older_generation_keeps_its_own_level(root: Path) -> None:
     with winkfs.dataset.create(root, compress="zstd:3") as found:
         found.put("a", document(1))
     compact(root, compress="none")
@@ -228,7 +228,7 @@ def test_a_set_without_compression_has_the_manifests_of_before(root: Path) -> No
 
 
 @pytest.mark.parametrize("word", ["", "zstd:23", "zstd", "lz4:3", "zstd:\u00b2", "none"])
-def test_what_a_record_may_say(word: str) -> None:
+def test_unknown_compression_words_are_ignored(word: str) -> None:
     """What only a later version knows is as if nothing was said."""
     values = {"path": "j/0", "contid": 1, "size": 9000, "rank": [1, 0], "compress": word}
     record = ShardRecord.of(values)

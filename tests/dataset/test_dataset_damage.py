@@ -66,7 +66,7 @@ def first(n: int) -> set[str]:
 
 
 @pytest.mark.parametrize("small", [0, manifest.SMALL])
-def test_any_damage_of_one_file_costs_nothing_and_is_told(
+def test_damage_of_one_file_costs_nothing_and_is_reported(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
     shrink(monkeypatch, "a data set", short=small)
@@ -137,7 +137,7 @@ def test_repair_makes_manifests_from_their_copies(root: str) -> None:
 # --- both ---
 
 
-def test_manifest_whose_copy_is_damaged_too_costs_its_generation_only(root: str) -> None:
+def test_a_manifest_damaged_in_both_copies_costs_its_generation(root: str) -> None:
     damage(root, 3)
     for number in (0, 1, 2, 4, 5):
         assert files(root, as_of=number) == first(number)
@@ -155,7 +155,7 @@ def test_manifest_whose_copy_is_damaged_too_costs_its_generation_only(root: str)
     assert (done.mended, len(done.left)) == ([], 1)
 
 
-def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -> None:
+def test_the_time_of_a_damaged_generation_raises(root: str) -> None:
     times = [Log(root).read(number).time_ns for number in range(6)]
     damage(root, 3)
     for number in (1, 4, 5):
@@ -168,7 +168,7 @@ def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -
 
 
 @pytest.mark.usefixtures("checkpoints")
-def test_between_checkpoints_it_costs_the_generations_up_to_the_next(tmp_path: Path) -> None:
+def test_damage_costs_the_generations_up_to_the_next_checkpoint(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
     for n in range(1, 7):
         datasets.add(root, {f"{n}": b"%d" % n})
@@ -325,7 +325,7 @@ def test_random_damage_is_never_wrong_contents(root: str) -> None:
         target.write_bytes(whole)
 
 
-def test_mount_shows_the_generation_before_a_damaged_one_and_logs_it(
+def test_a_mount_skips_a_damaged_generation_and_logs_it(
     root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     from winkfs.mounting.dataset import DatasetSource
@@ -357,7 +357,7 @@ def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
     assert files(root) == first(6)
 
 
-def test_copy_that_a_power_cut_left_alone_and_torn_is_no_generation(root: str) -> None:
+def test_a_torn_copy_left_by_a_power_cut_is_no_generation(root: str) -> None:
     """It is not synced, and its name may be there before that of the manifest."""
     whole = path(root, 5, ".copy").read_bytes()
     path(root, 6, ".copy").write_bytes(whole[:500] + bytes(len(whole) - 500))

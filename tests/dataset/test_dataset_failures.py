@@ -159,7 +159,7 @@ def test_sync_that_is_tried_again_makes_all_durable(
 
 
 @pytest.mark.parametrize("fail", range(1, 11))
-def test_commit_after_one_that_failed_and_was_given_up_does_not_stand_on_nothing(
+def test_a_commit_does_not_build_on_an_abandoned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: int
 ) -> None:
     root = tmp_path / "ds"
@@ -220,9 +220,7 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fail", range(1, 10))
-def test_what_a_failed_write_lost_is_not_acknowledged_by_the_next_sync(
-    tmp_path: Path, fail: int
-) -> None:
+def test_a_later_sync_does_not_acknowledge_a_failed_write(tmp_path: Path, fail: int) -> None:
     root = Path(create(tmp_path / "ds").root)
     datasets.add(root, {"a": b"1", "b": b"1"})
     opened = winkfs.open(root, "a")
@@ -249,7 +247,7 @@ def test_what_a_failed_write_lost_is_not_acknowledged_by_the_next_sync(
     assert winkfs.verify(root).problems == []
 
 
-def test_data_set_that_could_not_be_made_durable_can_be_made_again(tmp_path: Path) -> None:
+def test_a_data_set_that_failed_to_become_durable_is_made_again(tmp_path: Path) -> None:
     root = tmp_path / "ds"
     for fail in range(1, 9):
         with pytest.MonkeyPatch.context() as patch:

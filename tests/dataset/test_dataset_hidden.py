@@ -220,7 +220,7 @@ def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
     assert time.process_time() - began < 1.5
 
 
-def test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed(root: str) -> None:
+def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     """Its number is used again, by a commit that replaces other files."""
     datasets.add(root, {f"k{n}": b"1" for n in range(10)})
     datasets.add(root, {"k3": b"old", "k4": b"old"})
@@ -237,7 +237,7 @@ def test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed(root: st
     assert winkfs.verify(root).problems == []
 
 
-def test_hidden_rows_without_a_checksum_of_the_manifest_are_made_anew(root: str) -> None:
+def test_hidden_rows_without_a_manifest_checksum_are_rebuilt(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
     (path,) = derived(root)
@@ -250,7 +250,7 @@ def test_hidden_rows_without_a_checksum_of_the_manifest_are_made_anew(root: str)
     assert path.read_bytes() == whole
 
 
-def test_hidden_rows_made_of_a_damaged_shard_are_told_and_not_kept(tmp_path: Path) -> None:
+def test_hidden_rows_of_a_damaged_shard_are_reported_and_dropped(tmp_path: Path) -> None:
     """What the damage replaced or deleted is seen again, until it is mended and not for longer."""
     root = create(tmp_path / "ds").root
     datasets.add(root, dict.fromkeys("abcd", b"old"))

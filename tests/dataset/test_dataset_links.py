@@ -57,9 +57,7 @@ def test_vacuum_does_not_follow_a_link_below_a_job(root: str, victim: Path) -> N
     assert not Path(job.pending).exists()
 
 
-def test_vacuum_leaves_a_link_in_the_place_of_a_job_alone_and_says_so(
-    root: str, victim: Path
-) -> None:
+def test_vacuum_reports_a_link_at_a_job_s_path_and_leaves_it(root: str, victim: Path) -> None:
     before = content(victim)
     Path(root, "job9").symlink_to(victim)
     done = vacuum(root, older_than=0)
@@ -70,9 +68,7 @@ def test_vacuum_leaves_a_link_in_the_place_of_a_job_alone_and_says_so(
     assert Path(root, "job9").is_symlink()
 
 
-def test_vacuum_does_not_follow_a_link_in_the_place_of_an_old_shard(
-    root: str, victim: Path
-) -> None:
+def test_vacuum_does_not_follow_a_link_at_an_old_shard_s_path(root: str, victim: Path) -> None:
     datasets.add(root, {"a": b"1"})
     (record,) = Log(root).latest().shards
     job, name = record.path.split("/")
@@ -88,9 +84,7 @@ def test_vacuum_does_not_follow_a_link_in_the_place_of_an_old_shard(
     assert content(victim) == before
 
 
-def test_vacuum_removes_files_that_are_links_and_not_what_they_point_to(
-    root: str, victim: Path
-) -> None:
+def test_vacuum_removes_links_and_not_their_targets(root: str, victim: Path) -> None:
     datasets.add(root, {"a": b"1"})
     (record,) = Log(root).latest().shards
     datasets.add(root, {"a": b"2"}, operation="overwrite")
@@ -143,7 +137,7 @@ def test_abort_and_commit_do_not_follow_links(root: str, victim: Path) -> None:
     assert not any(path.is_symlink() for path in Path(root).rglob("*"))
 
 
-def test_abort_of_a_job_whose_folder_became_a_link(root: str, victim: Path) -> None:
+def test_abort_leaves_a_link_at_the_job_s_folder_alone(root: str, victim: Path) -> None:
     before, job = content(victim), begin(root)
     Path(root, job.job).symlink_to(victim)
     job.abort()

@@ -153,7 +153,7 @@ def test_deletes_go_when_nothing_is_left_for_them(root: str) -> None:
     assert rebalance(root).removed == 0
 
 
-def test_compact_tries_again_when_somebody_was_faster(root: str) -> None:
+def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
     datasets.add(root, {"a": b"1"}, {"b": b"1"})
 
     def overwrite() -> None:
@@ -263,7 +263,7 @@ def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
     assert Log(root).newest() == newest
 
 
-def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str) -> None:
+def test_vacuum_keeps_generations_that_were_newest_in_its_span(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     time.sleep(0.3)
     datasets.add(root, {"a": b"2"}, operation="overwrite")
@@ -272,7 +272,7 @@ def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str
 
 
 @pytest.mark.usefixtures("checkpoints")
-def test_vacuum_removes_manifests_that_nobody_needs(root: str) -> None:
+def test_vacuum_removes_unneeded_manifests(root: str) -> None:
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)
@@ -282,7 +282,7 @@ def test_vacuum_removes_manifests_that_nobody_needs(root: str) -> None:
     assert winkfs.verify(root).problems == []
 
 
-def test_open_reader_outlives_a_vacuum_and_a_late_one_is_told(root: str) -> None:
+def test_an_open_reader_outlives_a_vacuum_and_a_late_one_fails(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     with winkfs.open(root) as early, winkfs.open(root) as late:
         assert early.read("a") == b"1"

@@ -103,7 +103,7 @@ def runs(base: Path) -> int:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("catalog", ["there", "missing", "behind", "several runs", "damaged"])
-def test_the_record_is_what_the_inodes_say(
+def test_the_shard_record_agrees_with_the_inodes(
     fill: str, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, (put, settings) = tmp_path / "c", FILLS[fill]

@@ -40,7 +40,7 @@ def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
 
 
 @pytest.mark.usefixtures("checkpoints")
-def test_another_vacuum_removes_the_manifests_that_are_being_read(root: str) -> None:
+def test_another_vacuum_removes_manifests_during_a_read(root: str) -> None:
     for n in range(12):
         datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
     others = []
@@ -142,7 +142,7 @@ def test_vacuum_goes_on_where_another_removes_a_folder_first(root: str, look: in
     assert winkfs.verify(root).problems == []
 
 
-def test_clock_of_the_future_keeps_generations_and_is_told(
+def test_a_clock_in_the_future_keeps_generations_with_a_note(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datasets.add(root, {"a": b"1"})

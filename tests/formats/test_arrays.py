@@ -22,7 +22,7 @@ def plainly(keys: list[bytes]) -> list[int]:
 
 
 @given(KEYS, st.integers(1, 9), st.integers(1, 5))
-def test_the_last_row_of_a_key_counts_also_among_keys_with_one_hash(
+def test_the_last_row_of_a_key_wins_among_colliding_hashes(
     keys: list[bytes], hashes: int, together: int
 ) -> None:
     values = np.array([int(key) % hashes for key in keys], np.uint64)

@@ -40,7 +40,7 @@ def oracle_entry(data: bytes, pos: int, code: Layout) -> oracle_format.Entry:
 
 
 @pytest.mark.parametrize("codes", [VARIABLE, FIXED, LIMITED], ids=str)
-def test_every_representation_holds_what_the_page_says_and_no_more(codes):
+def test_each_representation_holds_its_documented_range_only(codes):
     for code, length in [(each, length) for each in codes for length in lengths(each)]:
         field = Field.of(code)
         data = bytes(i % 251 + 1 for i in range(length))
@@ -225,7 +225,7 @@ def test_unknown_checksums_are_refused(kvcksum):
         layout(kvcksum=kvcksum)
 
 
-def test_entries_of_no_bytes_are_refused_for_a_scan_would_never_end():
+def test_empty_entries_are_refused_so_that_scans_end():
     with pytest.raises(FormatError, match="f: KEYREPR 4 and VALREPR 4 "):
         layout(4, 4, kvdelfl=0, kvcksum=0)
     assert layout(4, 4, kvcksum=0).minimum == 1

@@ -252,7 +252,7 @@ def same_place(monkeypatch) -> None:
     hash_with(monkeypatch, lambda key: 7)
 
 
-def test_two_keys_with_one_hash_are_told_apart(monkeypatch):
+def test_two_keys_with_one_hash_are_distinguished(monkeypatch):
     same_place(monkeypatch)
     keys = Keys()
     index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
@@ -411,7 +411,7 @@ def test_growth_that_fails_leaves_the_old_table(tmp_path, verb):
     check_counters(path.read_bytes())
 
 
-def test_growth_takes_over_the_mode_and_what_a_killed_writer_left(tmp_path):
+def test_growth_keeps_the_mode_and_replaces_a_leftover_file(tmp_path):
     keys = Keys()
     path = tmp_path / "t.idx"
     link = tmp_path / "link.idx"
@@ -536,7 +536,7 @@ def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
-def test_flipped_bit_in_the_superblock_is_a_format_error_or_harmless(at, bit, sbcksum):
+def test_a_flipped_superblock_bit_is_reported_or_harmless(at, bit, sbcksum):
     data = bytearray(image(sbcksum=sbcksum))
     data[at] ^= 1 << bit
     if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked

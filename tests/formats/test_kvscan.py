@@ -96,7 +96,7 @@ sizes = st.one_of(st.integers(0, 30), st.integers(150, 260), st.integers(800, 10
     ),
     st.lists(st.tuples(st.integers(0, 300), sizes, st.booleans()), max_size=25),
 )
-def test_entries_of_any_size_are_found_across_the_borders_of_windows(small, code, shapes):
+def test_entries_of_any_size_are_found_across_windows(small, code, shapes):
     def text(field, size: int, byte: int) -> bytes:
         length = field.limit if field.prefix == 0 else min(size, field.limit)
         return bytes([byte]) * length
@@ -130,7 +130,7 @@ def test_a_key_longer_than_a_window_is_found(small, length):
     assert read_all(storage, code) == expected
 
 
-def test_a_key_longer_than_the_largest_window_is_refused_not_called_damage(small):
+def test_a_key_longer_than_the_largest_window_is_not_damage(small):
     storage, _ = file_of(layout(keyrepr=2), [(b"k" * 1000, b"v", False)])
     with pytest.raises(FormatError, match="f: the key at byte 512 is longer than a scan takes"):
         read_all(storage, layout(keyrepr=2))
@@ -203,7 +203,7 @@ def test_an_entry_larger_than_64_mib_is_handed_out_by_its_head(huge):
     assert found == [(b"a", 1), (b"big", size), (b"c", 1)]
 
 
-def test_damage_far_inside_a_large_entry_is_found_by_its_checksum(huge):
+def test_the_checksum_finds_damage_deep_in_a_large_entry(huge):
     storage, code, size = huge
     storage.patch(START + size // 2, b"x")
     batches = iter(scan(storage, code, START, storage.size()))
@@ -290,7 +290,7 @@ def test_a_file_shorter_than_its_end_is_damage_and_the_scan_ends(small, code):
             read_all(cut, code, stop=storage.size())
 
 
-def test_a_file_that_shrinks_under_an_entry_larger_than_a_window_is_damage(small):
+def test_a_file_that_shrinks_under_a_large_entry_is_damage(small):
     code = layout()
     storage, _ = file_of(code, [(b"k", b"v" * 700, False)])
     stop = storage.size()
@@ -301,7 +301,7 @@ def test_a_file_that_shrinks_under_an_entry_larger_than_a_window_is_damage(small
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
-def test_every_flipped_byte_is_an_error_or_other_entries_never_anything_else(small, code, every):
+def test_every_flipped_byte_is_an_error_or_gives_other_entries(small, code, every):
     storage, expected = sample(code)
     for at in range(START, storage.size())[every("entry bytes")]:
         for mask in (1, 0x80, 0xFF):
@@ -339,7 +339,7 @@ def test_long_runs_of_zeros_are_tiny_entries_and_end():
     assert sum(len(b) for b in scan(storage, code, START, storage.size())) == 100_000
 
 
-def test_a_batch_names_its_bad_entries_and_checks_only_those_asked_for():
+def test_a_batch_checks_only_the_entries_asked_for():
     code = layout()
     storage, expected = file_of(code, [(b"k%d" % i, b"value", False) for i in range(5)])
     for i in (1, 3):

@@ -249,7 +249,7 @@ def test_first_entry_is_aligned_where_the_superblock_is_not():
 
 
 @pytest.mark.parametrize("name", ["keyrepr", "valrepr"])
-def test_a_representation_not_defined_is_refused_before_anything_is_written(name):
+def test_an_undefined_representation_is_refused_before_a_write(name):
     storage = MemoryStorage()
     with pytest.raises(FormatError, match="515"):
         KVSeq.create(storage, **{name: 515})
@@ -276,7 +276,7 @@ def test_a_filesize_inside_the_superblock_is_damage():
             KVSeq.open(MemoryStorage(block.encode(), "f"))
 
 
-def test_without_filesize_the_real_size_counts_and_a_sync_adds_it():
+def test_without_filesize_the_real_size_counts_until_a_sync():
     block = Superblock.new(0x10, "", {"KEYREPR": 0, "VALREPR": 0})
     del block["FILESIZE"]
     storage = MemoryStorage(block.encode() + b"\1a\1b\1c\1d")
@@ -369,7 +369,7 @@ class Counting(MemoryStorage):
 
 
 @pytest.mark.parametrize("keyrepr", [2, 3])
-def test_getting_an_entry_with_a_long_key_does_not_read_the_rest_of_the_file(keyrepr):
+def test_getting_a_long_key_does_not_read_the_rest_of_the_file(keyrepr):
     kv = KVSeq.create(Counting(), keyrepr=keyrepr)
     pos = kv.append(b"k" * 5000, b"v" * 3000)
     kv.append(b"big", bytes(3 << 20))
@@ -505,7 +505,7 @@ def full() -> OSError:
     return OSError(errno.ENOSPC, "no room")
 
 
-def test_after_a_failed_write_nothing_is_appended_in_a_wrong_place():
+def test_nothing_is_appended_in_the_wrong_place_after_a_failure():
     kv = KVSeq.create(Gate())
     kv.append(b"a", b"1")
     kv.sync()
@@ -566,7 +566,7 @@ def test_a_failure_of_the_writing_thread_reaches_the_next_caller():
         assert contents(reader) == [(b"k", b"x", False)]
 
 
-def test_an_error_inside_with_does_not_make_a_hole_of_what_was_not_written():
+def test_an_error_inside_with_leaves_no_hole():
     storage = Gate()
     with pytest.raises(OSError, match="no room"), KVSeq.create(storage) as kv:
         kv.append(b"a", b"1")
@@ -586,7 +586,7 @@ class Refusing(Gate):
         super().sync()
 
 
-def test_a_superblock_is_not_written_when_the_sync_before_it_failed():
+def test_no_superblock_is_written_after_a_failed_sync():
     kv = KVSeq.create(Refusing())
     before = raw_of(kv.storage)[:4096]
     kv.append(b"a", b"1")
@@ -626,7 +626,7 @@ def test_sync_writes_data_then_the_superblock_each_made_durable():
     assert kv.storage.calls[5:] == ["data", "sync", "superblock", "sync", "second"]
 
 
-def test_superblocks_of_31_variables_are_one_sector_of_512_bytes_each():
+def test_superblocks_of_31_variables_take_one_sector_each():
     sizes = []
     extra = {f"V{i}": 1 for i in range(31 - 17)}
     kv = KVSeq.create(Log(), contid=1, extra=extra)
@@ -653,7 +653,7 @@ def test_what_was_not_synced_is_not_there_after_a_kill(tmp_path):
         assert [entry.key for entry in oracle_of(storage)[1]] == [b"a", b"c"]
 
 
-def test_reserve_does_not_move_the_end_and_goes_when_the_file_is_closed(tmp_path):
+def test_reserved_space_keeps_the_end_and_goes_on_close(tmp_path):
     path = tmp_path / "f"
     kv = KVSeq.create(FileStorage(path, "x"))
     kv.append(b"a", b"b")
@@ -705,7 +705,7 @@ def test_a_writer_refuses_a_file_that_is_cut_short(cut):
         KVSeq.open(cut(1), writable=True)
 
 
-def test_a_reader_of_a_cut_file_gets_the_whole_entries_and_then_an_error(cut):
+def test_a_reader_of_a_cut_file_gets_whole_entries_then_an_error(cut):
     kv = KVSeq.open(cut(3))
     assert kv.truncated
     found = []

@@ -147,7 +147,7 @@ def test_a_window_shorter_than_entries_finds_them_all(window: int) -> None:
     assert ids == list(range(1, 50)) and found.tail == START + len(data)
 
 
-def test_entries_of_other_kinds_and_ids_that_go_back_are_no_messages() -> None:
+def test_other_kinds_and_decreasing_ids_are_no_messages() -> None:
     good = [encode(n, n, b"x") for n in (1, 2, 3)]
     zero = reseal(good[2][:4] + b"\0" + good[2][5:])
     for bad in (encode(1, 9, b"again"), encode(2, 9, b"again"), zero):

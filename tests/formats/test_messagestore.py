@@ -148,7 +148,7 @@ def bodies_of_a_broker(count: int) -> list[bytes]:
     return [rdq.record(ID, first), *parts]
 
 
-def test_a_number_in_a_body_behind_a_damaged_size_swallows_no_messages() -> None:
+def test_a_number_after_a_damaged_size_hides_no_messages() -> None:
     parts = bodies_of_a_broker(20)
     data = bytearray(b"".join(parts))
     data[0] = 9
@@ -160,7 +160,7 @@ def test_a_number_in_a_body_behind_a_damaged_size_swallows_no_messages() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_one_damaged_size_of_a_broker_s_segment_costs_one_message(seed: int) -> None:
+def test_a_damaged_size_in_a_broker_segment_costs_one_message(seed: int) -> None:
     raw = (GOLDEN / "rdq-3.10-small" / "0.rdq").read_bytes()
     rows, rng = rdq.scan(segment_of(raw, header=b"")).rows, random.Random(seed)
     for _, size, at in rows:
@@ -207,7 +207,7 @@ def test_a_torn_last_record_of_version_1_is_lost_bytes() -> None:
     assert len(found.rows) == 1 and found.lost == [(26, 26 + len(torn))]
 
 
-def test_a_record_of_version_1_nine_bytes_before_the_end_of_a_window(
+def test_a_v1_record_across_the_end_of_a_window_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for window in (64, 100, 4096):
@@ -284,7 +284,7 @@ def test_a_large_hole_is_not_read(tmp_path: Path) -> None:
         assert 0 < storage.got <= 2 * segment.WINDOW
 
 
-def test_a_checked_message_that_changed_is_told() -> None:
+def test_a_checked_message_that_changed_is_reported() -> None:
     data = sqs.record(ID, b"body", checked=True)
     assert sqs.decode(data, file="7.sqs", offset=64) == (ID, b"body")
     for bit in range(8 * len(data)):

@@ -178,7 +178,7 @@ def test_a_long_run_of_cells_is_left_to_the_path_in_python(monkeypatch):
     assert both(monkeypatch, find) == [[0, 5000, 0], [~15_000, 1, ~15_000]]
 
 
-def test_fewer_cells_than_said_are_refused():
+def test_too_few_cells_are_refused():
     numbers = np.zeros(1, np.int64)
     for count in (0, -1, 3, 1 << 62):
         with pytest.raises(ValueError, match="HTSIZE"):
@@ -236,7 +236,7 @@ def encode(*call, apart=False):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_entries_in_parts_are_those_of_one_piece_and_of_one_file_after_the_other(named):
+def test_split_entries_equal_contiguous_ones(named):
     random.seed(3)
     sizes = [0, 1, 239, 240, 241, 242, 255, 256, 303, 1023, 1024, 1025, 4096, 70_000, 1 << 20]
     sizes += [random.randrange(0, 5000) for _ in range(200)]
@@ -262,7 +262,7 @@ def test_entries_in_parts_are_those_of_one_piece_and_of_one_file_after_the_other
     assert encode(*entries_of([], [] if named else None), apart=True) == ([b""], [], [])
 
 
-def test_entries_that_are_too_long_and_columns_of_different_lengths_are_refused():
+def test_overlong_entries_and_uneven_columns_are_refused():
     good = list(entries_of([b"x" * 300] * 3, [b"w"] * 3))
     assert len(encode(*good)[0][0]) > 900
     for at, value in ((1, 127), (1, 1 << 21), (8, [b"k" * 65_536] * 3)):
@@ -284,7 +284,7 @@ def test_entries_that_are_too_long_and_columns_of_different_lengths_are_refused(
 # --- which path ---
 
 
-def test_a_variable_of_the_environment_says_which_path_runs():
+def test_an_environment_variable_selects_the_path():
     text = "from winkformats import native; print(native.name())"
     for value, name in (("0", "pure Python"), ("1", "compiled"), ("", "compiled")):
         run = [sys.executable, "-c", text]

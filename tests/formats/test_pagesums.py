@@ -92,7 +92,7 @@ def test_a_wrong_table_or_superblock_is_damage_at_once(at: int) -> None:
         PageSums.load(storage, block)
 
 
-def test_a_superblock_of_the_file_that_was_there_before_is_damage() -> None:
+def test_a_superblock_of_a_replaced_file_is_damage() -> None:
     """With a right checksum of its own and the same shape."""
     storage, block = made(3 * PAGE)
     older = Superblock(block | {"CONTID": block["CONTID"], "FORMAT": HINDEX, "MYVAR": 1})
@@ -112,7 +112,7 @@ def test_a_file_without_the_variable_has_no_sums() -> None:
         PageSums.load(storage, {n: v for n, v in block.items() if n != "SBCKSUM"})
 
 
-def test_the_table_is_what_the_page_says() -> None:
+def test_the_table_is_as_documented() -> None:
     storage, block = made(2 * PAGE + 3)
     at = block["PAGESUMS"]
     assert at == 2 * PAGE + 8
@@ -126,7 +126,7 @@ def test_the_table_is_what_the_page_says() -> None:
     assert raw[at + 24 :] == own
 
 
-def test_who_changes_a_file_takes_its_sums_away() -> None:
+def test_a_change_of_the_file_drops_its_page_sums() -> None:
     for change in ("insert", "delete", "grow"):
         storage = MemoryStorage(name="f")
         names = {100 + i: b"%d" % i for i in range(5)}

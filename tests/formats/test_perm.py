@@ -245,7 +245,7 @@ def test_right_integers_are_the_slots_of_the_documents(htalgo, htsize):
         assert perm.hash_keys(keys).tolist() == expected
 
 
-def test_pairs_lie_as_the_docstring_says():
+def test_pairs_are_laid_out_as_documented():
     storage = MemoryStorage()
     with Perm.create(storage, htalgo=3, htsize=9, purpose="WORDS", sbsize=512) as perm:
         perm.append(-1, 2)
@@ -392,7 +392,7 @@ def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
-def test_flipped_bit_in_the_superblock_is_a_format_error_or_harmless(at, bit, sbcksum):
+def test_a_flipped_superblock_bit_is_reported_or_harmless(at, bit, sbcksum):
     data = bytearray(image(sbcksum=sbcksum))
     data[at] ^= 1 << bit
     if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked

@@ -539,7 +539,7 @@ def test_looks_at_a_file_that_was_cut_short_are_refused(make, kind):
             looks.check(64 * PAGE)
 
 
-def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):
+def test_the_longest_of_many_page_cache_gaps_are_dropped(cold, monkeypatch):
     shrink(monkeypatch, "the disk", dropped=1)
     with FileStorage(cold) as storage:
         os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -720,7 +720,7 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fas
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_sync_of_another_thread_in_the_middle_of_an_uncached_write(
+def test_a_sync_of_another_thread_during_an_uncached_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     """As on a mount: one thread writes, another one syncs."""

@@ -97,7 +97,7 @@ def test_string_variable_of_any_bytes_is_readable():
 
 
 @given(variables, st.sampled_from((512, 520, 4096)), st.booleans())
-def test_any_variables_come_back_in_their_order_and_as_the_oracle_reads_them(more, size, summed):
+def test_variables_keep_their_order_and_agree_with_the_oracle(more, size, summed):
     more = dict([("SBCKSUM", 0), *more.items()]) if summed else more
     block = Superblock.new(KVSEQ, "TEST", more, sbsize=size)
     data = block.encode()
@@ -195,7 +195,7 @@ def test_every_truncation_is_a_format_error():
 
 @settings(max_examples=300)
 @given(st.binary(max_size=300), st.integers(0, 2**32))
-def test_random_bytes_are_a_format_error_or_a_block_that_can_be_written(noise, seed):
+def test_random_bytes_are_a_format_error_or_a_writable_block(noise, seed):
     rng = random.Random(seed)
     damaged = bytearray(image((b"FILESIZE", 256), (b"ALIGN", 8)))
     for _ in range(rng.randint(1, 4)):
@@ -323,7 +323,7 @@ def test_superblock_torn_at_any_byte_leaves_the_other(half):
         assert decode(bytes(data))["SBSEQ"] in (5, 6), cut
 
 
-def test_two_damaged_superblocks_are_refused_with_what_is_wrong_with_the_first():
+def test_two_damaged_superblocks_report_the_damage_of_the_first():
     data = bytearray(two())
     data[100] ^= 1
     data[4096 + 200] ^= 1
@@ -331,7 +331,7 @@ def test_two_damaged_superblocks_are_refused_with_what_is_wrong_with_the_first()
         decode(bytes(data))
 
 
-def test_second_superblock_is_told_by_its_own_place():
+def test_damage_of_the_second_superblock_names_its_own_place():
     data = bytearray(two(6, 5))
     data[4096 + 300] ^= 1
     assert "at byte 4176" in str(decode(bytes(data)).damage)
@@ -357,13 +357,13 @@ def test_superblocks_are_written_one_after_the_other_and_healed():
     assert storage.data[:4096] == storage.data[4096:]
 
 
-def test_file_with_one_superblock_does_not_take_its_content_for_a_second():
+def test_content_is_not_taken_for_a_second_superblock():
     one = Superblock.new(KVSEQ, "TEST", {"SBCKSUM": 0}, sbsize=4096).encode()
     block = decode(one + two()[4096:])
     assert not block.double
 
 
-def test_fewer_variables_leave_nothing_of_those_before_in_the_next_sector():
+def test_fewer_variables_clear_the_next_sector():
     """With 33 variables the last ones are in the second sector; without two of them the first would
     be all that is written, and the checksum of the zeros that should follow it wrong."""
     names = [f"V{i}" for i in range(27)]

@@ -192,7 +192,7 @@ def test_deleted_cells_are_passed_and_free_ones_end_the_search():
     assert (found.tolist(), entries) == ([[9, 7], [8, 7]], 4)
 
 
-def test_a_stored_hash_of_zero_is_not_found_in_free_or_deleted_cells():
+def test_a_stored_hash_of_zero_matches_no_free_or_deleted_cell():
     shape = Shape(3, 2, -1, -2)
     storage = table_of(shape, [(-2, 0), (-1, 0), (5, 0)])
     cells = cells_of(shape, storage.view(storage.size()), OFFSET)

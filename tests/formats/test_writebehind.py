@@ -193,7 +193,7 @@ def test_what_fills_no_page_is_written_with_what_follows(storage, end):
     assert len(storage.offsets) == (3 if end == "large" else 2)
 
 
-def test_a_chunk_whose_end_could_not_be_written_has_failed(storage):
+def test_a_chunk_with_an_unwritten_end_has_failed(storage):
     """The bytes of its last entry may be in two writes."""
     behind, first = WriteBehind(storage), bytes(LARGE + 10)
     behind.put(0, [b"small"])

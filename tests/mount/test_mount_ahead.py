@@ -104,7 +104,7 @@ def pushes(corpus: str) -> Iterator[Pushes]:
     found.close()
 
 
-def test_files_in_order_are_pushed_each_once_and_few_are_asked_for(pushes: Pushes) -> None:
+def test_files_in_order_are_pushed_once_with_few_requests(pushes: Pushes) -> None:
     asked = 0
     for i in range(FILES):
         if i not in pushes.pushed:
@@ -115,7 +115,7 @@ def test_files_in_order_are_pushed_each_once_and_few_are_asked_for(pushes: Pushe
     assert not any(len(content(i)) in (0, LARGEST + 5000) for i in pushes.pushed)
 
 
-def test_who_comes_to_the_file_left_out_waits_for_those_behind_it_and_nobody_else(
+def test_only_a_reader_of_the_left_out_file_waits_for_the_pushes(
     pushes: Pushes,
 ) -> None:
     pushes.gate.clear()
@@ -149,7 +149,7 @@ def test_random_reads_push_little(pushes: Pushes) -> None:
     assert len(pushes.pushed) < FILES // 10
 
 
-def test_who_stops_reading_has_no_more_pushed_than_twice_what_was_read(pushes: Pushes) -> None:
+def test_a_reader_that_stops_gets_at_most_twice_what_it_read(pushes: Pushes) -> None:
     for stop in (3, 10, 40):
         pushes.pushed.clear()
         for i in range(PER_FOLDER, PER_FOLDER + stop):
@@ -202,7 +202,7 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
 # --- which numbers are given ---
 
 
-def test_numbers_beyond_the_first_are_given_only_while_files_are_looked_at() -> None:
+def test_further_numbers_are_given_only_during_lookups() -> None:
     giving, folder = Giving(lambda numbers: False, None), 5
     giving.begins()
     assert giving.gives(folder, FREELY) == FREELY

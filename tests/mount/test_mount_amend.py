@@ -65,7 +65,7 @@ def orphan(source: ContainerSource) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_times_that_no_file_can_have_are_clamped_counted_and_named(
+def test_times_out_of_range_are_clamped_counted_and_named(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = source_of(tmp_path / "c", **KINDS[kind])

@@ -195,7 +195,7 @@ def test_file_still_open_at_the_end_is_kept(base: str) -> None:
 
 
 @not_by_libfuse("cannot have the pages of one file dropped")
-def test_refused_write_through_a_mapping_is_not_seen_by_the_next_reader(there: Path) -> None:
+def test_a_refused_mapped_write_is_not_seen_by_the_next_reader(there: Path) -> None:
     with (there / "first").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[:2] = b"XX"
         with pytest.raises(PermissionError):
@@ -203,7 +203,7 @@ def test_refused_write_through_a_mapping_is_not_seen_by_the_next_reader(there: P
     assert (there / "first").read_bytes() == b"first"
 
 
-def test_a_file_keeps_the_time_that_was_shown_before_it_was_stored(base: str) -> None:
+def test_a_file_keeps_the_time_shown_before_it_was_stored(base: str) -> None:
     with mounted(base, "-o", "sync_every=1000") as there, (there / "slow").open("wb") as file:
         file.write(b"x")
         file.flush()

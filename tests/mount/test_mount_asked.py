@@ -28,7 +28,7 @@ base, there = mounting.base, mounting.there  # fixtures
 
 @pytest.mark.mount
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_owner_and_umask_as_told_whichever_way_asked(base: str, binding: str) -> None:
+def test_owner_and_umask_options_hold_for_every_request(base: str, binding: str) -> None:
     need_fuse(binding)
     with mounted(base, "-ouid=12,gid=34,umask=027", "--binding", binding) as there:
 
@@ -113,7 +113,7 @@ def test_sync_option_makes_every_write_durable(base: str) -> None:
 
 
 @pytest.mark.mount
-def test_sync_option_is_refused_where_each_write_would_store_the_file(
+def test_the_sync_option_is_refused_if_each_write_stores_a_file(
     there: Path, tmp_path: Path
 ) -> None:
     winkfs.create(tmp_path / "log", ao=True).close()

@@ -160,9 +160,7 @@ def test_a_mounted_data_set_shows_types_that_hold_all_values(
 
 
 @pytest.mark.parametrize("way", [*COPIES, "pack", "unpack"])
-def test_a_dropped_column_stays_dropped_in_what_is_made_of_a_container(
-    way: str, base: Path
-) -> None:
+def test_a_dropped_column_stays_dropped_in_copies_of_a_container(way: str, base: Path) -> None:
     make(base, 20)
     left = {name: kind for name, kind in SCHEMA.items() if name not in ("n", "tags")}
     with winkfs.open(base, "a") as c:
@@ -192,7 +190,7 @@ def test_a_dropped_column_stays_dropped_in_what_is_made_of_a_container(
         assert all(same(found[name], value) for name, value in wanted.items())
 
 
-def test_an_update_writes_nothing_where_the_container_has_more_columns(base: Path) -> None:
+def test_an_update_writes_nothing_for_additional_columns(base: Path) -> None:
     tree = base.with_name("tree")
     tree.mkdir()
     (tree / "a").write_bytes(b"1")

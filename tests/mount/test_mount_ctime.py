@@ -241,7 +241,7 @@ def test_a_later_write_takes_the_attributes_away_again(base: str) -> None:
 
 
 @pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}])
-def test_variants_that_keep_no_ctime_know_it_as_long_as_the_mount(
+def test_variants_without_ctime_keep_it_while_mounted(
     tmp_path: Path, variant: dict[str, bool]
 ) -> None:
     base = tmp_path / "other"
@@ -340,7 +340,7 @@ def backed_up_twice(base: str, there: Path, backup: Callable[[Path], object]) ->
         assert command("umount", there) == (0, "")
 
 
-def test_tar_finds_a_changed_file_whose_mtime_was_put_back(
+def test_tar_finds_a_changed_file_with_its_old_mtime(
     base: str, there: Path, tmp_path: Path
 ) -> None:
     archives: list[Path] = []
@@ -356,7 +356,7 @@ def test_tar_finds_a_changed_file_whose_mtime_was_put_back(
     assert run("tar", "-xOf", archives[1], "./f") == "bbbb\n"
 
 
-def test_restic_finds_a_changed_file_whose_mtime_was_put_back(
+def test_restic_finds_a_changed_file_with_its_old_mtime(
     base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shutil.which("restic"):
@@ -369,7 +369,7 @@ def test_restic_finds_a_changed_file_whose_mtime_was_put_back(
     assert run("restic", "dump", "latest", "/f") == "bbbb\n"
 
 
-def test_borg_finds_a_changed_file_whose_mtime_was_put_back(
+def test_borg_finds_a_changed_file_with_its_old_mtime(
     base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shutil.which("borg"):

@@ -194,7 +194,7 @@ def test_a_damaged_inode_is_listed_and_costs_no_other_file(
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("at", [1, 2, 3, 6, 10, 11])
-def test_a_damaged_name_is_known_by_the_catalog_alone_and_costs_no_other(
+def test_a_damaged_name_costs_no_other_and_is_in_the_catalog(
     tmp_path: Path, at: int, options: tuple[str, ...], again: bool
 ) -> None:
     """`again`: the catalog is made after the damage."""

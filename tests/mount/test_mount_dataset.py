@@ -115,7 +115,7 @@ def test_file_of_one_shard_is_in_the_directory_of_another(
     view.close()
 
 
-def test_names_that_are_no_paths_are_shown_but_those_that_are_too_long(root: Path) -> None:
+def test_names_that_are_no_paths_are_shown_unless_too_long(root: Path) -> None:
     odd = ["a//b", "../up", "a/./b", "/rooted", "d/" + "n" * 256]
     datasets.add(root, dict.fromkeys(odd[:3], b"1"), dict.fromkeys([*odd[3:], "a/b"], b"2"))
     view = DatasetSource(str(root))
@@ -338,7 +338,7 @@ def test_lost_shard_costs_its_files_and_no_others(
     view.close()
 
 
-def test_catalog_that_the_disk_refuses_is_closed_and_made_from_the_inodes(
+def test_an_unreadable_catalog_is_closed_and_rebuilt_from_inodes(
     root: Path,
 ) -> None:
     three(root)
@@ -441,7 +441,7 @@ def test_tools_see_what_they_see_in_a_directory(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.mount
-def test_mount_of_a_data_set_says_that_it_is_read_only(root: Path, there: Path) -> None:
+def test_a_data_set_mount_reports_that_it_is_read_only(root: Path, there: Path) -> None:
     datasets.add(root, {"a": b"a"})
     folder = str(root) + "/"
     assert command("mount", folder, there) == (0, f"{root}: a data set: mounted read-only")
@@ -468,7 +468,7 @@ def test_mount_as_of_an_earlier_generation_or_time(root: Path) -> None:
 
 
 @pytest.mark.mount
-def test_what_cannot_be_mounted_is_said_in_one_line(
+def test_an_impossible_mount_is_refused_in_one_line(
     root: Path, there: Path, tmp_path: Path
 ) -> None:
     datasets.add(root, {"a": b"1"})
@@ -510,9 +510,7 @@ def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
 
 
 @pytest.mark.mount
-def test_damaged_file_is_an_error_of_that_file_and_a_line_in_the_log(
-    root: Path, there: Path
-) -> None:
+def test_a_damaged_file_raises_alone_and_is_logged(root: Path, there: Path) -> None:
     datasets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
     data = next(root.glob("*/00000-0.data"))
     raw = bytearray(data.read_bytes())

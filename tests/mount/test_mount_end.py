@@ -81,7 +81,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.mount
 @pytest.mark.usefixtures("impatient")
-def test_umount_says_who_keeps_the_server_from_its_end(base: str, there: Path) -> None:
+def test_umount_names_the_processes_that_keep_the_server(base: str, there: Path) -> None:
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root and unshare for a mount namespace")
     assert command("mount", base, there) == (0, "")
@@ -107,7 +107,7 @@ def test_umount_says_who_keeps_the_server_from_its_end(base: str, there: Path) -
 
 @pytest.mark.mount
 @pytest.mark.usefixtures("impatient")
-def test_umount_says_where_else_it_is_mounted(base: str, there: Path, tmp_path: Path) -> None:
+def test_umount_names_the_other_mount_points(base: str, there: Path, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root for a bind mount")
     other = tmp_path / "other"

@@ -74,7 +74,7 @@ def stored(disk: Disk) -> list[str]:
         return sorted(container.names())
 
 
-def test_umount_says_that_the_last_sync_failed_and_stays(disk: Disk, mount: Path) -> None:
+def test_umount_reports_a_failed_last_sync_and_stays(disk: Disk, mount: Path) -> None:
     disk.fail()
     for _ in range(2):
         status, said = command("umount", mount)
@@ -85,9 +85,7 @@ def test_umount_says_that_the_last_sync_failed_and_stays(disk: Disk, mount: Path
 
 
 @pytest.mark.parametrize("how", ["--lazy", "--force"])
-def test_umount_that_is_forced_goes_and_says_what_is_lost(
-    disk: Disk, mount: Path, how: str
-) -> None:
+def test_a_forced_umount_reports_what_is_lost(disk: Disk, mount: Path, how: str) -> None:
     disk.fail()
     status, said = command("umount", how, mount)
     assert status == 1 and "\n" not in said

@@ -141,7 +141,7 @@ def test_what_is_forgotten_as_often_as_it_was_given_is_gone(kernel: Kernel) -> N
     assert kernel.server.giving.held == 0
 
 
-def test_memory_is_given_back_when_many_were_forgotten_and_nothing_is_asked(
+def test_idle_memory_is_freed_after_many_forgets(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, and not while requests come. A dict that has grown stays as large."""
@@ -164,7 +164,7 @@ def test_memory_is_given_back_when_many_were_forgotten_and_nothing_is_asked(
     assert kernel.stat(p.TOP) == 0 and not rested.wait(0.1)
 
 
-def test_more_than_was_given_and_numbers_of_nothing_are_forgotten_quietly(
+def test_excess_and_unknown_forgets_are_ignored(
     kernel: Kernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, other = kernel.look_up("f1"), kernel.look_up("f2")
@@ -179,7 +179,7 @@ def test_more_than_was_given_and_numbers_of_nothing_are_forgotten_quietly(
     assert not caplog.records
 
 
-def test_a_signal_to_who_waits_for_an_fsync_loses_no_answer(kernel: Kernel) -> None:
+def test_a_signal_during_an_fsync_loses_no_answer(kernel: Kernel) -> None:
     """One that does not kill; and signals for requests that have been answered, or never were."""
     node = kernel.look_up("f1")
     _, opened = kernel.ask(p.OPEN, node, p.OPEN_IN.pack(os.O_RDWR, 0))

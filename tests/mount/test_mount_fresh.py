@@ -206,7 +206,7 @@ def refuse_all(source: ContainerSource, size: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_new_file_whose_disk_failed_is_not_written_on(
+def test_a_new_file_is_not_written_on_after_its_disk_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had so far may be lost: the ordinary way finds out, and reports it."""

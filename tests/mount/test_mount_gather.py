@@ -97,7 +97,7 @@ def test_a_read_elsewhere_leaves_the_run_waiting(source: MemorySource, file: Ope
     assert file.waiting == 10
 
 
-def test_a_source_that_may_refuse_is_told_at_once(source: MemorySource, file: OpenFile) -> None:
+def test_a_source_that_may_refuse_gets_writes_at_once(source: MemorySource, file: OpenFile) -> None:
     source.gather = False
     file.write(0, b"a")
     assert source.writes == [(file.id, 0, 1)]

@@ -106,7 +106,7 @@ def test_umount_returns_when_the_container_is_closed(private: Private) -> None:
 
 
 @pytest.mark.mount
-def test_lazy_umount_leaves_those_who_are_in(private: Private) -> None:
+def test_a_lazy_umount_keeps_open_directories(private: Private) -> None:
     install(private)
     done = private.run(
         """
@@ -187,7 +187,7 @@ def test_wrong_call_of_a_helper_mounts_nothing(
 
 @pytest.mark.mount
 @pytest.mark.parametrize("abstract", [True, False])
-def test_systemd_is_told_when_the_mount_answers(
+def test_systemd_is_notified_when_the_mount_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
 ) -> None:
     need_fuse()

@@ -26,7 +26,7 @@ def names(asker: Asker) -> set[bytes]:
     return set(asker.source.nodes[1].names)  # type: ignore[attr-defined]
 
 
-def test_sync_between_the_two_calls_of_a_rename_takes_no_name_away(asker: Asker) -> None:
+def test_a_sync_between_the_two_calls_of_a_rename_keeps_the_name(asker: Asker) -> None:
     asker.rename("/target", HIDDEN)
     asker.served.sync()
     assert names(asker) == {b"new", b"target"}

@@ -106,7 +106,7 @@ def test_a_killed_server_leaves_no_caller_waiting(base: str, there: Path) -> Non
 @not_by_libfuse("does not tell the kernel how long it may take")
 @pytest.mark.skipif(KERNEL < (6, 14), reason="Linux 6.14 has timeouts of FUSE")
 @pytest.mark.slow
-def test_a_hung_server_leaves_no_caller_waiting_and_loses_nothing(base: str, there: Path) -> None:
+def test_a_hung_server_blocks_no_caller_and_loses_nothing(base: str, there: Path) -> None:
     """It goes on when the kernel has ended the mount: then it stores what was written."""
     assert command("mount", base, there, *TIMEOUT) == (0, "")
     with watched(there):

@@ -89,7 +89,7 @@ def test_what_was_closed_is_durable_after_sync_every(tmp_path: Path, seed: int, 
     assert winkfs.verify(base).problems == []
 
 
-def test_lost_torn_and_foreign_files_are_told(tmp_path: Path) -> None:
+def test_lost_torn_and_foreign_files_are_reported(tmp_path: Path) -> None:
     log, value = tmp_path / "log", Value(1, 9000)
     lines = [("begin", value._replace(whole=False)), ("done", value), ("begin", Value(2, 5000))]
     log.write_text(

@@ -132,7 +132,7 @@ def test_names_come_once_whatever_changes_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_a_listing_tells_of_changes_among_many_files(tmp_path: Path) -> None:
+def test_a_listing_reports_changes_among_many_files(tmp_path: Path) -> None:
     with mounted(make(tmp_path, FILES)) as root:
         there = root / "d"
         before = looked_at(there)
@@ -157,7 +157,7 @@ def test_a_listing_tells_of_changes_among_many_files(tmp_path: Path) -> None:
         assert all(after[one] == before[one] for one in before.keys() - changed)
 
 
-def test_columns_say_what_single_entries_do(tmp_path: Path) -> None:
+def test_columns_agree_with_single_entries(tmp_path: Path) -> None:
     source = ContainerSource(winkfs.open(make(tmp_path, FILES), "a"))
     try:
         directory = source.lookup(source.root, b"d").id
@@ -259,7 +259,7 @@ def test_a_file_that_was_only_listed_is_found_after_a_rename(listed: Listed) -> 
         assert nodes.attr(listed.numbers[i]) == source.lookup(listed.folder, known)
 
 
-def test_a_file_whose_directory_the_kernel_has_forgotten_is_stale(listed: Listed) -> None:
+def test_a_file_is_stale_once_the_kernel_forgot_its_directory(listed: Listed) -> None:
     nodes, number = listed.nodes, listed.numbers[0]
     assert nodes.attr(number) == listed.entries[0].attr
     nodes.forget(listed.above, 1)
@@ -272,7 +272,7 @@ def test_a_file_whose_directory_the_kernel_has_forgotten_is_stale(listed: Listed
         nodes.ids(number)
 
 
-def test_a_listed_file_that_was_replaced_does_not_take_the_name_from_its_successor(
+def test_a_replaced_listed_file_leaves_the_name_to_its_successor(
     listed: Listed,
 ) -> None:
     """Who has it open by O_PATH may still ask for it by its number."""

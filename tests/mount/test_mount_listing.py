@@ -56,7 +56,7 @@ def test_an_entry_without_room_comes_as_it_is_then() -> None:
     assert last.mode & 0o777 == 0o600
 
 
-def test_a_listing_starts_anew_where_it_is_told() -> None:
+def test_a_listing_restarts_on_request() -> None:
     asker = filled(5)
     handle = asker.opendir("/")
     whole = asker.entries(handle)
@@ -140,9 +140,7 @@ def listed_and_looked_up(source: ContainerSource) -> dict[bytes, Attr]:
 
 @pytest.mark.parametrize("wide", [3, 40, 3000])
 @pytest.mark.parametrize("mode", ["a", "r"])
-def test_a_listing_says_of_directories_what_a_lookup_does(
-    wide: int, mode: str, tmp_path: Path
-) -> None:
+def test_a_listing_agrees_with_lookup_on_directories(wide: int, mode: str, tmp_path: Path) -> None:
     directories(tmp_path / "c", wide)
     source = ContainerSource(winkfs.open(tmp_path / "c", mode))
     found = listed_and_looked_up(source)
@@ -154,7 +152,7 @@ def test_a_listing_says_of_directories_what_a_lookup_does(
     source.close()
 
 
-def test_a_listing_says_of_directories_what_changed(tmp_path: Path) -> None:
+def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:
     directories(tmp_path / "c", 100)
     source = ContainerSource(winkfs.open(tmp_path / "c", "a"))
     root, before = source.view.root, listed_and_looked_up(source)
@@ -212,7 +210,7 @@ def test_a_mount_that_follows_lists_directories_as_they_are_now(tmp_path: Path) 
     source.close()
 
 
-def test_a_listing_does_not_say_where_a_file_was_before(tmp_path: Path) -> None:
+def test_a_listing_does_not_restore_the_old_place_of_a_file(tmp_path: Path) -> None:
     """Ids that were forgotten are learned again from listings, of names that are still there."""
     base = tmp_path / "c"
     with winkfs.create(base) as container:

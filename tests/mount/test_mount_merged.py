@@ -278,7 +278,7 @@ def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_files_belong_to_whom_the_data_file_of_their_shard_does(root: Path) -> None:
+def test_files_belong_to_the_owner_of_their_shard(root: Path) -> None:
     """Unless they have an owner of their own."""
     rng = random.Random(1)
     shards = [{b"%04d" % i: file_of(rng, b"") for i in range(k, 300, 3)} for k in range(3)]
@@ -423,7 +423,7 @@ def forget(order: MergedOrder) -> None:
     order._single_names.clear()
 
 
-def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(root: Path) -> None:
+def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
     files = three(root)
     base = snapshot(root).shards[1].base
     with Catalog(open_file(base + ".cat")) as file:
@@ -461,7 +461,7 @@ def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:
     raise AssertionError("it heals and heals")
 
 
-def test_files_of_a_shard_whose_data_is_lost_are_listed_with_their_attributes(root: Path) -> None:
+def test_files_of_a_shard_without_data_keep_their_attributes(root: Path) -> None:
     files = three(root)
     whole = DatasetSource(str(root))
     before = {path: attr._replace(id=0) for path, attr in by_ids(whole).items()}
@@ -487,7 +487,7 @@ def test_files_of_a_shard_whose_data_is_lost_are_listed_with_their_attributes(ro
     numbered.close()
 
 
-def test_shards_without_data_and_with_a_damaged_catalog_are_not_shown(root: Path) -> None:
+def test_shards_without_data_or_a_whole_catalog_are_hidden(root: Path) -> None:
     files = three(root)
     lost = snapshot(root).shards[0]
     os.unlink(lost.base + ".data")

@@ -90,7 +90,7 @@ def test_random_operations_do_as_on_a_disk(
         compare(Twin(there), Twin(disk))
 
 
-def test_two_trees_that_differ_are_told_apart(tmp_path: Path) -> None:
+def test_two_different_trees_are_distinguished(tmp_path: Path) -> None:
     """The worker finds a byte, a mode, a time or a name that only one tree has."""
     for change in (
         lambda top: (top / "d/f").write_bytes(b"y"),

@@ -407,7 +407,7 @@ def test_a_mount_starts_over_derived_files_that_are_damaged(base: str, suffix: s
     assert shown == names
 
 
-def test_forgotten_ids_are_stale_and_the_same_when_looked_up_again(
+def test_forgotten_ids_are_stale_and_return_on_lookup(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink(monkeypatch, "a mount", remembered=100)
@@ -656,7 +656,7 @@ def _rename(
         model |= {target + other[len(path) :] for other in below}
 
 
-def test_a_mount_leaves_a_current_order_and_a_reading_one_nothing(base: str) -> None:
+def test_a_writing_mount_leaves_an_order_a_reading_one_none(base: str) -> None:
     made(base, "a/b", "c")
     names = Path(base + ".cat")
     names.unlink(missing_ok=True)
@@ -674,7 +674,7 @@ def test_a_mount_leaves_a_current_order_and_a_reading_one_nothing(base: str) -> 
     view.close()
 
 
-def test_order_has_a_directory_that_was_put_in_the_place_of_another(base: str) -> None:
+def test_the_order_has_a_directory_that_replaced_another(base: str) -> None:
     view = opened(made(base, ("a", DIR), ("b", DIR)))
     view.rename(view.root, b"a", view.root, b"b")
     view.close()
@@ -709,7 +709,7 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(base: str) -> None:
 
 @pytest.mark.parametrize("files", [5, 100])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_files_with_attributes_are_listed_whoever_owns_the_container(base: str, files: int) -> None:
+def test_files_with_attributes_are_listed_for_any_owner(base: str, files: int) -> None:
     with winkfs.create(base) as container:
         for i in range(files):
             container.put(f"{i:03}", b"x", mode=0o600, uid=4_000_000_000, gid=2**32 - 1)
@@ -777,7 +777,7 @@ def held(base: str) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_directories_are_found_where_paths_are_asked_side_by_side(base: str, seed: int) -> None:
+def test_concurrent_path_lookups_find_directories(base: str, seed: int) -> None:
     """A search goes on from the last one: see `Overlay.implies`."""
     chance = random.Random(seed)
     letters = "a", "b", "b!", "c0", "d", "e"
@@ -795,7 +795,7 @@ def test_directories_are_found_where_paths_are_asked_side_by_side(base: str, see
                 assert view.names.tree.implied(each) == (each in implied), each
 
 
-def test_a_name_that_begins_with_a_slash_is_in_a_directory_of_its_own(base: str) -> None:
+def test_a_name_with_a_leading_slash_has_its_own_directory(base: str) -> None:
     with winkfs.open(made(base, "a", "b", "/a", "c/d"), "a"):
         pass
     winkfs.reindex(base)

@@ -119,7 +119,7 @@ def by_numbers(numbers: Numbers) -> dict[bytes, Attr]:
 
 
 @pytest.mark.parametrize("later", [0, 3, 40])
-def test_numbers_say_what_the_source_says(
+def test_numbers_agree_with_the_source(
     base: str, later: int, amount: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """later: changes that the catalog does not have."""
@@ -320,7 +320,7 @@ def test_a_signal_ends_a_server_that_waits(base: str, tmp_path: Path, number: in
 
 
 @pytest.mark.mount
-def test_owner_and_umask_as_told_in_a_read_only_mount(base: str) -> None:
+def test_owner_and_umask_options_hold_in_a_read_only_mount(base: str) -> None:
     tree(base, 20)
     with mounted(base, "--ro", "-ouid=12,gid=34,umask=027") as there:
         for path in (there, there / "0", there / "0/1", there / "0/1/17"):

@@ -41,7 +41,7 @@ def test_test_x_asks_for_the_mode(there: Path) -> None:
     assert run(file) == "ran\n"
 
 
-def test_open_file_without_a_name_is_known_after_its_directory_was_renamed(there: Path) -> None:
+def test_an_unnamed_open_file_survives_a_rename_of_its_directory(there: Path) -> None:
     (there / "d").mkdir()
     with (there / "d/f").open("w+b", buffering=0) as kept:
         kept.write(b"x" * 5000)
@@ -111,7 +111,7 @@ def test_open_directory_is_listed_under_its_new_name(there: Path) -> None:
     assert (there / "e/new").exists()
 
 
-def test_new_directory_under_the_old_name_of_an_open_one_is_another(there: Path) -> None:
+def test_a_new_directory_under_an_open_one_s_name_is_distinct(there: Path) -> None:
     (there / "old").mkdir()
     directory = os.open(there / "old", os.O_RDONLY | os.O_DIRECTORY)
     (there / "old").rename(there / "new")
@@ -172,9 +172,7 @@ def test_fallocate_sets_the_time(there: Path, how: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_refused_rename_leaves_the_open_file_that_it_would_replace(
-    tmp_path: Path, binding: str
-) -> None:
+def test_a_refused_rename_keeps_the_open_target(tmp_path: Path, binding: str) -> None:
     base = str(tmp_path / "log")
     winkfs.create(base, ao=True).close()
     with mounted(base, "--binding", binding) as there:
@@ -193,7 +191,7 @@ def test_refused_rename_leaves_the_open_file_that_it_would_replace(
         assert os.listdir(there) == ["stored"]
 
 
-def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(
+def test_a_kill_after_unlink_and_sync_removes_the_open_file(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Whatever call comes behind the unlink, or none but the sync in the background."""
@@ -220,9 +218,7 @@ def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_writer_of_a_mounted_container_learns_where_it_is_mounted(
-    tmp_path: Path, linked: bool
-) -> None:
+def test_a_refused_writer_learns_the_mount_point(tmp_path: Path, linked: bool) -> None:
     (tmp_path / "d").mkdir()
     winkfs.create(tmp_path / "d/c").close()
     base = tmp_path / "d/c"

@@ -67,7 +67,7 @@ def test_ids_of_directories_are_seeded_by_the_container_and_stay(tmp_path: Path)
     assert found[0] == found[1] != found[2] == found[3]
 
 
-def test_places_tell_paths_with_one_hash_apart_for_good() -> None:
+def test_places_distinguish_paths_with_one_hash_for_good() -> None:
     places = Places(0)
     one, two = clashing_names()
     first = places.directory_id(one)
@@ -134,7 +134,7 @@ def test_links_of_a_directory_are_one_for_not_known(base: str) -> None:
 
 
 @pytest.mark.mount
-def test_owner_and_attributes_of_the_top_directory_last_as_long_as_the_mount(base: str) -> None:
+def test_owner_and_attributes_of_the_top_last_while_mounted(base: str) -> None:
     with mounted(base, "-o", "allow_other") as there:
         os.chown(there, 65534, 65533)
         os.setxattr(there, "user.x", b"1")
@@ -155,7 +155,7 @@ def test_owner_and_attributes_of_the_top_directory_last_as_long_as_the_mount(bas
 @pytest.mark.mount
 @not_by_libfuse("has no lseek")
 @pytest.mark.parametrize("synced", [False, True])
-def test_holes_are_told_on_a_descriptor_that_only_writes(base: str, synced: bool) -> None:
+def test_holes_are_found_on_a_write_only_descriptor(base: str, synced: bool) -> None:
     with mounted(base) as there:
         file = os.open(there / "sparse", os.O_WRONLY | os.O_CREAT)
         os.pwrite(file, b"x" * 100, 1 << 20)
@@ -171,7 +171,7 @@ def test_holes_are_told_on_a_descriptor_that_only_writes(base: str, synced: bool
 
 
 @pytest.mark.mount
-def test_a_directory_that_goes_while_it_is_open_is_no_end_of_others(base: str) -> None:
+def test_a_directory_removed_while_open_leaves_others_alone(base: str) -> None:
     """fstat and listing of it are ESTALE or ENOENT: libfuse has no path for it."""
     with mounted(base) as there:
         (there / "x").mkdir()
@@ -220,7 +220,7 @@ def test_set_user_id_bits_go_when_they_do_on_a_disk(
 
 
 @pytest.mark.mount
-def test_a_directory_is_found_though_the_call_before_was_about_a_removed_file(base: str) -> None:
+def test_a_directory_is_found_after_a_call_on_a_removed_file(base: str) -> None:
     """The server has forgotten where both are, and looks both up again."""
     with mounted(base) as there:
         (there / "a/b/c").mkdir(parents=True)

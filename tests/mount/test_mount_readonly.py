@@ -68,7 +68,7 @@ def test_large_file_in_pieces_and_mapped(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_second_read_stays_in_the_kernel_unless_told(kind: str) -> None:
+def test_a_second_read_stays_in_the_kernel_by_default(kind: str) -> None:
     binding, cache = kind.split()
     with mounted_by(binding, cache, PATIENCE) as place:  # nobody has read there
         files = list((place / "many").iterdir())

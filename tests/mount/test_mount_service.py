@@ -137,7 +137,7 @@ def test_mount_through_a_symbolic_link(base: str, there: Path, tmp_path: Path) -
 
 
 @pytest.mark.mount
-def test_busy_mount_says_so_and_goes_on(base: str) -> None:
+def test_a_busy_mount_reports_it_and_goes_on(base: str) -> None:
     with mounted(base) as there:
         with (there / "f").open("rb"):
             status, text = command("umount", there)
@@ -171,7 +171,7 @@ def test_foreground_ends_by_umount(base: str, there: Path) -> None:
 
 
 @pytest.mark.mount
-def test_server_keeps_nothing_of_who_started_it(base: str, there: Path) -> None:
+def test_the_server_keeps_nothing_of_its_starter(base: str, there: Path) -> None:
     need_fuse()
     held = there.parent / "held"
     script = 'exec 9> "$1"; shift; exec "$@"'
@@ -197,7 +197,7 @@ def test_refusal_of_a_mount_is_passed_on(there: Path, binding: str) -> None:
 
 
 @pytest.mark.mount
-def test_what_is_said_around_a_refusal_of_libfuse_is_not_its_reason(there: Path) -> None:
+def test_libfuse_warnings_are_not_the_reason_of_its_refusal(there: Path) -> None:
     need_fuse("fusepy")
 
     class Talking(MemorySource):
@@ -211,7 +211,7 @@ def test_what_is_said_around_a_refusal_of_libfuse_is_not_its_reason(there: Path)
 
 
 @pytest.mark.mount
-def test_a_server_collects_nothing_of_who_started_it(there: Path) -> None:
+def test_the_server_collects_no_garbage_of_its_starter(there: Path) -> None:
     """What is garbage there has files with numbers that the server has for others."""
     need_fuse()
 
@@ -273,7 +273,7 @@ def with_device(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     shrink(monkeypatch, "a mount", device=path)
 
 
-def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_names_the_remedy(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_device(monkeypatch, "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
         check(request(there))

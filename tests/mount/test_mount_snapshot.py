@@ -95,9 +95,7 @@ def test_following_shows_each_sync_and_nothing_between(base: str) -> None:
     view.close()
 
 
-def test_following_goes_on_with_a_container_that_replaced_the_old_one(
-    base: str, tmp_path: Path
-) -> None:
+def test_a_following_mount_switches_to_a_replaced_container(base: str, tmp_path: Path) -> None:
     fill(base)
     view = opened(base, "r")
     handle = view.opendir(view.root)
@@ -116,7 +114,7 @@ def test_following_goes_on_with_a_container_that_replaced_the_old_one(
     view.close()
 
 
-def test_a_writing_mount_follows_nobody(base: str) -> None:
+def test_a_writing_mount_does_not_follow(base: str) -> None:
     fill(base)
     view = opened(base)
     assert not view.refresh()

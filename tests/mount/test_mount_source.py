@@ -116,7 +116,7 @@ def test_full_disk_refuses_writes_but_not_removal(
     assert listed(source, source.root) == []
 
 
-def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
+def test_the_writer_of_an_append_only_file_gets_enospc(
     ao: AppendOnlySource, log: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
@@ -129,7 +129,7 @@ def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
     assert log.read("f") == bytes(10_000)
 
 
-def test_append_only_file_that_the_disk_refuses_is_stored_by_a_later_sync(
+def test_a_refused_append_only_file_is_stored_by_a_later_sync(
     ao: AppendOnlySource, log: Container, tmp_path: Path
 ) -> None:
     data = bytes(20 << 20)
@@ -196,7 +196,7 @@ def test_rename_to_a_name_too_long_for_a_path_changes_nothing(source: ContainerS
     assert source.lookup(source.root, b"d" * 255).id == top
 
 
-def test_attributes_of_the_top_directory_last_as_long_as_the_mount(
+def test_attributes_of_the_top_directory_last_while_mounted(
     source: ContainerSource,
 ) -> None:
     """cp -a and rsync set them; the container has nowhere to keep them."""
@@ -254,7 +254,7 @@ def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
     source.release(id)
 
 
-def test_removed_file_whose_entries_may_be_lost_is_not_read(source: ContainerSource) -> None:
+def test_a_removed_file_with_freed_entries_is_not_read(source: ContainerSource) -> None:
     id = put(source, b"f", b"x" * 100)
     source.open(id, write=True, truncate=False)
     source.unlink(source.root, b"f")
@@ -281,7 +281,7 @@ def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource)
         assert source.stat(id).mtime_ns == kept
 
 
-def test_time_that_no_file_can_have_does_not_lose_an_append_only_file(
+def test_an_impossible_time_does_not_lose_an_append_only_file(
     ao: AppendOnlySource, log: Container
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id

@@ -101,7 +101,7 @@ def test_processors_are_kept_awake_while_waits_pay(awake: Awake, latency: str) -
     assert not holds("self", latency)
 
 
-def test_who_may_not_and_other_processors(tmp_path: Path, latency: str) -> None:
+def test_other_processors_and_users_keep_the_latency(tmp_path: Path, latency: str) -> None:
     driver = tmp_path / "driver"
     for text, path in (("intel_idle\n", latency), ("haltpoll\n", f"{tmp_path}/none")):
         driver.write_text(text)

@@ -70,7 +70,7 @@ def test_dead_mount_of_another_kind_is_left_alone(base: str, there: Path) -> Non
 
 
 @pytest.mark.mount
-def test_directory_that_is_not_empty_is_said(base: str, there: Path) -> None:
+def test_a_directory_that_is_not_empty_is_reported(base: str, there: Path) -> None:
     (there / "hidden").touch()
     status, text = command("mount", base, there)
     with watched(there):
@@ -215,7 +215,7 @@ sys.stdin.read()
 """
 
 
-def test_server_says_that_it_is_ending_only_then() -> None:
+def test_is_ending_holds_only_during_the_end_of_a_server() -> None:
     before = Path("/proc/self/comm").read_text()
     assert not service.is_ending(os.getpid())
     with service.ending():
@@ -265,7 +265,7 @@ def test_empty_container_can_be_mounted(there: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_disk_that_is_read_only_says_how_to_mount(base: str, tmp_path: Path) -> None:
+def test_a_read_only_disk_names_the_mount_option(base: str, tmp_path: Path) -> None:
     script = f"""
         mkdir {tmp_path}/there
         mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}

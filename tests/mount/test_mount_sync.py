@@ -120,7 +120,7 @@ def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 @not_by_libfuse("keeps who waits for an fsync until it is done")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_who_is_killed_during_an_fsync_need_not_wait(
+def test_a_process_killed_during_an_fsync_need_not_wait(
     base: str, mount: Path, control: Path, number: int
 ) -> None:
     for name in ("file", "other"):  # of one file, the kernel lets no second fsync begin
@@ -228,7 +228,7 @@ def test_random_work_with_slow_syncs_is_all_there(
 # --- a sync that fails ---
 
 
-def test_umount_tells_of_a_server_that_could_not_close(
+def test_umount_reports_a_server_that_failed_to_close(
     base: str, there: Path, control: Path
 ) -> None:
     need_fuse()
@@ -243,7 +243,7 @@ def test_umount_tells_of_a_server_that_could_not_close(
     assert stored(base, "file") == b"kept"
 
 
-def test_a_failed_fsync_is_final_and_nothing_after_it_is_acknowledged(
+def test_nothing_is_acknowledged_after_a_failed_fsync(
     base: str, there: Path, control: Path
 ) -> None:
     need_fuse()
@@ -307,7 +307,7 @@ def reading(path: Path) -> Iterator[subprocess.Popen[str]]:
     ids=["read-only", "writable", "without-a-spin"],
 )
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_who_is_killed_during_a_read_need_not_wait(
+def test_a_process_killed_during_a_read_need_not_wait(
     base: str, there: Path, control: Path, options: list[str], number: int
 ) -> None:
     """Also who waits behind it; and who is not killed gets what was asked for."""

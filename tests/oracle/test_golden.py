@@ -90,7 +90,7 @@ def test_no_golden_file_is_without_a_recipe():
     assert found - known <= {"README.md", "make.py"}
 
 
-def test_the_page_says_how_each_was_made():
+def test_the_page_describes_the_making_of_each_file():
     page = (GOLDEN / "README.md").read_text()
     for name in SINGLE | CONTAINERS:
         assert f"`{name}`" in page, name

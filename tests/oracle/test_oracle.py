@@ -87,7 +87,7 @@ def test_damaged_data_file_is_no_unclean_end(fault: str, kitchen: Kitchen, tmp_p
 
 
 @pytest.mark.parametrize("fault", ["dataend_low", "cell_missing", "cell_of_a_dead_inode", "itotsz"])
-def test_stale_index_and_counters_are_only_noted_after_an_unclean_end(
+def test_stale_derived_state_is_only_noted_after_an_unclean_end(
     fault: str, kitchen: Kitchen, tmp_path: Path
 ) -> None:
     recipe, rule, plant = FAULTS[fault]
@@ -195,7 +195,7 @@ def test_perm_and_hindex_alone(algorithm: int, htsize: int, tmp_path: Path) -> N
 # --- the command -------------------------------------------------------------------------------
 
 
-def test_command_says_right_and_unpacks(
+def test_the_command_accepts_a_sound_container_and_unpacks(
     kitchen: Kitchen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, expected = kitchen.serve("plain", tmp_path)

@@ -114,7 +114,7 @@ def test_a_set_of_nothing_answers_nothing(tmp_path: Path) -> None:
         assert list(found.items()) == []
 
 
-def test_two_paths_with_one_hash_are_told_apart(tmp_path: Path) -> None:
+def test_two_paths_with_one_hash_are_distinguished(tmp_path: Path) -> None:
     paths = [path for number in range(20) for path in clash(number)]
     content = dict(zip(paths[:-1], pairs(39).values(), strict=True))
     with winkfs.digests.open(make(tmp_path / "d", content, 2)) as found:
@@ -172,7 +172,7 @@ def strip_sums(path: Path) -> None:
         storage.truncate(block["FILESIZE"])
 
 
-def test_an_index_without_sums_that_points_nowhere_is_damage_not_a_crash(
+def test_a_dangling_index_without_sums_is_damage_not_a_crash(
     made: Path, content: dict[bytes, Digest]
 ) -> None:
     (folder,) = made.glob("job-*")
@@ -241,7 +241,7 @@ def test_a_missing_or_closed_set_is_one_clear_line(made: Path, tmp_path: Path) -
         found.get("a")
 
 
-def test_shards_are_about_equal_and_the_table_says_the_truth() -> None:
+def test_shards_are_about_equal_and_match_their_table() -> None:
     s, _ = hashing.hash_keys(hashing.XXH3, [b"%d" % i for i in range(20_000)])
     for shards in (1, 3, 16):
         counts = np.bincount(shard_of(s, shards).astype(int), minlength=shards)
@@ -272,7 +272,7 @@ def changed(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one_by_one", [True, False])
-def test_a_damaged_index_never_says_that_there_is_none(
+def test_a_damaged_index_never_reports_an_absent_path(
     one_by_one: bool,
     small: tuple[Path, dict[bytes, Digest]],
     tmp_path: Path,
@@ -357,7 +357,7 @@ def test_a_damaged_digest_costs_no_other(
         assert told[0].category is DamageWarning and told[0].filename == __file__
 
 
-def test_what_is_not_found_among_damaged_digests_is_not_said_to_be_missing(
+def test_a_miss_among_damaged_digests_is_not_reported_as_absent(
     small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
 ) -> None:
     """Without the index nobody knows the path of a damaged one."""

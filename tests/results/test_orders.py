@@ -64,7 +64,7 @@ def test_a_range_cuts_no_group_in_two(tmp_path: Path) -> None:
     assert len(order.ranges(1)) == len(sizes)
 
 
-def test_a_later_order_takes_the_place_and_what_was_left_over_goes(tmp_path: Path) -> None:
+def test_a_later_order_replaces_the_first_and_its_leftovers(tmp_path: Path) -> None:
     make(tmp_path / "o", rows((0, 1, 0)))
     results.begin(tmp_path / "o", orders.NAME)  # a job that was killed
     order = make(tmp_path / "o", rows((0, 2, 0), (0, 3, 0)))

@@ -47,9 +47,7 @@ def test_a_sound_digest_set_is_sound(digests: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["kvseq", "hindex"])
-def test_verify_names_the_file_of_each_flipped_byte_of_a_digest_set(
-    suffix: str, digests: Path
-) -> None:
+def test_verify_names_the_file_of_each_flipped_digest_byte(suffix: str, digests: Path) -> None:
     (path,) = digests.glob(f"job-*/shard-0001.{suffix}")
     raw = path.read_bytes()
     for at in [*range(0, 40, 3), 100, 4000, *range(4096, len(raw), len(raw) // 60)]:
@@ -62,7 +60,7 @@ def test_verify_names_the_file_of_each_flipped_byte_of_a_digest_set(
     assert problems(digests) == []
 
 
-def test_verify_finds_what_is_marked_deleted_and_a_damaged_record(digests: Path) -> None:
+def test_verify_finds_deleted_and_damaged_records(digests: Path) -> None:
     (path,) = digests.glob("job-*/shard-0000.kvseq")
     raw = path.read_bytes()
     flip(path, 8192)
@@ -88,7 +86,7 @@ def test_verify_finds_wrong_cells_of_an_index_without_sums(digests: Path) -> Non
     assert problems(digests) == []
 
 
-def test_reindex_heals_an_index_and_the_command_says_what_is_wrong(digests: Path, run: Run) -> None:
+def test_reindex_heals_an_index_and_verify_reports_the_damage(digests: Path, run: Run) -> None:
     (path,) = digests.glob("job-*/shard-0000.hindex")
     sound = path.read_bytes()
     flip(path, 5000)

@@ -25,12 +25,12 @@ COPIED = (
 LIMIT = 300  # seconds that a test may take
 CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_acknowledged"
 STATES = "tests/simulated/test_damaged_states.py"
-DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
+DAMAGE = f"{STATES}::test_damage_is_reported_and_costs_only_what_it_hits"
 BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
 HIDDEN = "tests/dataset/test_dataset_hidden.py"
 FINAL = "tests/container/test_failed_sync.py::test_no_later_call_succeeds"
 SINGLE = "tests/simulated/test_power_cuts.py"
-TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_superblock"
+TORN = f"{SINGLE}::test_a_torn_second_superblock_restores_nothing_unsynced"
 MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
 # No image has two torn writes, which is what this order is there for.
 ORDER = "tests/formats/test_kvseq.py::test_sync_writes_data_then_the_superblock_each_made_durable"
@@ -205,7 +205,7 @@ MUTANTS = (
         "hidden rows believed by their number alone", "winkfs/dataset/hidden.py",
         '    if header["manifest"] != digest:\n',
         "    if False:\n",
-        f"{HIDDEN}::test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed",
+        f"{HIDDEN}::test_hidden_rows_of_a_replaced_manifest_are_rejected",
     ),
     Mutant(
         "checksums of pages of the index not looked at", "formats/winkformats/kv/pagesums.py",
@@ -219,7 +219,7 @@ MUTANTS = (
         "a name that may not be on the disk not marked", "winkfs/container/compact.py",
         "        kv.superblock[UNNAMED] = 1\n",
         "",
-        f"{SINGLE}::test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk",
+        f"{SINGLE}::test_a_file_whose_name_may_not_be_durable_is_not_writable",
     ),
     Mutant(
         "a writer that does not sync its directory", DATAFILE,
@@ -262,7 +262,7 @@ MUTANTS = (
         "            self.directory.sync()\n            head = Snapshot(\n",
         "            head = Snapshot(\n",
         f"{MESSAGE_CUTS.partition('::')[0]}"
-        "::test_segments_that_were_removed_are_not_back_behind_a_snapshot",
+        "::test_removed_segments_do_not_return_behind_a_snapshot",
     ),
     Mutant(
         "a compaction does not say what it is about to do", MESSAGE_COMPACTION,
@@ -349,7 +349,7 @@ MUTANTS = (
         "ring: the checksum of a page is not looked at", f"{RINGPAGE}/page.py",
         "len(raw) == page_size and Head.decode(raw).crc == checksum(raw)",
         "len(raw) == page_size and checksum(raw) >= 0",
-        f"{RINGCUTS}::test_flips_and_zeros_are_told_and_give_no_wrong_record",
+        f"{RINGCUTS}::test_flips_and_zeros_are_reported_and_give_no_wrong_record",
     ),
     Mutant(
         "ring: a saved tail is trusted for good", f"{RING}/pages.py",
@@ -391,7 +391,7 @@ MUTANTS = (
         "ring: a record that was popped from memory is finished on the disk", f"{RING}/ring.py",
         "                self._skip = 0\n                self._passed(self._end)\n",
         "                self._passed(self._end)\n",
-        f"{RINGTEST}::test_a_record_that_was_popped_from_memory_is_not_finished_on_the_disk",
+        f"{RINGTEST}::test_a_record_popped_from_memory_is_not_finished_on_disk",
     ),
     Mutant(
         "log store: acknowledged without a sync", f"{LOG}/log.py",
@@ -482,13 +482,13 @@ MUTANTS = (
         "log store: a change under way seen by a new snapshot", f"{LOG}/table.py",
         "        undo = self._applying\n",
         "        undo = None\n",
-        f"{LOGTEST}::test_a_snapshot_made_in_the_middle_of_a_change_shows_nothing_of_it",
+        f"{LOGTEST}::test_a_snapshot_made_during_a_change_shows_nothing_of_it",
     ),
     Mutant(
         "log store: damage of what was synced cut off", f"{LOG}/log.py",
         "            proved = not last or self._proves(found, number, begin)\n",
         "            proved = not last\n",
-        f"{LOGTEST}::test_damage_of_what_was_synced_is_told_and_not_cut_off",
+        f"{LOGTEST}::test_damage_of_synced_entries_is_reported_and_not_cut_off",
     ),
     Mutant(
         "queue: messages are not synced", f"{QUEUE}/core.py",
@@ -524,7 +524,7 @@ MUTANTS = (
         "queue: metadata that were about to be written are forgotten", f"{QUEUE}/state.py",
         "[one for one in (self.metadata, metadata) if one is not None]",
         "[metadata]",
-        f"{QUEUE_TESTS}::test_metadata_that_could_not_be_written_are_not_those_of_ledgerq",
+        f"{QUEUE_TESTS}::test_unwritten_metadata_are_not_taken_for_those_of_ledgerq",
     ),
     Mutant(
         "queue: an id that was consumed is given again", f"{QUEUE}/tail.py",
@@ -554,7 +554,7 @@ MUTANTS = (
         "queue: ids that are lost are gaps for LedgerQ", f"{QUEUE}/recovery.py",
         "    if not last or not 1 < next - last <= GAP:\n",
         "    if True:\n",
-        f"{QUEUE_TESTS}::test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired",
+        f"{QUEUE_TESTS}::test_a_flip_in_a_closed_segment_is_skipped_and_repaired",
     ),
     Mutant(
         "queue: others do not hear of a new segment", f"{QUEUE}/state.py",

@@ -20,7 +20,7 @@ SOAK = 3750  # 20,000 states of all kinds
 @pytest.mark.soak
 @pytest.mark.parametrize("derived", [True, False], ids=["whole", "without derived files"])
 @pytest.mark.parametrize("kind", STATES)
-def test_damage_is_told_and_costs_what_it_hits(
+def test_damage_is_reported_and_costs_only_what_it_hits(
     kind: str, derived: bool, seed: int, soak: bool
 ) -> None:
     """No wrong byte, size, time or name; nothing missing without a word; no other error."""

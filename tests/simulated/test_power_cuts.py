@@ -86,7 +86,7 @@ def test_a_container_that_was_made_is_there() -> None:
             assert not list(container.names())
 
 
-def test_what_was_not_synced_does_not_come_with_a_torn_second_superblock() -> None:
+def test_a_torn_second_superblock_restores_nothing_unsynced() -> None:
     """The second is written after the sync, so it may be torn while more is being written."""
     disk = SimulatedDisk(1)
     with winkfs.create(f"{disk.path}/c") as container:
@@ -133,9 +133,7 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
 
 @pytest.mark.parametrize("how", ["interrupted", "failed"])
 @pytest.mark.parametrize("end", ["abort", "close"])
-def test_a_sync_that_ended_before_its_superblock_was_written_counts_only_where_it_is_done_again(
-    end: str, how: str
-) -> None:
+def test_a_sync_without_its_superblock_counts_only_when_repeated(end: str, how: str) -> None:
     """Its entries are on the disk: they must not be the last of the file."""
     disk = SimulatedDisk(1)
     container = winkfs.create(f"{disk.path}/c")
@@ -161,7 +159,7 @@ def test_a_sync_that_ended_before_its_superblock_was_written_counts_only_where_i
             assert reader.notes == []
 
 
-def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> None:
+def test_entries_known_to_the_index_alone_are_kept_by_reindex() -> None:
     disk = SimulatedDisk(1)
     base = f"{disk.path}/c"
     with winkfs.create(base) as container:
@@ -182,7 +180,7 @@ def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> 
     assert winkfs.verify(base).problems == []
 
 
-def test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk() -> None:
+def test_a_file_whose_name_may_not_be_durable_is_not_writable() -> None:
     """After a failed sync of a directory a later one says nothing about the names before."""
     disk = SimulatedDisk(1)
     base = f"{disk.path}/c"
@@ -206,7 +204,7 @@ def test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk() -> None:
             assert list(reader.names()) == ["b"]
 
 
-def test_a_second_superblock_that_a_failed_sync_tore_is_written_again() -> None:
+def test_a_second_superblock_torn_by_a_failed_sync_is_rewritten() -> None:
     """The next writer finds both whole in the page cache, and writes the first."""
     for seed in range(17, 31):  # of which five leave it torn
         disk = SimulatedDisk(seed, torn=1)
@@ -234,7 +232,7 @@ def _at_a_sync(disk: SimulatedDisk, images: list[SimulatedDisk], event: Event) -
 
 
 @pytest.mark.parametrize("call", ["write", "truncate", "create"])
-def test_a_change_of_a_mount_that_fails_half_way_is_in_its_order_of_names(call: str) -> None:
+def test_a_half_failed_mount_change_is_in_the_name_order(call: str) -> None:
     disk = SimulatedDisk(1)
     base = f"{disk.path}/c"
     with repeatable(1):
@@ -258,7 +256,7 @@ def test_a_change_of_a_mount_that_fails_half_way_is_in_its_order_of_names(call: 
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_new_name_that_a_failed_sync_brings_back_is_in_the_order_of_names(asked: bool) -> None:
+def test_a_name_restored_by_a_failed_sync_is_in_the_name_order(asked: bool) -> None:
     disk = SimulatedDisk(1)
     base = f"{disk.path}/c"
     with repeatable(1):

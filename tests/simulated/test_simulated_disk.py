@@ -203,7 +203,7 @@ def test_what_a_failed_sync_drops_never_comes_with_the_next(evicts: bool) -> Non
     assert lost > 4
 
 
-def test_what_a_failed_sync_of_a_directory_drops_never_comes_with_the_next() -> None:
+def test_a_failed_directory_sync_loses_its_names_for_good() -> None:
     lost = 0
     for seed in range(12):
         disk = SimulatedDisk(seed)

@@ -53,9 +53,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.spark
-def test_a_job_is_quiet_says_json_and_runs_no_python_file_of_the_current_directory(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_job_prints_json_and_runs_no_file_of_the_folder(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "digests"
     (tmp_path / "xxhash.py").write_text("open('ran', 'w')\n")
     master = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
@@ -87,7 +85,7 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, source: Path, run: Run) 
     assert os.listdir() == []
 
 
-def test_a_job_uses_the_session_of_its_process_and_leaves_it_as_it_was(
+def test_a_job_uses_the_session_of_its_process_and_restores_it(
     spark: SparkSession, source: Path, run: Run
 ) -> None:
     before, handler = spark.conf.getAll, signal.getsignal(signal.SIGINT)
@@ -119,7 +117,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
     ("[Errno 28] No space left on device", "No space left on device: free some space"),
     ("[Errno 13] Permission denied: '/a b/c'", "/a b/c: Permission denied: check who"),
 ])  # fmt: skip
-def test_what_the_system_refuses_a_task_is_told_with_what_to_do(raised: str, line: str) -> None:
+def test_a_system_error_in_a_task_is_reported_with_the_remedy(raised: str, line: str) -> None:
     errors = pytest.importorskip("pyspark.errors")
     with pytest.raises(OSError) as caught, session._told():
         raise errors.PySparkException(f"Job aborted\nOSError: {raised}\n")
@@ -174,5 +172,5 @@ def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str, soak: bool) 
      "\tat y", "Could not parse"),
     ("[SOME_CLASS] a line\nanother", "[SOME_CLASS] a line"), ("", "RuntimeError('')"),
 ])  # fmt: skip
-def test_the_cause_is_found_in_what_spark_says(text: str, line: str) -> None:
+def test_the_cause_is_found_in_the_messages_of_spark(text: str, line: str) -> None:
     assert cause(RuntimeError(text)) == line

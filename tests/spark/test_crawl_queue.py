@@ -55,7 +55,7 @@ def test_every_answer_is_right(
     assert counts["bytes written to rings"] > crawl_queue.PAGE_SIZE  # not in memory alone
 
 
-def test_page_that_got_lost_is_told(
+def test_a_lost_page_is_reported(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lossy(files: dict[str, bytes], work: Path) -> Counter[str]:

@@ -209,7 +209,7 @@ def damaged(source: Path, target: Path, what: bytes) -> Path:
     return target
 
 
-def test_a_damaged_document_is_listed_and_the_others_are_digested(
+def test_a_damaged_document_is_listed_and_the_others_digested(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path
 ) -> None:
     bad_one = damaged(source, tmp_path / "damaged", b"<title>Page 33 ")
@@ -458,7 +458,7 @@ def test_near_doubles_are_similar_and_few_are_missed(
     assert len(doubles & set(found)) >= 0.95 * len(doubles) > 20
 
 
-def test_a_chain_of_small_changes_deletes_no_document_that_is_not_similar(
+def test_a_chain_of_small_changes_deletes_no_dissimilar_document(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Each is like the one before it, and the last like the first in nothing."""
@@ -571,7 +571,7 @@ def test_counts_are_those_of_a_plain_loop(
     assert f"{len(files)} files, " in text and "site1" in text
 
 
-def test_relative_paths_are_those_of_the_driver_and_sites_are_counted(
+def test_relative_paths_resolve_at_the_driver_sites_are_counted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = [File(b"http://site%d.org/x/%d" % (i % 25, i), b"x" * i, 0) for i in range(100)]

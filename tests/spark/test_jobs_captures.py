@@ -105,7 +105,7 @@ def test_a_crawl_can_be_unpacked_and_browsed(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.mount
-def test_a_crawl_with_documents_below_documents_is_browsed_on_a_mount(
+def test_a_crawl_with_nested_document_paths_is_seen_on_a_mount(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """`/d` and `/d/x`: a name that has others below it is `@file` in its directory."""
@@ -127,7 +127,7 @@ def test_a_crawl_with_documents_below_documents_is_browsed_on_a_mount(
         assert winkfs.name_of_path("h/d/@file") == "h/d"
 
 
-def test_a_data_set_named_by_urls_is_added_to_and_a_line_says_so(
+def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with create(tmp_path / "d") as old:
@@ -165,7 +165,7 @@ def test_another_commit_in_between_loses_no_capture(
     assert content(target) == ALL
 
 
-def test_an_ingest_that_was_killed_goes_on_and_nothing_is_there_twice(
+def test_an_ingest_goes_on_after_a_kill_without_duplicates(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, real, rounds = tmp_path / "d", ingest._settled, [0]

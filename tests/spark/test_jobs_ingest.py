@@ -169,7 +169,7 @@ print(json.dumps([run(), run(), run()]))
 
 
 @pytest.mark.parametrize(("master", "moment"), [("local[2]", "packed"), ("local[2,3]", "finished")])
-def test_of_a_worker_that_is_killed_nothing_is_lost_and_nothing_is_there_twice(
+def test_a_killed_worker_loses_and_doubles_nothing(
     tmp_path: Path, master: str, moment: str
 ) -> None:
     """Spark tries its task again, where it may; if not, the next run reads what is not there."""
@@ -198,7 +198,7 @@ def test_of_two_inputs_with_one_name_the_last_counts(spark: SparkSession, tmp_pa
     assert content(tmp_path / "d") == {b"same": b"2"}
 
 
-def test_what_comes_before_damage_is_kept_and_the_damage_is_listed(
+def test_records_before_damage_are_kept_and_the_damage_listed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     whole = tar(tmp_path / "a.tar.gz")
@@ -265,7 +265,7 @@ def test_pages_of_warc_files_found_by_their_first_bytes(
     assert summary["replaced"] == 1
 
 
-def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
+def test_bad_rows_are_counted_and_missing_columns_raise(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.parquet"
@@ -338,9 +338,7 @@ def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: P
         assert found.stat("c").mtime_ns > 1_700_000_000 * 10**9
 
 
-def test_a_folder_that_spark_wrote_is_read_as_rows_or_a_line_says_how(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_folder_written_by_spark_is_read_as_rows(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("a", b"1", "de"), ("b", b"2", "fr"), ("c", b"3", None)]
     frame = spark.createDataFrame(rows, "path string, content binary, lang string")
     folder = tmp_path / "in"
@@ -358,7 +356,7 @@ def test_a_folder_that_spark_wrote_is_read_as_rows_or_a_line_says_how(
     ]
 
 
-def test_an_odd_row_or_file_costs_itself_and_an_odd_column_is_refused(
+def test_an_odd_row_costs_itself_and_an_odd_column_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     odd, empty, wrong = (tmp_path / f"{name}.parquet" for name in ("odd", "empty", "wrong"))

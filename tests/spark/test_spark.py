@@ -80,7 +80,7 @@ def expected(wanted: dict[str, tuple[list[str], int]]) -> dict[str, tuple[int, .
     }
 
 
-def test_every_type_of_document_is_told_and_counted(spark: SparkSession, tree: Path) -> None:
+def test_every_document_type_is_recognized_and_counted(spark: SparkSession, tree: Path) -> None:
     assert rows(word_count.count_documents(spark, tree)) == expected(EXPECTED)
 
 

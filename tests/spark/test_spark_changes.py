@@ -85,7 +85,7 @@ def test_files_of_a_container_are_deleted(spark: SparkSession, tmp_path: Path) -
         assert list(container.names()) == ["b"]
 
 
-def test_what_somebody_commits_meanwhile_is_not_deleted(
+def test_a_delete_keeps_what_is_committed_meanwhile(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = made(tmp_path / "set")
@@ -123,7 +123,7 @@ def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, tmp_path: P
         assert files.stat("d/01").mtime > 1e9
 
 
-def test_upsert_keeps_mode_type_and_time_of_what_keeps_its_content(
+def test_upsert_keeps_the_metadata_of_unchanged_content(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     root = made(tmp_path / "set")
@@ -141,7 +141,7 @@ def test_upsert_keeps_mode_type_and_time_of_what_keeps_its_content(
     ("verb", "name", "refused"), [("put", "d/01", True), ("delete", "d/01", True),
                                   ("put", "d/02", False)],
 )  # fmt: skip
-def test_upsert_does_not_undo_what_somebody_commits_meanwhile(
+def test_upsert_keeps_what_is_committed_meanwhile(
     verb: str, name: str, refused: bool, spark: SparkSession, tmp_path: Path
 ) -> None:
     root = made(tmp_path / "set")
@@ -228,7 +228,7 @@ def test_wrong_options_of_changes(
         winkfs.spark.read(spark, root, **options).count()
 
 
-def test_a_container_has_no_changes_to_tell(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_container_has_no_change_feed(spark: SparkSession, tmp_path: Path) -> None:
     winkfs.create(tmp_path / "c").close()
     with pytest.raises(Exception, match="only that has generations"):
         winkfs.spark.read(spark, tmp_path / "c", readChanges=True).count()

@@ -158,9 +158,7 @@ def test_groups_made_by_several_workers_are_whole(spark_on: Spark, pages: Path) 
     assert 1 + sum(a != b for a, b in pairwise(keys)) == 7
 
 
-def test_doubles_are_deleted_and_the_rest_is_compacted_and_counted(
-    spark_on: Spark, pages: Path
-) -> None:
+def test_duplicates_are_deleted_and_the_rest_compacted(spark_on: Spark, pages: Path) -> None:
     doubles = 240 - len(set(PAGES.values()))
     # an empty document is no double, and every 90th is empty
     wanted = doubles - (sum(not data for data in PAGES.values()) - 1)
@@ -175,7 +173,7 @@ def test_doubles_are_deleted_and_the_rest_is_compacted_and_counted(
     assert winkfs.verify(pages).problems == []
 
 
-def test_the_plain_loop_tells_documents_apart() -> None:
+def test_the_plain_loop_distinguishes_documents() -> None:
     rows: list[list[Any]] = expected(range(1500))
     assert len({row[0] for row in rows}) == len(rows)
     assert len({row[2] for row in rows}) > 1400

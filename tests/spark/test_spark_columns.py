@@ -260,7 +260,7 @@ def test_a_schema_of_the_user_and_the_option_columns(spark: SparkSession, tmp_pa
     }
 
 
-def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_options_are_reported_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "set"
     ddl = "path string, content binary, n int, s string"
     save(spark.createDataFrame([("a", b"", 1, "x")], ddl), root)

@@ -48,30 +48,26 @@ def one_line_of(text: str, *parts: str) -> None:
     assert all(part in line for part in parts), line
 
 
-def test_a_misspelt_option_is_told_in_the_first_line(spark: SparkSession, base: Path) -> None:
+def test_a_misspelt_option_is_in_the_first_line(spark: SparkSession, base: Path) -> None:
     winkfs.spark.register(spark)
     reader = spark.read.format("winkfs").option("prefx", "a")
     text = said(lambda: reader.load(str(base)))
     one_line_of(text.splitlines()[0], "no option 'prefx': did you mean prefix?")
 
 
-def test_a_path_that_is_not_there_is_told_in_the_first_line(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_missing_path_is_in_the_first_line(spark: SparkSession, tmp_path: Path) -> None:
     frame = winkfs.spark.read(spark, tmp_path / "nowhere")
     one_line_of(said(frame.count).splitlines()[0], f"{tmp_path}/nowhere: no such container")
 
 
-def test_a_flipped_bit_is_told_without_the_stack_of_the_task(
-    spark: SparkSession, damaged: Path
-) -> None:
+def test_a_flipped_bit_is_reported_without_a_task_stack(spark: SparkSession, damaged: Path) -> None:
     frame = winkfs.spark.read(spark, damaged)
     one_line_of(said(frame.collect), "damaged: ", "c.data")
     refs = winkfs.spark.read(spark, damaged, content="ref")
     one_line_of(said(lambda: winkfs.spark.fetch_content(refs).collect()), "c.data", "PERMISSIVE")
 
 
-def test_a_row_that_cannot_be_written_is_told_without_the_stack_of_the_task(
+def test_an_unwritable_row_is_reported_without_a_task_stack(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     winkfs.spark.register(spark)

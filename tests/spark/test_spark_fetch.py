@@ -82,7 +82,7 @@ def test_damage_in_the_three_modes(tmp_path: Path) -> None:
     assert {r["name_raw"] for r in rows} - {r["name_raw"] for r in found} == broken
 
 
-def test_references_that_are_wrong_are_errors_and_never_other_bytes(tmp_path: Path) -> None:
+def test_wrong_references_raise_and_never_return_other_bytes(tmp_path: Path) -> None:
     base = plain(tmp_path / "c")
     rows = read(base, REFS)
     contents = {name: file.content for name, file in documents(base).items()}

@@ -71,7 +71,7 @@ def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
     assert not {"pyspark", "pyarrow"} & set(python(code).split())
 
 
-def test_a_plan_over_a_data_set_imports_neither_containers_nor_arrow(tmp_path: Path) -> None:
+def test_planning_a_data_set_imports_no_containers_or_arrow(tmp_path: Path) -> None:
     """Spark starts a process for each plan."""
     with winkfs.dataset.create(tmp_path / "d") as data_set:
         data_set.put("a", b"content")
@@ -116,7 +116,7 @@ def _modules(folder: Path) -> Iterator[Path]:
     return folder.rglob("*.py")
 
 
-def test_a_python_of_spark_without_winkfs_says_what_to_do(
+def test_a_driver_python_without_winkfs_names_the_remedy(
     base: Path, stranger: str, tmp_path: Path
 ) -> None:
     """And it works as soon as it is handed over."""
@@ -141,7 +141,7 @@ def test_a_python_of_spark_without_winkfs_says_what_to_do(
         assert f"count {len(container)}" in done.stdout
 
 
-def test_a_task_in_a_python_without_winkfs_says_what_to_do(
+def test_a_task_python_without_winkfs_names_the_remedy(
     base: Path, stranger: str, tmp_path: Path
 ) -> None:
     """The plan was made where winkfs is; the reader travels by value."""
@@ -208,9 +208,7 @@ print("found", *{row[0] for row in frame.select(where("path")).limit(1).collect(
 """
 
 
-def test_a_script_started_by_the_path_of_its_python_runs_spark_with_it(
-    base: Path, tmp_path: Path
-) -> None:
+def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) -> None:
     """Its folder is not on the PATH: no virtual environment is active."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)

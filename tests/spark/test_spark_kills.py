@@ -117,7 +117,7 @@ def test_a_part_lost_in_the_middle_of_a_write(
 
 
 @pytest.mark.soak
-def test_executors_lost_between_the_end_of_their_tasks_and_the_commit(
+def test_executors_lost_before_the_commit_lose_nothing(
     spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
 ) -> None:
     root = tmp_path / "set"
@@ -155,7 +155,7 @@ def test_of_two_speculative_attempts_one_counts(
 
 
 @pytest.mark.soak
-def test_a_machine_that_comes_back_to_the_network_writes_nothing_more(
+def test_a_machine_back_on_the_network_writes_nothing_more(
     spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
 ) -> None:
     """Its task goes on all the time: it has been done elsewhere, and its folder is gone."""
@@ -217,7 +217,7 @@ def test_a_driver_lost_at_any_moment_of_a_stream(corpus: Path, tmp_path: Path, t
 # --- the driver is lost ---
 
 
-def test_a_driver_lost_in_the_middle_of_a_write_leaves_the_data_set_as_it_was(
+def test_a_driver_lost_during_a_write_changes_nothing(
     cluster_driver: Driver, cluster: Cluster, tmp_path: Path, gate: Path
 ) -> None:
     """The last test: no other finds this driver alive."""

@@ -58,7 +58,7 @@ def contents(table: DataFrame, directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_binary_files_have_the_time_size_and_bytes_of_the_container(
+def test_binary_files_have_metadata_and_bytes_of_the_container(
     spark: SparkSession, base: Path
 ) -> None:
     with mounted(base, "--ro") as there:
@@ -124,7 +124,7 @@ def test_settings_can_be_passed_as_they_are(spark: SparkSession) -> None:
         assert spark.conf.get(name) == value, name
 
 
-def test_lines_whole_texts_and_damaged_json_are_those_of_a_directory(
+def test_lines_texts_and_damaged_json_equal_those_of_a_directory(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     original = tmp_path / "original"
@@ -171,9 +171,7 @@ def test_failed_job_leaves_the_table_in_the_mount_as_it_was(
         assert not [path for path in there.rglob("*") if "_temporary" in path.name]
 
 
-def test_stream_with_its_checkpoint_in_the_mount_goes_on_after_a_restart(
-    spark: SparkSession, base: Path
-) -> None:
+def test_a_stream_restarts_from_a_checkpoint_in_the_mount(spark: SparkSession, base: Path) -> None:
     """Its log relies on rename(2): a name is there once, and with all its bytes."""
     with mounted(base, patience=240) as there:
         incoming = there / "incoming"

@@ -170,7 +170,7 @@ def test_wrong_options_are_one_line(spark: SparkSession, path: Path, tmp_path: P
         assert said in str(error.value)
 
 
-def test_a_checkpoint_of_another_source_is_told(
+def test_a_checkpoint_of_another_source_is_refused(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
     push(path, 10)
@@ -233,7 +233,7 @@ def committed(check: Path) -> int:
     return int(json.loads(offset.splitlines()[-1])["id"]) - 1
 
 
-def test_a_stream_takes_each_message_once_while_others_push_and_pop(
+def test_a_stream_takes_each_message_once_beside_other_consumers(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
     """The query stops and goes on from its checkpoint meanwhile."""

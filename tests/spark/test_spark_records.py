@@ -110,7 +110,7 @@ def damaged(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "s", bad
 
 
-def test_a_damaged_record_is_as_the_mode_says(damaged: tuple[Path, str]) -> None:
+def test_a_damaged_record_follows_the_mode(damaged: tuple[Path, str]) -> None:
     done = application(DAMAGED, damaged[0], master="local[1]")
     rows = [(4, b"good", False), (6, b"longer", False), (7, None, True)]
     assert done.stdout.splitlines() == [str(rows), "2", "1", "3", "True"], done.stderr[-3000:]
@@ -178,7 +178,7 @@ def test_ingest_takes_a_store(kind: str, tmp_path: Path) -> None:
             assert target[id] == body
 
 
-def test_a_bad_record_is_told_by_ingest(damaged: tuple[Path, str], tmp_path: Path) -> None:
+def test_ingest_reports_a_bad_record(damaged: tuple[Path, str], tmp_path: Path) -> None:
     path, bad = damaged
     code = INGEST.replace("print(", "print([b.name for b in bad], ", 1)
     code = code.replace("range(3)", "range(1)")

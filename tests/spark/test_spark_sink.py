@@ -58,7 +58,7 @@ def test_rows_are_in_the_data_set_and_come_back(spark: SparkSession, tmp_path: P
         assert one.stat("d0/0").mtime_ns // 1000 == two.stat("d0/0").mtime_ns // 1000
 
 
-def test_append_adds_and_overwrite_replaces_but_readers_keep_what_they_had(
+def test_append_adds_overwrite_replaces_and_readers_keep_theirs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     root = tmp_path / "set"
@@ -93,7 +93,7 @@ def test_other_save_modes_are_refused_by_spark(
     assert not (tmp_path / "set").exists()
 
 
-def test_what_is_wrong_is_said_before_any_task_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
     root, good = tmp_path / "set", rows(spark, {"a": b"1"})
     with winkfs.create(tmp_path / "single") as container:
         container.put("x", b"1")
@@ -164,7 +164,7 @@ frame.mapInArrow(fail_first, frame.schema).write.format("winkfs").mode("append")
 """
 
 
-def test_tasks_that_fail_or_are_killed_and_run_again_change_nothing(tmp_path: Path) -> None:
+def test_failed_and_repeated_tasks_change_nothing(tmp_path: Path) -> None:
     root = tmp_path / "set"
     done = application(FAILS_ONCE, root, master="local[2,3]")  # a task may fail twice
     assert done.returncode == 0, done.stderr[-3000:]

@@ -247,7 +247,7 @@ def test_an_order_is_of_its_generation(tmp_path: Path) -> None:
 # --- plan ---
 
 
-def test_a_task_is_told_little(kinds: Kinds, tmp_path: Path) -> None:
+def test_tasks_are_pickled_small(kinds: Kinds, tmp_path: Path) -> None:
     import pickle
 
     from winkfs.spark.reading.options import Options
@@ -472,7 +472,7 @@ def test_a_container_that_was_cut_short_is_a_stale_plan(tmp_path: Path) -> None:
         run()
 
 
-def test_a_generation_survives_a_compaction_and_dies_with_a_vacuum(tmp_path: Path) -> None:
+def test_a_generation_survives_a_compaction_but_not_a_vacuum(tmp_path: Path) -> None:
     from winkfs.dataset import compaction
     from winkfs.dataset import maintain as vacuum
 
@@ -764,7 +764,7 @@ OF_A_TABLE = {
 }  # fmt: skip
 
 
-def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
+def test_options_that_spark_adds_to_a_table_are_ignored() -> None:
     from winkfs.spark.reading.options import Options
     from winkfs.spark.source import WinkfsDataSource
     from winkfs.spark.writing.inputs import SinkOptions

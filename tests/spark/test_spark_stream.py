@@ -121,7 +121,7 @@ def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> N
     assert contents(root) == new
 
 
-def test_a_first_batch_that_fails_comes_again_though_the_source_has_grown(
+def test_a_failed_first_batch_is_repeated_over_a_grown_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Of all kinds of source: tests/spark/test_spark_tail.py."""
@@ -273,7 +273,7 @@ assert query.awaitTermination(200)
 
 
 @limits
-def test_a_driver_killed_after_its_commit_loses_and_doubles_nothing(
+def test_a_driver_killed_after_its_commit_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"

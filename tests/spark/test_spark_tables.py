@@ -44,7 +44,7 @@ CREATED = ["options (path '{}')", "location '{}'", "options (path '{}') tblprope
 
 
 @pytest.mark.parametrize("how", CREATED)
-def test_a_table_is_read_and_written_where_the_query_says_its_path(
+def test_a_query_names_the_path_of_the_table_it_reads_or_writes(
     session: SparkSession, root: Path, how: str
 ) -> None:
     session.sql(f"create table winkfs_t using winkfs {how.format(root)}")
@@ -62,7 +62,7 @@ def test_a_table_is_read_and_written_where_the_query_says_its_path(
     assert contents(root) == {"a_": b"4", "b_": b"22", "c_": b"3"}
 
 
-def test_a_table_without_a_path_says_what_to_do(session: SparkSession, root: Path) -> None:
+def test_a_table_without_a_path_names_the_remedy(session: SparkSession, root: Path) -> None:
     """Spark 4.3 gives its options to no Python source; what a later one gives is used."""
     session.sql(f"create table winkfs_t using winkfs options (path '{root}')")
     try:
@@ -76,7 +76,7 @@ def test_a_table_without_a_path_says_what_to_do(session: SparkSession, root: Pat
         assert contents(root) == {"a": b"1", "b": b"22"}
 
 
-def test_a_misspelt_option_of_a_table_is_told(session: SparkSession, root: Path) -> None:
+def test_a_misspelt_table_option_is_reported(session: SparkSession, root: Path) -> None:
     with pytest.raises(Exception, match="no option 'prefx': did you mean prefix"):
         session.sql(f"create table winkfs_t using winkfs options (path '{root}', prefx 'a')")
 

@@ -364,7 +364,7 @@ def test_a_first_batch_that_is_run_again_has_the_same_rows(
     assert bodies_of(source, options | other, end) == expected  # as in Spark, it counts once
 
 
-def test_messages_removed_before_a_first_batch_runs_again_end_the_stream(tmp_path: Path) -> None:
+def test_messages_removed_before_a_repeated_batch_end_the_stream(tmp_path: Path) -> None:
     source = tmp_path / "source"
     grow("queue", source, 0, 5)
     end = first_end("queue", source, {})

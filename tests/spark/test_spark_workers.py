@@ -137,7 +137,7 @@ def example() -> str:
     return f"{code}\nfew.show()\nwinkfs.spark.fetch_content(refs).show()\nspark.stop()\n"
 
 
-def test_the_example_of_the_readme_alarms_nobody(tmp_path: Path) -> None:
+def test_the_readme_example_logs_no_warning(tmp_path: Path) -> None:
     """Where a query has enough rows, the JVM hangs up on its workers."""
     need_spark()
     with create(tmp_path / "set") as files:
@@ -219,7 +219,7 @@ print(spark.read.format("winkfs").schema("path string").load(sys.argv[1]).count(
 """
 
 
-def test_first_query_starts_a_python_for_the_schema_the_plan_and_the_tasks(tmp_path: Path) -> None:
+def test_the_first_query_starts_one_python_for_each_purpose(tmp_path: Path) -> None:
     """And none to look for other formats: with what Spark has them import, that is a second."""
     with winkfs.create(tmp_path / "c") as container:
         container.put_many((f"{i}", b"x" * 1000) for i in range(100))

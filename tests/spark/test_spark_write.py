@@ -74,7 +74,7 @@ def root(tmp_path: Path) -> Path:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def test_rows_become_files_with_what_their_columns_say(root: Path) -> None:
+def test_rows_become_files_with_the_values_of_their_columns(root: Path) -> None:
     put(root, batch(
         content=pa.array([b"one", b"", b"x" * 3_000_000, b"four"], pa.binary()),
         mode=pa.array([None, 0o600, 0o644, 0o755], pa.int32()),
@@ -185,7 +185,7 @@ def test_a_row_that_is_no_file_is_named_and_nothing_stays(
     assert everything(root) == before
 
 
-def test_times_that_nanoseconds_cannot_hold_are_clamped_and_counted(
+def test_times_beyond_nanoseconds_are_clamped_and_counted(
     root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     far = pa.array([1 << 60, 0, -(1 << 60), 1 << 61, 1 << 62], pa.timestamp("us", "UTC"))
@@ -239,7 +239,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
         ({"path": ""}, "say where to"),
     ],
 )
-def test_a_wrong_option_is_said_in_one_line(options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_reported_in_one_line(options: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError) as error:
         SinkOptions.of({"path": "/tmp/x"} | options)
     assert said in str(error.value) and "\n" not in str(error.value)
@@ -305,7 +305,7 @@ def test_the_last_row_of_a_name_counts(root: Path) -> None:
     assert contents(root) == {"a": b"3", "b": b"new"}
 
 
-def test_on_conflict_error_finds_names_in_a_task_across_tasks_and_in_the_data_set(
+def test_on_conflict_error_finds_names_in_tasks_and_the_data_set(
     root: Path,
 ) -> None:
     strict = {"onConflict": "error"}
@@ -328,7 +328,7 @@ def test_on_conflict_error_finds_names_in_a_task_across_tasks_and_in_the_data_se
     assert contents(root) == before
 
 
-def test_on_conflict_error_sees_what_was_committed_after_the_job_began(root: Path) -> None:
+def test_on_conflict_error_sees_commits_during_the_job(root: Path) -> None:
     asked = SinkOptions.of({"path": str(root), "onConflict": "error"})
     job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
     late = sink.write_task(iter([batch(path=["a"], content=[b"2"])]), job, inputs, asked)

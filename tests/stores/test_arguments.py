@@ -145,9 +145,7 @@ IDS: list[Call] = [
 
 
 @pytest.mark.parametrize("call", IDS)
-def test_an_id_that_is_none_is_an_error_and_nothing_is_acknowledged(
-    call: Call, tmp_path: Path
-) -> None:
+def test_an_invalid_id_raises_and_acknowledges_nothing(call: Call, tmp_path: Path) -> None:
     with opened("queue", str(tmp_path / "s")) as queue:
         assert isinstance(queue, Queue)
         queue.push_many([b"1", b"2"])

@@ -21,7 +21,7 @@ def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool)
     assert Life.lives(kind, seed, wanted)["images"] >= wanted
 
 
-def test_a_position_that_outlives_messages_without_a_sync_reports_no_loss() -> None:
+def test_a_position_ahead_of_unsynced_messages_reports_no_loss() -> None:
     """What was popped is on the disk after a power cut, and the segment, which no sync covers, is
     not: no message is missing, and the next ones have new ids."""
     disk, seen = SimulatedDisk(1), 0

@@ -62,7 +62,7 @@ class Record:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("by_priority", [False, True])
-def test_what_killed_processes_did_is_neither_lost_nor_done_twice(
+def test_work_of_killed_processes_is_neither_lost_nor_repeated(
     by_priority: bool, tmp_path: Path, seed: int, soak: bool
 ) -> None:
     """4 producers, 4 consumers; each is killed again and again."""

@@ -103,7 +103,7 @@ def picture(path: str) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_a_queue_of_the_reference_is_read_as_it_reads_it_and_not_touched(
+def test_a_reference_queue_is_read_alike_and_left_untouched(
     case: dict[str, Any], tmp_path: Path
 ) -> None:
     path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
@@ -626,7 +626,7 @@ def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(tmp_path: Path) 
     assert not report.problems and report.files == 15
 
 
-def test_who_looks_while_segments_go_sees_the_others(path: str) -> None:
+def test_a_viewer_sees_the_others_while_segments_are_removed(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as writer:
         writer.push_many([b"x"] * 1000)
         writer.sync()
@@ -910,7 +910,7 @@ def test_an_id_that_was_consumed_is_not_given_again(path: str) -> None:
         ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
 
 
-def test_a_message_on_its_way_to_the_dead_letters_and_back_is_always_somewhere() -> None:
+def test_a_message_is_in_the_queue_or_the_dead_letters() -> None:
     disk = SimulatedDisk(3)
     path, looks, rng = f"{disk.path}/q", 0, random.Random(3)
     create(path)
@@ -970,7 +970,7 @@ def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
         disk.watch = None
 
 
-def test_metadata_that_could_not_be_written_are_not_those_of_ledgerq() -> None:
+def test_unwritten_metadata_are_not_taken_for_those_of_ledgerq() -> None:
     disk = SimulatedDisk(1)
     path = f"{disk.path}/q"
     create(path)
@@ -1091,7 +1091,7 @@ def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> N
         file.write_bytes(data)
 
 
-def test_a_flip_in_a_closed_segment_is_skipped_and_told_and_repaired(path: str) -> None:
+def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.push_many([b"x" * 50] * 35)
     file = Path(path, "00000000000000000011.log")
@@ -1129,7 +1129,7 @@ def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int) -> 
         assert drained(queue) == left
 
 
-def test_hostile_integers_are_refused_or_told(path: str) -> None:
+def test_hostile_integers_are_refused_or_reported(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.push_many([b"x"] * 25)
     head = Path(path, "00000000000000000011.log")

@@ -93,7 +93,7 @@ def test_turns_come_in_the_order_of_the_line(turn: Callable[[], Turn], tmp_path:
     assert line_of(tmp_path) == 0
 
 
-def test_who_has_had_its_turn_stands_behind_those_who_wait(
+def test_a_process_that_had_its_turn_queues_behind_the_waiting(
     turn: Callable[[], Turn], tmp_path: Path
 ) -> None:
     order: list[str] = []
@@ -110,9 +110,7 @@ def test_who_has_had_its_turn_stands_behind_those_who_wait(
     assert order == ["waited", "waited", "busy"]
 
 
-def test_a_turn_that_nobody_waits_for_any_more_goes_to_the_next(
-    turn: Callable[[], Turn], tmp_path: Path
-) -> None:
+def test_an_abandoned_turn_goes_to_the_next(turn: Callable[[], Turn], tmp_path: Path) -> None:
     first, impatient, order = turn(), turn(), list[str]()
     assert first.take(1)
     assert not impatient.take(0.05)
@@ -127,9 +125,7 @@ def test_a_turn_that_nobody_waits_for_any_more_goes_to_the_next(
     assert first.take(0.1)
 
 
-def test_a_process_that_is_killed_in_line_keeps_nobody_waiting(
-    turn: Callable[[], Turn], tmp_path: Path
-) -> None:
+def test_a_process_killed_in_line_delays_no_other(turn: Callable[[], Turn], tmp_path: Path) -> None:
     first, order = turn(), list[str]()
     assert first.take(1)
     command = [sys.executable, "-c", WAITER, str(tmp_path)]
@@ -160,7 +156,7 @@ time.sleep(60)
 """
 
 
-def test_a_child_that_was_forked_while_its_parent_stood_in_line_has_no_place(
+def test_a_child_forked_in_line_has_no_place(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "q")

@@ -177,7 +177,7 @@ def test_empty_commits_write_nothing(path: str) -> None:
         assert os.stat(f"{path}/data/{0:016x}").st_size == before
 
 
-def test_a_recid_is_used_again_when_no_open_transaction_may_know_it(path: str) -> None:
+def test_a_recid_is_reused_once_no_open_transaction_may_know_it(path: str) -> None:
     with LogStore.create(path) as store:
         first, second = store.put_many([b"1", b"2"])
         store.commit()
@@ -246,7 +246,7 @@ def test_a_snapshot_stays_as_it_is(path: str) -> None:
         assert set(store.get_many(recids)) == {b"other"}
 
 
-def test_a_snapshot_made_in_the_middle_of_a_change_shows_nothing_of_it() -> None:
+def test_a_snapshot_made_during_a_change_shows_nothing_of_it() -> None:
     table = Table()
     recids = np.arange(1, 10_000)
     lengths = np.full(len(recids), 20)
@@ -272,7 +272,7 @@ def test_a_snapshot_made_in_the_middle_of_a_change_shows_nothing_of_it() -> None
         assert sum(len(part.recids) for part in view.parts()) == len(recids)
 
 
-def test_a_snapshot_of_ten_million_records_takes_less_than_a_millisecond() -> None:
+def test_a_large_snapshot_takes_less_than_a_millisecond() -> None:
     table = Table()
     recids = np.arange(1, 10_000_001)
     table.apply(Entries(recids, recids.astype(np.uint64), np.full(len(recids), 20)))
@@ -325,7 +325,7 @@ def test_orphans_among_blobs_are_removed_at_the_next_opening(path: str) -> None:
         assert sorted(os.listdir(f"{path}/blob")) == [f"{1:016x}", f"{10:016x}"]
 
 
-def test_one_writer_and_what_the_other_is_told(path: str) -> None:
+def test_a_second_writer_gets_the_lock_holder(path: str) -> None:
     with LogStore.create(path):
         with pytest.raises(Locked, match=str(os.getpid())):
             LogStore(path, "a")
@@ -338,7 +338,7 @@ def test_one_writer_and_what_the_other_is_told(path: str) -> None:
         LogStore(path, "w")
 
 
-def test_a_reader_follows_the_writer_through_rolls_and_compaction(path: str) -> None:
+def test_a_reader_follows_a_writer_across_rolls_and_compaction(path: str) -> None:
     rng = random.Random(2)
     with LogStore.create(path, **SMALL, file_bits=6, generation_bits=3) as store:
         reader = LogStore(path)
@@ -476,7 +476,7 @@ def flip(path: str, at: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def test_a_flip_of_the_first_entries_is_told_and_takes_no_file_away(path: str) -> None:
+def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> None:
     """No file was removed before the first one; no flip makes of a kind that of a removed file."""
     model = filled(path, 120)
     name, first = f"{path}/data/{0:016x}", entry.START
@@ -518,7 +518,7 @@ def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -
 
 
 @pytest.mark.parametrize("derived", [True, False])
-def test_damage_of_what_was_synced_is_told_and_not_cut_off(path: str, derived: bool) -> None:
+def test_damage_of_synced_entries_is_reported_and_not_cut_off(path: str, derived: bool) -> None:
     """Also in the last file, where the next commit says what was synced."""
     with LogStore.create(path) as store:
         recids = [store.put(b"%0100d" % number) for number in range(5)]
@@ -628,7 +628,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_numbers_are_told(path: str, name: str) -> None:
+def test_hostile_numbers_are_reported(path: str, name: str) -> None:
     forged(path, HOSTILE[name])
     for call in (lambda: LogStore(path), lambda: LogStore(path, "a")):
         try:
@@ -678,7 +678,7 @@ def test_random_bytes_and_cuts_raise_format_errors_alone(path: str, what: str) -
         winkfs.verify(path)
 
 
-def test_blobs_are_told_from_records(path: str) -> None:
+def test_blobs_are_distinguished_from_records(path: str) -> None:
     layout = Layout.new(4096, 100)
     assert entry.Blob(1, 200, 5).encode(1)[0] == entry.BLOB
     assert layout.largest < IS_BLOB

@@ -83,7 +83,7 @@ def test_a_delete_goes_when_no_older_file_is_left() -> None:
         assert content(store) == {recids[0]: b"x" * 60}
 
 
-def test_a_commit_that_is_torn_is_cut_off_and_told() -> None:
+def test_a_torn_commit_is_cut_off_and_reported() -> None:
     disk = SimulatedDisk(1)
     store = make(disk)
     first = store.put(b"first")
@@ -235,7 +235,7 @@ def test_numbers_and_generations_wrap_around_many_times() -> None:
     store.close()
 
 
-def test_a_saved_table_that_is_lost_old_or_damaged_changes_nothing() -> None:
+def test_a_lost_old_or_damaged_saved_table_changes_nothing() -> None:
     disk = SimulatedDisk(1)
     store = make(disk)
     hot = store.put_many([b""] * 5)

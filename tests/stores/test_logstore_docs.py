@@ -66,7 +66,7 @@ def test_the_entries_are_those_of_the_code() -> None:
     assert {name: int(kind) for name, kind in said} == kinds
 
 
-def test_the_tables_of_the_index_lie_where_the_page_says() -> None:
+def test_the_tables_of_the_index_are_laid_out_as_documented() -> None:
     import numpy as np
 
     positions, lengths = np.arange(5, dtype=np.uint64) + 7, np.arange(5, dtype=np.uint32) + 9
@@ -127,7 +127,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 48, 5))
-def test_a_flipped_bit_of_the_settings_is_told(bit: int) -> None:
+def test_a_flipped_bit_of_the_settings_is_reported(bit: int) -> None:
     data = bytearray(layout.Layout.new().encode())
     data[bit >> 3] ^= 1 << (bit & 7)
     with pytest.raises(layout.FormatError):

@@ -146,7 +146,7 @@ def together(path: str, seconds: float, seed: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_threads_that_write_read_and_compact_agree_with_their_models(
+def test_threads_that_write_read_and_compact_match_their_models(
     tmp_path: Path, seed: int, soak: bool
 ) -> None:
     together(str(tmp_path / "s"), 600 if soak else 4, seed)

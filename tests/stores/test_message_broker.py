@@ -200,7 +200,7 @@ def test_a_broker_s_index_that_is_gone_is_not_believed(clean: Path, name: str) -
         assert ("is not read" in store.stats().get("broker_index", "")) == (name != "clean.dot")
 
 
-def test_segments_that_are_not_as_the_broker_left_them_are_reported(clean: Path) -> None:
+def test_segments_unlike_those_of_the_broker_are_reported(clean: Path) -> None:
     with (clean / "2.rdq").open("ab") as file:
         file.write(record(200))
     with MessageStore(str(clean)) as store:

@@ -22,7 +22,7 @@ def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool)
     assert Life.lives(kind, seed, wanted)["images"] >= wanted
 
 
-def test_segments_that_were_removed_are_not_back_behind_a_snapshot(
+def test_removed_segments_do_not_return_behind_a_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What says that they are gone is gone then, too."""

@@ -134,7 +134,7 @@ def test_bodies_that_change_behind_a_write_are_kept_as_they_were(path: str) -> N
         assert store.read_many([b"a" * 16, b"b" * 16, b"c" * 16]) == [b"first"] * 3
 
 
-def test_who_may_write(path: str) -> None:
+def test_only_the_opening_process_may_write(path: str) -> None:
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
         with pytest.raises(Locked, match=f"this process, {os.getpid()}"):
             MessageStore(path, "a")
@@ -208,7 +208,7 @@ def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
 
 @pytest.mark.usefixtures("segments")
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_segment_whose_messages_are_damaged_is_not_compacted(path: str, version: int) -> None:
+def test_a_segment_with_damaged_messages_is_not_compacted(path: str, version: int) -> None:
     """A message whose head is wrong would lead a scan astray at its new place."""
     if version == 1:
         shutil.rmtree(path)
@@ -503,7 +503,7 @@ def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_a_torn_end_is_cut_kept_and_told(path: str) -> None:
+def test_a_torn_end_is_cut_kept_and_reported(path: str) -> None:
     fill(path, range(20))
     for name in ("index", *(n for n in os.listdir(path) if n.startswith("refs."))):
         os.unlink(f"{path}/{name}")
@@ -633,7 +633,7 @@ def test_a_segment_that_is_gone_is_reported(path: str, end: str) -> None:
         Path(path, name).write_bytes(raw)
 
 
-def test_an_index_that_is_gone_is_reported_where_its_journal_is_left(path: str) -> None:
+def test_a_lost_index_is_reported_if_its_journal_is_left(path: str) -> None:
     fill(path, range(100))
     with MessageStore(path, "a") as store:
         store.remove(id_of(3))
@@ -662,7 +662,7 @@ def test_a_number_that_a_full_disk_took_is_not_missing(path: str) -> None:
 
 @pytest.mark.usefixtures("segments")
 @pytest.mark.parametrize("known", [False, True])
-def test_a_reader_that_meets_a_compaction_takes_nothing_dead_for_a_message(
+def test_a_reader_during_a_compaction_finds_no_dead_message(
     path: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It scans segments that it does not know yet, whose messages are about to move."""

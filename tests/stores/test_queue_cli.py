@@ -123,7 +123,7 @@ def test_a_queue_of_the_reference_is_listed_as_it_was_enqueued(
 
 
 @pytest.mark.parametrize("case", MANIFEST["damaged"], ids=lambda case: case["name"])
-def test_damage_is_told_and_the_rest_is_written(run: Run, case: dict[str, Any]) -> None:
+def test_damage_is_reported_and_the_rest_is_written(run: Run, case: dict[str, Any]) -> None:
     shutil.copytree(GOLDEN / case["dir"], "q")
     before = picture("q")
     every = run("queue", "ls", "q", "--all", "--json")
@@ -326,7 +326,7 @@ def test_what_a_killed_pop_had_comes_again(run: Run) -> None:
     assert sorted(ids(run("queue", "pop", "q", "--all", "--json"))) == list(range(1, 41))
 
 
-def test_who_waits_gets_lines_as_they_come_and_keeps_what_was_not_written(run: Run) -> None:
+def test_a_waiting_pop_prints_at_once_and_keeps_unwritten_lines(run: Run) -> None:
     run("queue", "create", "q")
     popping = program(
         "pop", "q", "-a", "--wait", "--lines", stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -148,7 +148,7 @@ def test_bodies_in_any_order_and_of_what_is_gone(path: str) -> None:
         assert not list(records.rows(Part(f"{1:020d}.log", 1), Part("metadata.dat", 1)))
 
 
-def test_damage_is_skipped_and_told(path: str) -> None:
+def test_damage_is_skipped_and_reported(path: str) -> None:
     with Queue(path, "a") as queue:
         queue.push_many(bodies(50))
         place = queue.read(30).offset

@@ -89,7 +89,7 @@ def test_order_is_kept_between_disk_and_memory(tmp_path: Path) -> None:
         assert ring.pop_many(9999) == list(model)
 
 
-def test_a_record_that_was_popped_from_memory_is_not_finished_on_the_disk(path: str) -> None:
+def test_a_record_popped_from_memory_is_not_finished_on_disk(path: str) -> None:
     with Ring(path, "a", memory=4096) as ring:
         ring.push_many([b"a" * 3000, b"b" * 3000, b"c" * 3000])  # b is on both
         assert ring.pop_many(2) == [b"a" * 3000, b"b" * 3000]
@@ -212,7 +212,7 @@ def test_the_oldest_are_written_over_and_counted(path: str) -> None:
         assert ring.stats()["overwritten"] == lost and not list(ring.records())
 
 
-def test_what_is_in_memory_of_a_page_that_is_written_over_is_read_all_the_same(path: str) -> None:
+def test_reads_see_unsynced_overwrites(path: str) -> None:
     with Ring(path, "a", memory=4096) as ring:
         ring.push_many(bodies(100))
         assert ring.pop() == bodies(100)[0]  # has read a page
@@ -231,7 +231,7 @@ def test_what_is_in_memory_of_a_page_that_is_written_over_is_read_all_the_same(p
         assert gone > 0 and len(ring) == left - gone
 
 
-def test_a_page_with_the_end_of_a_lost_record_alone_is_written_over(tmp_path: Path) -> None:
+def test_a_page_with_only_the_end_of_a_lost_record_is_reused(tmp_path: Path) -> None:
     """A pop from memory has passed it, and it was never read."""
     create(tmp_path / "ring", pages=4)
     with Ring(tmp_path / "ring", "a", memory=4096) as ring:
@@ -268,7 +268,7 @@ def test_a_buffer_can_refuse_more(tmp_path: Path) -> None:
         assert found == pushed[: count + 5] and ring.stats()["overwritten"] == 0
 
 
-def test_a_close_says_what_it_could_not_write(tmp_path: Path) -> None:
+def test_a_close_reports_what_it_failed_to_write(tmp_path: Path) -> None:
     create(tmp_path / "ring", pages=2, full="refuse")
     ring = Ring(tmp_path / "ring", "a")
     ring.push_many(bodies(100))
@@ -478,7 +478,7 @@ def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
     assert 20 < refused < 690
 
 
-def test_a_buffer_that_says_it_is_huge_opens_at_once(tmp_path: Path) -> None:
+def test_a_buffer_with_a_huge_claimed_size_opens_at_once(tmp_path: Path) -> None:
     """Also as a file with a terabyte of holes."""
     path = tmp_path / "ring"
     made = create(path, pages=65_535, page_size=1 << 24)

@@ -116,7 +116,7 @@ def test_wrong_usage(run: Run) -> None:
     assert run("ring", "create", "r", "--pages", 1).status == 2
 
 
-def test_damage_is_told_and_the_rest_is_written(run: Run) -> None:
+def test_damage_is_reported_and_the_rest_is_written(run: Run) -> None:
     bodies = [b"%03d" % n * 300 for n in range(30)]
     pushed(run, *bodies)
     with Ring("r") as ring:

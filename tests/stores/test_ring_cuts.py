@@ -44,7 +44,7 @@ def test_a_buffer_is_there_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-def test_a_failed_close_does_not_say_that_it_was_clean(call: str) -> None:
+def test_a_failed_close_is_not_recorded_as_clean(call: str) -> None:
     disk = SimulatedDisk(3)
     path = f"{disk.path}/ring"
     create(path, pages=40)
@@ -111,7 +111,7 @@ def test_a_sync_covers_what_a_killed_writer_left() -> None:
                 assert len(list(seen.records())) == count
 
 
-def test_flips_and_zeros_are_told_and_give_no_wrong_record() -> None:
+def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
     """At each byte of the first sector of the block and of each page, and here and there else."""
     disk = SimulatedDisk(5)
     path = f"{disk.path}/ring"

@@ -65,7 +65,7 @@ def test_the_tables_are_those_of_the_structs(
     ]
 
 
-def test_the_fields_are_where_the_page_says(tmp_path: Path) -> None:
+def test_the_fields_are_laid_out_as_documented(tmp_path: Path) -> None:
     made = create(tmp_path / "ring", pages=3, page_size=8192, record_size=99, full="refuse")
     with Ring(tmp_path / "ring", "a") as ring:
         ring.push_many([b"abc", b"de"])
