@@ -44,9 +44,9 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "ratio": "winkfs.container.ondisk.chain.RATIO",  # of a link: least part of the whole
     },
     "the index": {
-        "each": "winkfs.container.store.SHARE",  # files of the index for each change left
-        "small": "winkfs.container.store.LARGE",  # files of an index that is always written
-        "replayed": "winkfs.container.store.REPLAYED",  # bytes read while a change is replayed
+        "each": "winkfs.container.store.FILES_PER_CHANGE",  # files for each change left
+        "small": "winkfs.container.store.SMALL_INDEX",  # files of an index that is always written
+        "replayed": "winkfs.container.store.REPLAYED_BYTES",  # bytes read per replayed change
         "fold": "winkfs.container.index.FOLD",  # rows put that go to memory
     },
     "the catalog": {

@@ -522,7 +522,7 @@ def forged(base: Path, nexti: int, extents: list[Extent], lsize: int, **more: in
         pos = store.kv.append(b"f/I0", made.encode(FORM, 128))
         store.index.assign(b"f/I0", pos)
         store.kv.sync()
-        store.doomed.append(at)
+        store.pending_deletes.append(at)
 
 
 TEN = [Extent(BELOW, 0, 10)]
@@ -575,7 +575,7 @@ def test_a_chain_of_too_many_inodes_is_reported(tmp_path: Path) -> None:
         fileid = store.inode_at(pos)[1].fileid
         for _ in range(80):
             made = Inode(fileid, 10, FileType.FILE, 0, TEN, nexti=pos)
-            store.doomed.append(pos)
+            store.pending_deletes.append(pos)
             pos = store.kv.append(b"f/I0", made.encode(FORM, 128))
             store.index.assign(b"f/I0", pos)
     with winkfs.open(base) as c, pytest.raises(CorruptError, match="NEXTI"):

@@ -176,7 +176,7 @@ NESTED = VERBS | {
     "begin": lambda c: c.change(c.changes.begin, b"new/I0", None, FileType.FILE, None),
     "write_many": lambda c: c.write_many("a", [(0, b"x")]),
     "punch": lambda c: c.punch("a", 0, 1),
-    "entomb": lambda c: c.entomb(["none"]),
+    "append_tombstones": lambda c: c.append_tombstones(["none"]),
 }
 
 

@@ -673,7 +673,7 @@ def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.M
 def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> None:
     model = made(base)
     with winkfs.open(base, "a") as c:
-        c.entomb(["never", "seen"])
+        c.append_tombstones(["never", "seen"])
     assert tail_of(base, ".cat") == 0
     check_catalog(base, set(model))
     assert winkfs.verify(base).problems == []

@@ -95,8 +95,8 @@ def test_tombstone_of_a_file_of_the_same_container_is_refused(tmp_path: Path) ->
         container.put("a", b"1")
         for names in (["b", "a"], []):
             with pytest.raises(ValueError, match="tombstones"):
-                container.entomb(names)
-        assert container.entomb(["b"]) > 4096
+                container.append_tombstones(names)
+        assert container.append_tombstones(["b"]) > 4096
         assert len(container) == 1
     assert winkfs.verify(tmp_path / "c").problems == []
 

@@ -150,7 +150,7 @@ def test_tombstones_are_in_the_record(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as container:
         numbered(container)
-        tombs_at = container.entomb([b"!", b"~"])
+        tombs_at = container.append_tombstones([b"!", b"~"])
         container.save_catalog()
     found = survey(str(base), "job/c", tombs_at)
     assert found == wanted(base, tombs_at)
@@ -198,7 +198,7 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
         container.put_many((f"{i * 7 % 100:02}{long}", b"x") for i in range(100))
         container.put("03" + long, b"again")
         container.delete("50" + long)
-        container.entomb([b"gone", b"gone too"])
+        container.append_tombstones([b"gone", b"gone too"])
         container.save_catalog()
     if damage:
         path = base.with_suffix(".cat")

@@ -126,8 +126,8 @@ MUTANTS = (
     ),
     Mutant(
         "delflags before the sync", DATAFILE,
-        "        self._set_delflags([pos for pos in self.doomed if pos >= fixed], synced)\n",
-        "        self._set_delflags(self.doomed, [])\n",
+        "[pos for pos in self.pending_deletes if pos >= fixed], synced)\n",
+        "self.pending_deletes, [])\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "file ids used again", STORE,
         "        self.nextfid += 1\n",
-        "        self.nextfid += not self.doomed\n",
+        "        self.nextfid += not self.pending_deletes\n",
         f"{CUTS}[plain]",
     ),
     Mutant(

@@ -202,7 +202,7 @@ def _written(
         try:
             return Catalog(write_whole(store, rows))
         except OSError as error:
-            store.excuse(error)
+            store.record_unwritten(error)
             return build(store, save=False)
     few = count <= POLICY.sure
     memory = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else None
@@ -404,7 +404,7 @@ class DerivedCatalog:
             store.note(error)
             self.close()  # a part of it has been given away
         except OSError as error:
-            store.excuse(error)
+            store.record_unwritten(error)
             self.close()  # its scratch file may take the room that the index needs
 
     def _save(self, quickly: bool) -> bool:

@@ -30,7 +30,7 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.typed import USER, check_schema, to_attributes, to_values
-from winkfs.container.read import LARGE
+from winkfs.container.read import KEPT_BYTES
 from winkfs.container.scan import scan
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
@@ -222,7 +222,7 @@ class Container(Handle, Reader):
             found = self.short.read(name)
             if found:
                 return found
-        elif index(offset) >= 0 and (found := self.short.read(name, LARGE)):
+        elif index(offset) >= 0 and (found := self.short.read(name, KEPT_BYTES)):
             return found[offset : offset + index(size) if size >= 0 else None]
         if found is None:
             return self._read(name, index(offset), index(size))
@@ -233,7 +233,7 @@ class Container(Handle, Reader):
     @reads
     def _read(self, name: Name, offset: int, size: int) -> bytes:
         """`read` the ordinary way, if need be."""
-        most = INT64 if size < 0 and offset == 0 else LARGE
+        most = INT64 if size < 0 and offset == 0 else KEPT_BYTES
         key = self.key(name)
         found = self.short_to(key).read(name_of(key), most)
         if isinstance(found, bytes) and offset >= 0:

@@ -1,6 +1,6 @@
 """DataFile: BASE.data of an open container: entries and inodes by position, counters, sync, lock.
 
-What is derived from it, to find inodes by their keys, is handled by `store`.
+Derived files, which find inodes by their keys, are handled by `store`.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-NOTES: Final = 100
-KEEP: Final = 4  # inodes of many extents kept
-HEAD: Final = 512  # bytes read first for a key of unknown length
+MAX_NOTES: Final = 100
+KEPT_INODES: Final = 4  # of many extents
+KEY_READ_BYTES: Final = 512  # read first for a key of unknown length
 
 
 class DataFile:
-    """The file that everything else follows from. A `with` abandons it at its end.
+    """An open data file. A `with` statement closes it without a sync.
 
-    doomed   positions whose delflags are to be set after the next sync
-    notes    sentences for the user about damage that was found and skipped
-    index    the live files by their keys; `Store` has made it
-    catalog_from  DATAEND that a BASE.cat must have at least to be believed
-    kept     position -> key and inode, a few of many extents; none that is to be marked deleted
-    remarks  the same about derived files that were damaged, and about superblocks, to which a power
-             cut may do that: nothing is missing for that
+    pending_deletes  positions whose delflags are to be set after the next sync
+    notes    messages about damage that was skipped
+    remarks  messages about damage that costs no file: of derived files, and of superblocks, as a
+             power cut leaves it
+    index    the live files by their keys; set by `Store`
+    catalog_from  the least DATAEND of a BASE.cat that is valid
+    kept     position -> key and inode, a few of many extents; none that is a pending delete
     """
 
     index: Index
@@ -63,18 +63,18 @@ class DataFile:
     def __init__(
         self, base: str, *, writable: bool, mapped: bool = True, lock: WriterLock | None = None
     ) -> None:
-        """Raises NoSuchFile, Locked, FormatError, OSError.
+        """Open a data file. Raises NoSuchFile, Locked, FormatError, OSError.
 
-        mapped  False: nothing is mapped, all is read by pread, a system call more a file. A file
-                that is cut short, or a disk that fails, is then an error and does not kill the
-                process: for servers
-        lock    that a writer has already; None: it takes one
+        mapped  False, for servers: nothing is mapped, all is read by pread, one more system call a
+                file. A truncated file or a failing disk is then an error and does not kill the
+                process
+        lock    the lock that a writer has already; None: it takes one
         """
         self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
         self.remarks: list[str] = []
-        self.doomed: list[int] = []
-        self.recoveries = 0  # how often everything was counted anew
+        self.pending_deletes: list[int] = []
+        self.recoveries = 0  # number of recoveries and reopenings, each of which counts anew
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock = lock
         self.directory, self.name = locate(base)
@@ -98,7 +98,7 @@ class DataFile:
             info = storage.info()
             if self.lock and self.lock.identity != info.identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
-            if self.writable:  # its name may come of a compaction whose last sync failed
+            if self.writable:  # a compaction whose last sync failed may have renamed it
                 self.directory.sync()
             self.kv = KVSeq.open(storage, writable=self.writable)
         except CorruptError as error:
@@ -119,7 +119,7 @@ class DataFile:
                 "or run winkfs repair"
             )
         block = self.kv.superblock
-        if block.damage is not None:  # also a power cut does that
+        if block.damage is not None:  # a power cut may do that
             which = "second" if block.second else "first"
             self.remarks.append(f"{block.damage}; the {which} superblock is good")
         self._places: dict[str, int] = {}
@@ -138,18 +138,18 @@ class DataFile:
         self._remember_filesize()
         self.owner, self._identity = (info.uid, info.gid), info.identity
 
-    # --- how content is compressed ---
+    # --- compression of content ---
 
     def place(self, name: str) -> int:
-        """Position of the entry that a variable of the superblock names, COLUMNS or COMPRESS: for a
-        writer that of the next sync. 0: there is none."""
+        """Return the position of the entry that the variable COLUMNS or COMPRESS of the superblock
+        names, for a writer as of the next sync. 0: there is none."""
         return self._places.get(name, self.kv.superblock.get(name, 0))
 
     def compress(self, compression: Compression) -> None:
-        """Say what new content is compressed with, from the next sync on. Raises OSError."""
+        """Set the compression of new content, published by the next sync. Raises OSError."""
         value = compression.encode()
         self.kv.reserve(len(value) + 64)
-        # The one before stays until the next compaction: it is not known for what frames.
+        # The old entry stays until the next compaction: frames may still need it.
         self._places[COMPRESS] = self.kv.append(COMPRESSION, value)
 
     # --- columns of the user ---
@@ -161,11 +161,11 @@ class DataFile:
 
     @property
     def shown(self) -> Declared:
-        """How the attributes of files are shown."""
+        """The columns with which attributes of files are shown."""
         return self._shown or self.declared
 
     def show_types(self, columns: Schema) -> None:
-        """Show them, from now on, with the types that columns have in a data set."""
+        """Show attributes with the types that columns have in a data set, from now on."""
         types = {name: columns.get(name, kind) for name, kind in self.schema.items()}
         self._shown = Declared(types) if types != self.schema else None
 
@@ -178,7 +178,7 @@ class DataFile:
         return self._declared[1]
 
     def _read_declared(self, at: int) -> Declared:
-        if not at:  # nothing was declared ever
+        if not at:  # no columns were ever declared
             return UNDECLARED
         try:
             entry = self.entry_at(at)
@@ -191,63 +191,68 @@ class DataFile:
             return UNDECLARED
 
     def declare(self, schema: Schema) -> None:
-        """Have these columns, and no others, from the next sync on. Raises OSError.
+        """Declare these columns, and no others, from the next sync on. Raises OSError.
 
-        Values that files have already are found with the next catalog. The caller drops this one.
+        The caller drops the catalog; the next one finds the values that files already have.
         """
         text = schema_text(schema)
         self.kv.reserve(len(text) + 64)
         at, before = self.kv.append(KEY, text), self.place(COLUMNS)
         if before and self.kv.layout.delflag:
-            self.doomed.append(before)
+            self.pending_deletes.append(before)
             self.kv.aentries -= 1
         self._places[COLUMNS] = at
 
     def _need_lengths(self) -> None:
-        """Keys and values of files have many lengths. Raises NotAllowed where all must be equal."""
+        """Raise NotAllowed if keys or values have a fixed length: those of files vary."""
         for name, field in (("KEYREPR", self.kv.layout.key), ("VALREPR", self.kv.layout.value)):
             if not field.prefix:
                 what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
                 raise NotAllowed(what, self.base)
 
     def note(self, problem: CorruptError | str) -> None:
-        if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
+        """Record damage of the data file, once, in `notes`."""
+        if len(self.notes) < MAX_NOTES and (text := str(problem)) not in self.notes:
             self.notes.append(text)
 
     def remark(self, what: DerivedDamage | str) -> None:
-        """Note that a derived file is damaged, or a sentence."""
-        if len(self.remarks) < NOTES:
+        """Record damage of a derived file, or a message, in `remarks`."""
+        if len(self.remarks) < MAX_NOTES:
             more = "" if isinstance(what, str) else f": {self.kv.storage.name} is asked instead"
             self.remarks.append(f"{what}{more}")
 
     # --- entries and inodes by position ---
 
     def entry_at(self, pos: int, least: int = 0) -> KVEntry:
-        """The checked entry at a position. `least`: see `KVSeq.get`. Raises CorruptError."""
+        """Return the verified entry at a position. `least`: see `KVSeq.get`.
+
+        raises  CorruptError
+        """
         return self.kv.get(pos, least)
 
     def value_at(self, pos: int, framed: bool) -> bytes:
-        """The checked value of the entry at a position; what is in it, where it is a frame."""
+        """Return the verified value of an entry, decompressed if it is `framed`."""
         value = self.entry_at(pos).value
         return self.frames.content(value, pos) if framed else value
 
     def key_at(self, pos: int) -> bytes:
-        """The key of the entry at a position, unchecked except for its bounds."""
+        """Return the key of the entry at a position, unverified except for its bounds."""
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
-            return b""  # a cell that points nowhere names no file
+            return b""  # a cell that points outside of the file names none
         kv.show(pos)
-        data = kv.storage.read(pos, HEAD)
+        data = kv.storage.read(pos, KEY_READ_BYTES)
         span = kv.layout.locate(data, 0)
-        if span.value > len(data) == HEAD:  # a long key
-            data = kv.storage.read(pos, HEAD + kv.layout.key.limit)
+        if span.value > len(data) == KEY_READ_BYTES:  # a long key
+            data = kv.storage.read(pos, KEY_READ_BYTES + kv.layout.key.limit)
             span = kv.layout.locate(data, 0)
         if span.value > len(data) or pos + span.end > kv.end:
             return b""
         return data[span.key : span.key + span.key_len]
 
     def is_bad(self, pos: int) -> bool:
-        """Whether the entry at a position is damaged; a cell that points nowhere names none."""
+        """Return whether the entry at a position is damaged; a position outside of the file has
+        none."""
         if not self.kv.superblock["SBSIZE"] <= pos < self.kv.end:
             return False
         try:
@@ -259,10 +264,12 @@ class DataFile:
     def inode_at(
         self, pos: int, problem: Callable[[CorruptError], None] | None = None
     ) -> tuple[bytes, Inode, bool]:
-        """-> (key, inode with all its extents, whether it is marked deleted). Raises CorruptError.
+        """Return (key, inode with all its extents, whether it is marked deleted).
 
-        problem  called with what hides extents, which are left out: see `whole`; None: it raises
-        cost     those of many extents are kept, the last few
+        problem  called with damage that hides extents, which are left out: see `whole`; None: it is
+                 raised
+        raises   CorruptError
+        cost     one read; the last few inodes of many extents are kept in memory
         """
         kept = self.kept.get(pos)
         if kept is not None:
@@ -277,14 +284,14 @@ class DataFile:
         return entry.key, inode, entry.deleted
 
     def keep_inode(self, pos: int, key: bytes, inode: Inode) -> None:
-        """Note what `inode_at` would find."""
-        if len(self.kept) >= KEEP:
+        """Keep an inode of many extents in memory for `inode_at`."""
+        if len(self.kept) >= KEPT_INODES:
             del self.kept[next(iter(self.kept))]
         self.kept[pos] = key, inode
 
     def need_chains(self) -> bool:
-        """Whether inodes may build on others, for the superblock on the disk allows it; if not yet,
-        they may from the next sync on."""
+        """Return whether the superblock on disk allows inodes that build on others (chains); if
+        not, the next sync allows them."""
         layout = self.kv.layout
         if self.settings.pairoff and layout.checksum and layout.delflag and not self.settings.ao:
             self._want_chains = True
@@ -298,19 +305,19 @@ class DataFile:
     # --- staying current ---
 
     def note_chains(self) -> None:
-        """Know inodes that build on others once the superblock says that there may be any."""
+        """Accept chains once the superblock allows them."""
         if self.kv.superblock.get(INCHAIN) == 1 and not self.settings.chains:
             self.settings = replace(self.settings, chains=True)
 
     def moved(self) -> bool:
-        """Whether FILESIZE in the file has changed. Cost: a read of 8 bytes."""
+        """Return whether FILESIZE in the file has changed. Cost: a read of 8 bytes."""
         at = self.filesize_at
         return at > 0 and self.kv.storage.read(at, 8) != self.filesize
 
     def _remember_filesize(self) -> None:
-        """Note how FILESIZE stands in the first superblock, for `moved` and its like."""
+        """Remember the bytes of FILESIZE in the first superblock, for `moved`."""
         self.filesize = self.synced.to_bytes(8, "big")
-        if self.kv.superblock.damage is not None:  # it may stand there in any way
+        if self.kv.superblock.damage is not None:  # the first superblock may have any bytes there
             self.filesize = self.kv.storage.read(self.filesize_at, 8)
 
     # --- derived files ---
@@ -322,17 +329,19 @@ class DataFile:
         uncached: bool = False,
         unsure: Callable[[], object] | None = None,
     ) -> AbstractContextManager[Storage]:
-        """A new derived file, see `replacing`; it has mode and owner of the data file, and stays
-        open."""
+        """Return a context that writes a new derived file, see `replacing`.
+
+        The file gets mode and owner of the data file, and stays open.
+        """
         name, like = self.name + suffix, self.kv.storage
         return replacing(
             self.directory, name, like=like, uncached=uncached, unsure=unsure, keep=True
         )
 
-    def excuse(self, error: OSError) -> None:
-        """A derived file could not be written: the data is as durable as before, and nothing lost.
+    def record_unwritten(self, error: OSError) -> None:
+        """Record that a derived file could not be written, unless the disk is full.
 
-        That is noted, save where the disk is full.
+        No data is lost by that: the file is derived anew.
         """
         if error.errno not in NO_ROOM:
             self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
@@ -341,6 +350,7 @@ class DataFile:
     # --- durability ---
 
     def need_delflag(self, what: str) -> None:
+        """Raise NotAllowed for an operation that needs delflags, in a container without them."""
         if not self.kv.layout.delflag:
             raise NotAllowed(
                 f"{what} needs KVDELFL 1: without delflags it would not outlive a reindex",
@@ -348,12 +358,12 @@ class DataFile:
             )
 
     def sync_data(self) -> None:
-        """Make data, then superblock durable; then set the delflags of what was superseded."""
+        """Make data, then the superblock durable; then set the delflags of pending deletes."""
         for _ in self.syncing_data():
             self.kv.sync_storage()
 
     def syncing_data(self) -> Iterator[None]:
-        """`sync_data` in steps, see `KVSeq.syncing`."""
+        """Do `sync_data` in steps, see `KVSeq.syncing`."""
         block = self.kv.superblock
         nextfid = self.nextfid or block.get("NEXTFID", 0)
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz, "NEXTFID": nextfid}
@@ -365,50 +375,51 @@ class DataFile:
         if not self.settings.classic:
             block.note_writer(known)
         now = int(time.time())
-        if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
+        if self.settings.classic:  # an equal SYNCTIME would make the index of the last close valid
             last = block.get("SYNCTIME", 0)
             now = max(now, last + 1) if last < SANE else now
-        # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
-        # flags are durable with it. A data entry that no inode ever named has no later chance.
+        # No reader has seen the entries after the last sync, and they are published together, so
+        # their flags may be set before. A data entry without inode can be marked only now.
         fixed = self.fixed
-        synced = [pos for pos in self.doomed if pos < fixed]
-        self._set_delflags([pos for pos in self.doomed if pos >= fixed], synced)
-        end, doomed, recoveries = self.kv.end, self.doomed, self.recoveries
-        self.doomed, self._syncing = [], end
+        synced = [pos for pos in self.pending_deletes if pos < fixed]
+        self._set_delflags([pos for pos in self.pending_deletes if pos >= fixed], synced)
+        end, pending_deletes, recoveries = self.kv.end, self.pending_deletes, self.recoveries
+        self.pending_deletes, self._syncing = [], end
         try:
             yield from self.kv.syncing(known, now=now)
         except BaseException:
-            self.doomed = doomed + self.doomed
+            self.pending_deletes = pending_deletes + self.pending_deletes
             raise
         finally:
             self._syncing = 0
         self.note_chains()
-        if recoveries == self.recoveries:  # else all were counted anew
+        if recoveries == self.recoveries:  # otherwise a recovery found them all anew
             self.synced = max(self.synced, end)
-            later, self.doomed = self.doomed, doomed + self.doomed
-            self._set_delflags(doomed, later)
+            later = self.pending_deletes
+            self.pending_deletes = pending_deletes + later
+            self._set_delflags(pending_deletes, later)
 
     @property
     def fixed(self) -> int:
-        """No entry below is changed in place, except a delflag whose time has come: it is synced,
-        or being synced."""
+        """Byte offset below which entries are synced or being synced, so that nothing but delflags
+        is changed in place."""
         return max(self.synced, self._syncing)
 
     def _set_delflags(self, chosen: list[int], rest: list[int]) -> None:
-        """Mark some of what is doomed; `rest`: the others."""
+        """Set the delflags of some pending deletes; `rest`: the others, which stay pending."""
         if chosen:
             self.kv.mark_deleted(chosen)
-            self.doomed = rest  # only once all are written
+            self.pending_deletes = rest  # only after all flags are written
 
     def close(self) -> None:
-        """Give preallocated space back and let go of everything. The caller has synced."""
+        """Release preallocated space and close everything. The caller has synced."""
         try:
             self.kv.release()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close everything as it is."""
+        """Close everything without a sync."""
         if hasattr(self, "kv"):
             self.kv.stop()
             self.kv.storage.close()
@@ -418,25 +429,26 @@ class DataFile:
 
 
 def end_of(kv: KVSeq, covered: int = 0) -> int:
-    """Where the entries of a data file end: behind FILESIZE, where its superblock has lost a sync.
+    """Return the end of the entries of a data file; it is after FILESIZE if the superblock has lost
+    a sync.
 
-    covered  where an index says that they end
+    covered  the end that an index records
     """
     size = kv.storage.size()
     if size <= kv.end or not kv.layout.checksum:
         return kv.end
     if kv.superblock.forgot:
-        # Its sync came after that of the entries: they are there even if it is not.
+        # The entries were synced before the superblock that is lost.
         return kv.whole_until(kv.end, size)
     if any(kv.storage.read(size - 8, 8)) and kv.whole_until(kv.end, size) == size:
-        # Only a close leaves no reserve behind the last entry, and it has synced that.
+        # Only a close leaves no reserve after the last entry, and it has synced that entry.
         return size
     known = kv.end < covered <= size and kv.whole_until(kv.end, covered) == covered
     return covered if known else kv.end
 
 
 def create_files(base: str, block: Superblock, like: Storage | None = None) -> None:
-    """Make the files of an empty container. `like`: a file whose mode and owner they get.
+    """Create the files of an empty container. `like`: a file whose mode and owner they get.
 
     raises  FileExists; Locked; OSError
     """
@@ -456,17 +468,17 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
         raise FileExists(what, base) from None
     finally:
         if _has_no_data(directory, name):
-            directory.unlink(name + SUFFIX)  # before the next one can take it
+            directory.unlink(name + SUFFIX)  # while the lock is held: no other writer can take it
         lock.release()
 
 
 def _has_no_data(directory: Directory, name: str) -> bool:
-    """Whether there is no data file of that name, or a link that leads nowhere."""
+    """Return whether there is no data file of that name, or only a dangling link."""
     return directory.info(name + ".data", follow=True) is None
 
 
 def remove_files(base: str) -> None:
-    """Remove the files of a container; a missing one is none to remove."""
+    """Remove the files of a container; missing ones are ignored."""
     directory, name = locate(base)
     for suffix in SUFFIXES:
         directory.unlink(name + suffix)

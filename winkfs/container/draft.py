@@ -1,7 +1,7 @@
-"""Draft: a file while it is being changed. Its inode is written once, when the draft is settled.
+"""Draft: a file that is being changed. Its inode is written once, when the draft is settled.
 
-Content that was appended and is not yet an entry waits in `tail`, so that many small appends become
-one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that was synced is touched.
+Appended content waits in `tail`, so that many small appends become one entry of up to 1 MiB; an
+overwrite becomes an entry at once. Synced entries are never changed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from winkfs.errors import Refusal
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
-GATHERED: Final = 8  # small pieces, at least, that become one
-PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
-PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
-NOTED: Final = 64  # bytes that the time of a change takes in attributes, at most
-SMALL: Final = 32 << 10  # bytes of content that are copied with their entries
+GROUP_BYTES: Final = 64 << 10  # small overwrites in one entry: a read of one checks them all
+MIN_GATHERED: Final = 8  # small extents that become one, at least
+MAX_PATCHES: Final = 4096  # overwrites that are not in the extents yet
+PATCH_BYTES: Final = 160  # that a small overwrite needs beside its own: pairs, a part of an entry
+CTIME_BYTES: Final = 64  # that the time of a change takes in attributes, at most
+COPIED_BYTES: Final = 32 << 10  # content up to which a file is encoded in one buffer
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, about
@@ -59,21 +59,21 @@ BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, a
 
 NONE: Final = Inode(0, 0, 0, 0)
 FIELDS: Final = [struct.Struct(f">{6 + n}q") for n in range(7)]
-"""Of an inode behind its checksum, with up to two pairs."""
+"""The fields of an inode after its checksum, with 0 to 6 words of pairs."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """What a file is going to be.
+    """A file that is being changed.
 
-    base      extents of the first `body` bytes of the content, except what was overwritten since
-    over      a `base`, and what of it is other than in `under`: see `changed`
+    base      extents of the first `body` bytes of the content, without the `patches`
+    over      a `base`, and which of its parts differ from `under`: see `changed`
     patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
-    tail      the rest of it
-    attrs     attributes to write, None: none; `attrs_at` where they are already written
-    old       position of the inode this one replaces, 0: none
+    tail      the rest of the content
+    attrs     attributes to write, None: none; `attrs_at`: position and size if already written
+    old       position of the inode that this one replaces, 0: none
     under     that inode, with all its extents; NONE: there is none
-    added     data and attribute entries written since
+    added     positions of data and attribute entries written since
     """
 
     key: bytes
@@ -93,7 +93,7 @@ class Draft:
 
     @classmethod
     def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
-        """The draft of a file as it stands."""
+        """Return a draft of a stored file. `pos`: of its inode."""
         base, over = cut(inode.extents, 0, inode.lsize), None
         if isinstance(base, ExtentArray) and inode.lsize:
             over = base, ExtentArray.of([Extent(BELOW, 0, inode.lsize)])
@@ -109,16 +109,16 @@ class Draft:
 
     @property
     def owned(self) -> Set[int]:
-        """Data and attribute entries of the inode that it replaces, and those written since."""
+        """Positions of the data and attribute entries of `under`, and of those written since."""
         return self.added | self.under.owned if self.old else self.added
 
     @property
     def owns(self) -> bool:
-        """Whether there is one."""
+        """True if there are such entries."""
         return bool(self.added or self.under.pointers)
 
     def owned_beside(self, inode: Inode) -> Set[int]:
-        """Those of them that another inode does not name."""
+        """Return those of the `owned` entries that another inode does not name."""
         under, more = self.under, [*self.added, *(self.under.attrs or ())[:1]]
         own = np.append(ExtentArray.of(under.extents).pointers, np.array(more, np.int64))
         gone = own[~among(own, ExtentArray.of(inode.extents).pointers)]
@@ -126,13 +126,13 @@ class Draft:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a new file of which nothing is written, with SMALL bytes at most."""
+        """True if it is a new file without written entries, of COPIED_BYTES at most."""
         new = not (self.old or self.added or self.body or self.patches)
-        return new and len(self.tail) <= SMALL
+        return new and len(self.tail) <= COPIED_BYTES
 
     @property
     def extents(self) -> Sequence[Extent]:
-        """The first `body` bytes of the content, exactly."""
+        """Extents of the first `body` bytes of the content, with all overwrites."""
         if self.patches:
             rows = layer(sum_of(self.base), self.patches)
             base, over = laid_over(rows, ExtentArray.of(self.base)), self.changed
@@ -142,29 +142,30 @@ class Draft:
 
     @property
     def changed(self) -> ExtentArray | None:
-        """Of `base`, BELOW where it is as in `under`; None where more than overwrites was done."""
+        """The extents of `base`, BELOW for each part that is as in `under`; None after a change
+        other than an overwrite."""
         return self.over[1] if self.over is not None and self.over[0] is self.base else None
 
     @property
     def pairs(self) -> int:
-        """At least as many as there are extents."""
+        """An upper bound of the number of extents."""
         return len(self.base) + 2 * len(self.patches)
 
 
 def is_usual(store: Store) -> bool:
-    """Whether the files of a container can be encoded by those that know the layout by heart."""
+    """Return whether `entries` and the compiled path can encode files of this container."""
     return store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
 
 
 class DraftWriter:
-    """Changes drafts, writing entries to the data file where they must.
+    """Changes drafts, and writes their content as entries to the data file.
 
-    Content, extents and tail change in one statement, so that a signal handler that raises leaves
-    the draft as it was before or as it is after.
+    Extents, tail and size change in one statement, so that a signal handler that raises leaves the
+    draft in the state before or after the call.
 
     read        reads the content of extents, for the copies that a container without PAIROFF needs
-    compressor  makes frames of what is written from the start of a file or appended to it, in the
-                place of plain entries; None: it is all plain. Overwrites are
+    compressor  compresses content that is appended; overwrites are never compressed. None: nothing
+                is
     """
 
     compressor: Compressor | None = None
@@ -177,12 +178,12 @@ class DraftWriter:
         self._pair = settings.form.pair
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
         self.chunk = min(FRAMED if settings.compressed else CHUNK, field.limit)
-        self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
+        self._extents = (field.limit - 56) // settings.form.pair - 1  # a pair is for attributes
         self._least = -(-settings.isz // 8) * 8  # bytes of an inode
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key
 
     def need_room(self, draft: Draft, length: int) -> None:
-        """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""
+        """Raise Refusal EFBIG if the inode could not hold the extents of `length` more bytes."""
         known = draft.pairs + 3  # an overwrite cuts one in two
         if known + -(-(len(draft.tail) + length) // self.chunk) > self._extents:
             raise Refusal(
@@ -191,12 +192,12 @@ class DraftWriter:
             )  # fmt: skip
 
     def cost(self, draft: Draft, length: int) -> int:
-        """Bytes that a draft will still write, at most, if `length` are added to it."""
+        """Return the bytes that a draft will still write, at most, if `length` are added to it."""
         waiting, entry = len(draft.tail) + length, self._entry_room
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        named = draft.attrs.size + NOTED if draft.attrs and not draft.attrs_at else 0
+        named = draft.attrs.size + CTIME_BYTES if draft.attrs and not draft.attrs_at else 0
         if self._gathers(draft):
             waiting += min(draft.body, self.chunk)
         return waiting + pieces * entry + inode + named + 2 * entry + 64
@@ -212,11 +213,11 @@ class DraftWriter:
             self._spill(draft, draft.tail, len(draft.tail) - len(draft.tail) % self.chunk)
 
     def write(self, draft: Draft, offset: int, data: bytes | memoryview) -> None:
-        """Write anywhere; a gap behind the old end reads as zeros."""
+        """Write at any offset; a gap after the old end reads as zeros."""
         if not data:
             return
-        few = len(data) > GROUP or not self._settings.pairoff or draft.pairs <= FEW
-        if offset < draft.body and not few:
+        direct = len(data) > GROUP_BYTES or not self._settings.pairoff or draft.pairs <= FEW
+        if offset < draft.body and not direct:
             self._patch(draft, [(offset, data)])
             return
         gap = max(offset - draft.lsize, 0)
@@ -235,21 +236,18 @@ class DraftWriter:
         self._lay(draft, offset, len(data), self._entries(draft, data))
 
     def write_many(self, draft: Draft, pieces: Sequence[tuple[int, bytes]]) -> None:
-        """The same as `write` for each of (offset, data), in this order.
-
-        Small overwrites share an entry: of 4 KiB, a tenth of the time.
-        """
+        """Write each (offset, data), in this order; small overwrites share an entry."""
         if len(pieces) == 1:
             self.write(draft, *pieces[0])
             return
         group: list[tuple[int, bytes]] = []
-        room = GROUP
+        room = GROUP_BYTES
         for offset, data in pieces:
-            fits = self._settings.pairoff and 0 < len(data) <= GROUP
+            fits = self._settings.pairoff and 0 < len(data) <= GROUP_BYTES
             fits = fits and offset + len(data) <= draft.lsize
             if group and (not fits or len(data) > room):
                 self._patch(draft, group)
-                group, room = [], GROUP
+                group, room = [], GROUP_BYTES
             if fits:
                 group.append((offset, data))
                 room -= len(data)
@@ -259,7 +257,10 @@ class DraftWriter:
             self._patch(draft, group)
 
     def _patch(self, draft: Draft, pieces: Sequence[tuple[int, bytes | memoryview]]) -> None:
-        """Overwrites as one entry. With PAIROFF. `pieces`: (offset, data), GROUP bytes at most."""
+        """Write overwrites as one entry, in a container with PAIROFF.
+
+        pieces  (offset, data), GROUP_BYTES in all at most
+        """
         self.need_room(draft, 0)
         self.spill(draft)
         (entry,) = self._entries(draft, b"".join(data for _, data in pieces))
@@ -269,11 +270,11 @@ class DraftWriter:
             skip += len(data)
         end = max(offset + len(data) for offset, data in pieces)
         draft.patches, draft.body = patches, max(draft.body, end)
-        if len(patches) > PATCHES:
+        if len(patches) > MAX_PATCHES:
             _ = draft.extents
 
     def punch(self, draft: Draft, offset: int, size: int) -> None:
-        """Zeros in the place of `size` bytes inside the file: a hole where holes are known."""
+        """Replace `size` bytes inside the file by zeros: by a hole if the format has holes."""
         if offset >= draft.body:
             draft.tail[offset - draft.body : offset - draft.body + size] = bytes(size)
             return
@@ -281,7 +282,7 @@ class DraftWriter:
         self._put_zeros(draft, offset, size)
 
     def truncate(self, draft: Draft, size: int) -> None:
-        """Cut or grow to `size` bytes; what grows is zeros."""
+        """Cut or extend to `size` bytes; added bytes are zeros."""
         if size > draft.lsize:
             self.need_room(draft, 0 if self._settings.holes else size - draft.lsize)
             self._put_zeros(draft, draft.lsize, size - draft.lsize)
@@ -295,12 +296,14 @@ class DraftWriter:
         self, key: bytes, fileid: int, data: bytes, mtime: int, ftype: int, word: bytes,
         frame: bytes | None,
     ) -> tuple[int, int]:  # fmt: skip
-        """Append a file at once -> position of its inode, and bytes of that. See `is_usual`.
+        """Append a whole file -> position of its inode, and the size of the inode in bytes.
 
-        data   SMALL at most
-        mtime  as stored
+        The container must be usual, see `is_usual`.
+
+        data   COPIED_BYTES at most
+        mtime  in units of the container
         word   the value of its attribute entry; empty: there is none
-        frame  the data compressed; None: it is stored as it is
+        frame  the compressed data; None: it is stored as it is
         """
         kv, framed = self._kv, frame is not None
         stored = data if frame is None else frame
@@ -314,12 +317,12 @@ class DraftWriter:
         return pos, size
 
     def spill(self, draft: Draft) -> None:
-        """Make entries of the whole tail."""
+        """Write the whole tail as entries."""
         if draft.tail:
             self._spill(draft, draft.tail, len(draft.tail))
 
     def settle(self, draft: Draft) -> Inode:
-        """Write what is left of the content and the attributes -> the inode to write."""
+        """Write the rest of the content and the attributes -> the inode to write."""
         if self._gathers(draft) and draft.tail:
             self._gather(draft)
         self.spill(draft)
@@ -333,18 +336,18 @@ class DraftWriter:
         )
 
     def _gathers(self, draft: Draft) -> bool:
-        """Whether small pieces of a file become a larger one: where each change of a file writes
-        its whole inode anew. A file that is appended to n times then has some log n pieces."""
-        return self._settings.classic and not self._settings.ao and draft.pairs >= GATHERED
+        """Return whether small extents are joined: in classic layout, where each change of a file
+        writes a whole inode. A file that is appended to n times then has about log n extents."""
+        return self._settings.classic and not self._settings.ao and draft.pairs >= MIN_GATHERED
 
     def _gather(self, draft: Draft) -> None:
-        """Take the last pieces into the tail, each no larger than all behind it."""
+        """Move the last extents into the tail, each one that is no larger than all after it."""
         extents, count, total = draft.extents, 0, len(draft.tail)
         for extent in reversed(extents):
-            if extent.size > min(total, GROUP) or total + extent.size > self.chunk:
+            if extent.size > min(total, GROUP_BYTES) or total + extent.size > self.chunk:
                 break
             count, total = count + 1, total + extent.size
-        if count < GATHERED:
+        if count < MIN_GATHERED:
             return
         try:
             data = self._read(extents[-count:])
@@ -354,7 +357,8 @@ class DraftWriter:
         draft.tail[:0] = data
 
     def _spill(self, draft: Draft, waiting: Buffer, length: int) -> None:
-        """Make entries of the first bytes of what is behind the body; the rest is the tail."""
+        """Write the first `length` bytes of `waiting`, which follows the body, as entries; the rest
+        becomes the tail."""
         with memoryview(waiting) as view:
             entries = self._entries(draft, view[:length], frames=True)
             rest = bytearray(view[length:])
@@ -364,7 +368,7 @@ class DraftWriter:
     def _entries(
         self, draft: Draft, data: bytes | memoryview, *, frames: bool = False
     ) -> list[Extent]:
-        """Write content as data entries; their numbers are positions, which never come twice.
+        """Write content as data entries, numbered by their positions, which are unique.
 
         frames  they may be compressed
         """
@@ -375,7 +379,7 @@ class DraftWriter:
         return [self.entry(draft, *both) for both in zip(pieces, made, strict=False)]
 
     def entry(self, draft: Draft, content: bytes, frame: bytes | None) -> Extent:
-        """Write content as one entry, or the frame that has it."""
+        """Write content, or its frame if there is one, as one entry."""
         key = data_key(draft.fileid, self._kv.end if draft.owns else 0)
         room, value = self._kv.layout.value, content if frame is None else frame
         pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts
@@ -384,15 +388,15 @@ class DraftWriter:
         return Extent(pos, 0 if frame is None else FRAME, len(content))
 
     def _lay(self, draft: Draft, offset: int, size: int, entries: list[Extent]) -> None:
-        """Put extents in the place of `size` bytes, or at the end. There is no tail."""
+        """Replace `size` bytes by extents, or append these. There must be no tail."""
         before, after = cut(draft.extents, 0, offset), cut(draft.extents, offset + size, draft.body)
-        if after and after[0].skip and not self._settings.pairoff:  # it lost its head: it is copied
+        if after and after[0].skip and not self._settings.pairoff:  # it can begin at 0 only
             after = joined(self._entries(draft, self._read(after[:1])), after[1:])
         extents = joined(before, entries, after)
         draft.base, draft.body = extents, max(draft.body, offset + size)
 
     def _put_zeros(self, draft: Draft, offset: int, size: int) -> None:
-        """Zeros in the place of `size` bytes, or at the end: a hole where holes are known."""
+        """Replace `size` bytes by zeros, or append zeros: as a hole if the format has holes."""
         if self._settings.holes:
             self.spill(draft)
             self._lay(draft, offset, size, [Extent(0, 0, size)])
@@ -405,7 +409,10 @@ def entries(
     pos: int, least: int, pairoff: bool, contid: int, fileid: int, mtime: int, ftype: int,
     key: bytes, data: Buffer, word: bytes, length: int, framed: bool, /,
 ) -> tuple[bytes, int, int]:  # fmt: skip
-    """The entries of a file, as `entries` of the compiled module makes them."""
+    """Encode the entries of a file -> the entries, position of the inode, its size in bytes.
+
+    The reference of `entries` of the compiled module.
+    """
     found, pairs = b"", list[int]()
     if data:
         found = _entry(data_key(fileid, 0), data, contid + pos)

@@ -1,6 +1,6 @@
-"""Handle: a container that is open. Its life, its lock between threads, begin and end of a call.
+"""Handle: an open container. Opening, closing, the lock between threads, begin and end of a call.
 
-`Container` is the handle with what a user may do; the names here are for the rest of this library.
+`Container` adds the methods for users; those here are for the rest of this library.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from winkfs.errors import (
 )
 from winkfs.names import INODE, Name, to_bytes, to_str
 
-AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
+ROW_READ_BYTES: Final = 1 << 20  # content up to which `contents` reads a file
 CONTENTS: Final = frozenset({FileType.FILE, FileType.EXEC, FileType.LINK})
 FORKED: Final = "of the parent process"
-HALF: Final = "closed half-way, close it again"
+CLOSED_HALFWAY: Final = "closed half-way, close it again"
 Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
@@ -59,7 +59,7 @@ H = TypeVar("H", bound="Handle")
 
 
 def reads(call: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
-    """A method that looks at files: it has the lock, and sees the writer's last sync."""
+    """Decorate a method that reads: it runs with the lock, and sees the writer's last sync."""
 
     @functools.wraps(call)
     def locked(self: H, /, *args: P.args, **named: P.kwargs) -> T:
@@ -73,9 +73,10 @@ def reads(call: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T
 def writes(
     call: Callable[Concatenate[H, P], T], *, takes: bool = False
 ) -> Callable[Concatenate[H, P], T]:
-    """A method that changes files: it has the lock, and where it is broken off the next recovers.
+    """Decorate a method that changes files: it runs with the lock; if it is interrupted, the next
+    call recovers.
 
-    takes  it calls the user's code meanwhile, which must not change anything
+    takes  it calls code of the user, which must not change anything meanwhile
     """
     running = call.__name__ if takes else ""
 
@@ -96,23 +97,23 @@ def writes(
 
 
 def consumes(call: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], T]:
-    """`writes`, of a method that takes its files from an iterable or a source of the user."""
+    """Decorate, as `writes`, a method that takes files from an iterable or a source of the user."""
     return writes(call, takes=True)
 
 
 class Handle:
-    """One writer or one of many readers; threads may share it.
+    """The one writer of a container, or one of many readers; threads may share it.
 
-    store, content           what is read: other objects after a failed sync, or a fork
-    files, changes           what is seen of files by name, and what changes them
-    lock                     of all calls, reentrant
-    closed                   "" while it is open, else what became of it
-    short                    the short way to files, see `short_to`
-    losses                   how often a write failed: of what was not synced some is lost
-    troubles                 how often that, or an interrupt, came: what was not synced may be lost
+    store, content  the open files; other objects after a failed sync or a fork
+    files, changes  read side and write side, by name
+    lock            held during each call, reentrant
+    closed          "" while the handle is open, else how it ended
+    short           the short way to files, see `short_to`
+    losses          number of failed writes; some unsynced changes are lost
+    troubles        number of failed writes and interrupts; unsynced changes may be lost
 
     A reader that is copied, pickled, or used in a forked child opens the container anew there. A
-    writer refuses: what it has not synced is known to it alone.
+    writer refuses: its unsynced changes are only in its memory.
     """
 
     drops_on_exception: Final = True
@@ -120,15 +121,19 @@ class Handle:
     def __init__(
         self, base: str, mode: str, *, mapped: bool = True, moment: Moment | None = None
     ) -> None:
-        """`mapped`: see `DataFile`; `moment`: at which a reader stays. Raises StalePlan."""
+        """Open a container. `mapped`: see `DataFile`.
+
+        moment  the state at which a reader is frozen; None: it follows the writer
+        raises  StalePlan if the container is in another state; as `Store`
+        """
         self.lock = threading.RLock()
         self._dropped: weakref.finalize[[Store, dict[bytes, Draft]], Handle] | None = None
         self._path = absolute(base)  # for processes that run in other folders
         self._take(Store(base, writable=mode == "a", mapped=mapped), moment)
         self.closed = ""
-        self._running = ""  # the call that is taking files from a generator or a source
-        self._unsure = False  # whether the last call was broken off half-way
-        self._lost: KVSeq | None = None  # whose sync failed, and what was not synced is gone
+        self._running = ""  # name of the call that takes files from an iterable or a source
+        self._unsure = False  # whether the last call was interrupted
+        self._lost: KVSeq | None = None  # the file whose sync failed
         self.losses = self.troubles = 0
         self._looked = time.monotonic()
         tell_of_forks(self)
@@ -136,7 +141,7 @@ class Handle:
             close_at_end(self, base, self.lock)
 
     def _take(self, store: Store, moment: Moment | None) -> None:
-        """Go on with a store that was opened just now."""
+        """Use a store that was just opened; close it if that fails."""
         try:
             if store.writable and UNNAMED in store.kv.superblock:
                 what = (
@@ -160,11 +165,11 @@ class Handle:
         self.files = Files(self.store, self.content)
         self.__dict__.pop("changes", None)
         if self.store.writable:
-            _ = self.changes  # what it finds wrong is known at once, and no thread makes a second
+            _ = self.changes  # made now, so that no two threads make one, and damage is noted early
         self.bulkget = BulkGet(self.store, self.content)
         self.short = FIRST
         self._forget_drop()
-        self._dropped = weakref.finalize(self, _let_go, self.store, self.files.drafts)
+        self._dropped = weakref.finalize(self, _release_unclosed, self.store, self.files.drafts)
         self._dropped.atexit = not self.store.writable  # a writer is closed by `close_at_end`
 
     @functools.cached_property
@@ -178,25 +183,25 @@ class Handle:
     # --- calls of this library ---
 
     @writes
-    def entomb(self, names: Iterable[Name]) -> int:
+    def append_tombstones(self, names: Iterable[Name]) -> int:
         """Append tombstones of names that this container does not have -> position of the first.
 
-        They have no effect here: a shard deletes files of other shards so, see `winkfs.dataset`.
-        raises  ValueError where there are none, or there is a file of such a name
+        So a shard deletes files of other shards, see `winkfs.dataset`; here they have no effect.
+        raises  ValueError if there are no names, or a file has one of them
         """
         keys = [self.key(name) for name in names]
         if not keys or any(map(self.files.find, keys)):
             raise ValueError("tombstones are for names that have no file here")
-        return self.changes.entomb(keys)
+        return self.changes.append_tombstones(keys)
 
     @writes
     def learn(self, samples: Sequence[bytes], total: int) -> None:
-        """Before files are put: try a dictionary, see `Changes.learn`; not where one was tried."""
+        """Train a dictionary before files are put, see `Changes.learn`, unless one was tried."""
         if self.changes.may_learn:
             self.changes.learn(samples, total)
 
     def settled(self) -> Store:
-        """The store, where its index has all that was put. The caller has the lock."""
+        """Return the store after all drafts are in its index. The caller has the lock."""
         self.catch_up()
         if self.store.writable:
             self.run(self.changes.settle)
@@ -211,15 +216,13 @@ class Handle:
         columns: Sequence[str] = (),
         schema: Schema | None = None,
     ) -> Iterator[FileTable]:
-        """The rows of the catalog with names that begin so, and with such mtimes: `all_rows`.
+        """Yield rows of the catalog by prefix of the name and mtime: see `all_rows`.
 
-        where    a condition of them, see `container.where`; columns: of the user, whose values the
-                 rows are to have
-        schema   columns that there may be, of which this container may lack some: null; None: its
-                 own
-
-        problem  called with each inode that has to be asked and is damaged; its row is left out.
-                 None: CorruptError
+        where    a condition on the files, see `container.where`
+        columns  columns of the user whose values the rows contain
+        schema   columns that may be used; one that the container lacks is null. None: its own
+        problem  called with each damaged inode that must be read; its row is left out. None: it is
+                 raised as CorruptError
         """
         with self.lock:
             store = self.settled()
@@ -237,20 +240,20 @@ class Handle:
         where: str | None,
         schema: Schema | None = None,
     ) -> Int64:
-        """Positions of the inodes of such files, ascending: see `rows`."""
+        """Return the positions of the inodes of the files that match, ascending: see `rows`."""
         found = [rows.pos for rows in self.rows(prefix, problem, times, where, schema=schema)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def contents(self, rows: FileTable) -> Iterator[bytes | CorruptError | None]:
-        """The contents of the files of some rows, in their order; None for one whose place
-        the catalog does not have, or that is larger than AT_ONCE: it is to be read by its name.
+        """Yield the contents of the files of rows, in their order.
 
-        An error is not raised, but given in the place of a content.
+        ->    None for a file that has to be read by its name: the catalog does not have its
+              position, or it is larger than ROW_READ_BYTES; an error in place of a damaged content
         cost  one read a file, of just its entry
         """
         content, columns = self.content, [KIND, POS, POINTER, SIZE]
         for kind, pos, pointer, size in rows.numbers[:, columns].tolist():
-            if pointer < 0 or size > AT_ONCE or kind & (ASK | 255) not in CONTENTS:
+            if pointer < 0 or size > ROW_READ_BYTES or kind & (ASK | 255) not in CONTENTS:
                 yield None
                 continue
             try:
@@ -261,7 +264,7 @@ class Handle:
                 yield error
 
     def some(self, names: list[Name]) -> tuple[list[bytes], str | None]:
-        """The contents of a few thousand files at most, up to the first missing one, and its name.
+        """Return the contents of a few thousand files, up to the first missing one, and its name.
 
         raises  CorruptError
         """
@@ -272,7 +275,7 @@ class Handle:
     # --- other processes ---
 
     def after_fork(self) -> None:
-        """In a child: what the parent has in memory, and its lock, are not ours."""
+        """Forget, in a forked child, the lock and the state in memory: they are the parent's."""
         self._forget_drop()
         self.lock = threading.RLock()
         self.short = ORDINARY
@@ -281,7 +284,7 @@ class Handle:
             self.store.lock.forget()
 
     def _renew(self) -> None:
-        """In a forked child: open anew what the parent was reading. Else raises Closed."""
+        """Open the container anew in a forked child of a reader; otherwise raise Closed."""
         old = self.store
         if self.closed != FORKED:
             raise Closed(f"the container is {self.closed}", old.base)
@@ -293,7 +296,7 @@ class Handle:
         self.closed, self._unsure = "", False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copied or pickled reader is opened again; a frozen one stays at its moment."""
+        """Copy or pickle a reader as a new handle; a frozen one stays at its state."""
         if self.writable:
             raise TypeError(
                 f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
@@ -319,18 +322,18 @@ class Handle:
         """Sync, bring index and catalog up to date where that is quick, release the lock.
         Idempotent.
 
-        raises  OSError, also where an earlier sync failed; the handle is closed all the same
+        raises  OSError, also if an earlier sync failed; the handle is closed all the same
         """
         self._end(self._finish)
 
     def abort(self) -> None:
-        """Close, and drop what was changed since the last sync."""
+        """Close, and drop all changes since the last sync."""
         self._end(lambda: self.store.kv.release())
 
     def _end(self, last: Callable[[], None]) -> None:
-        """Do what is to be done last, and close everything. Raises Busy."""
+        """Run `last`, and close everything. Raises Busy."""
         with self.lock:
-            if self.closed in (FORKED, HALF):  # a child's descriptors: the parent keeps its own
+            if self.closed in (FORKED, CLOSED_HALFWAY):  # a child closes its own descriptors only
                 self._release()
             if self.closed:
                 return
@@ -341,7 +344,7 @@ class Handle:
                 self._release()
 
     def _finish(self) -> None:
-        """Bring to the disk what is not there yet."""
+        """Write all that is not on the disk yet."""
         self._check_lost()
         if self.store.writable:
             if self._unsure:
@@ -354,7 +357,7 @@ class Handle:
             self.changes.report_unwritten()
 
     def _release(self) -> None:
-        self.short, self.closed = ORDINARY, HALF
+        self.short, self.closed = ORDINARY, CLOSED_HALFWAY
         self._forget_drop()
         self.store.abandon()
         self.closed = "closed"
@@ -362,9 +365,9 @@ class Handle:
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.
 
-        raises  OSError. Where the disk refuses to sync, it may have dropped anything written since
-                the last sync: from then on the handle reads what that one left, and refuses to
-                write; open the container again to go on
+        raises  OSError. If the disk fails to sync, it may have dropped anything written since the
+                last sync: from then on the handle reads the state of that sync, and refuses to
+                write; open the container again to write
         """
         with self.lock:
             self.catch_up()
@@ -375,10 +378,11 @@ class Handle:
                 self.changes.report_unwritten()
 
     def syncing(self) -> Generator[Callable[[], None], None, None]:
-        """`sync` in steps, for one that serves others meanwhile: each thing that this gives waits
-        for the disk, and is to be called before the next step.
+        """Sync in steps, for a server that answers other requests meanwhile.
 
-        raises  OSError, as `sync`; so does what it gives, and that is to be thrown in here
+        ->      functions that wait for the disk, each to be called before the next step; if one
+                raises, the caller throws its error into this generator
+        raises  OSError, as `sync`
         """
         with self.lock:
             self.catch_up()
@@ -398,21 +402,21 @@ class Handle:
 
     @reads
     def freeze(self) -> None:
-        """Follow the writer no more: the files stay those of now, whatever it does to them.
+        """Stop following the writer, for a reader: later changes are not visible.
 
-        For a reader. Memory and cost: none.
+        Memory and cost: none.
         """
         self.store.frozen = not self.writable
         self.short = ORDINARY
 
     def follow(self) -> bool:
-        """Go on to the writer's last sync, and stay there -> whether anything has changed."""
+        """Advance a frozen reader to the writer's last sync -> whether anything has changed."""
         with self.lock:
             store = self.store
             before = store.synced, store.generation
             store.frozen = False
             try:
-                self._looked = -LOOK  # also whether other files are in the place of ours
+                self._looked = -LOOK  # checks also whether the files were replaced
                 self.catch_up()
             finally:
                 store.frozen, self.short = True, ORDINARY
@@ -420,12 +424,12 @@ class Handle:
 
     @reads
     def follow_files(self) -> None:
-        """Before many files are put: keep what `save_catalog` writes of them."""
+        """Keep, from now on, the rows of files that are put, for `save_catalog`."""
         self.store.catalog.follow()
 
     @writes
     def save_catalog(self) -> None:
-        """Sync, and bring BASE.cat up to date. Raises OSError, but not where the disk is full."""
+        """Sync, and bring BASE.cat up to date. Raises OSError, unless the disk is full."""
         self.sync()
         self.store.catalog.save()
 
@@ -439,7 +443,8 @@ class Handle:
     # --- begin and end of a call: the caller has the lock ---
 
     def catch_up(self) -> None:
-        """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
+        """Begin a call: refuse a closed handle, recover from an interrupted call, see the last
+        sync."""
         if self.closed:
             self._renew()
         store = self.store
@@ -461,7 +466,8 @@ class Handle:
             self._attach()
 
     def short_to(self, key: bytes) -> Short:
-        """The short way to a file as it is now, b"": to any. The caller has caught up."""
+        """Return the short way to the file of a key as it is now, b"": to any file. The caller has
+        called `catch_up`."""
         pos = self.store.index.overlay.get(key, 0)
         self.short = renewed(self.short, self.store, self.files.drafts, pos)
         return self.short
@@ -471,7 +477,8 @@ class Handle:
             self._lost.check_lost()
 
     def need_writable(self) -> None:
-        """Refuse what cannot write now; get over a call that was broken off."""
+        """Begin a call that writes: raise ReadOnly if that is not possible; recover from an
+        interrupted call."""
         if self.closed or self._unsure or not self.store.writable:
             self.catch_up()
         if not self.store.writable:
@@ -481,13 +488,13 @@ class Handle:
             self.check_idle()
 
     def check_idle(self) -> None:
-        """Raises Busy inside of what a running call takes its files from."""
+        """Raise Busy if called by an iterable or source from which a running call takes files."""
         if self._running:
             what = f"{self._running} is running on this handle: what it reads from cannot change it"
             raise Busy(what, self.base)
 
     def run(self, action: Callable[[], T]) -> T:
-        """Run a step that may change files, for a caller that has the lock."""
+        """Run a step that may change files. The caller has the lock."""
         try:
             return action()
         except BaseException as error:
@@ -500,9 +507,9 @@ class Handle:
         return action(*given)
 
     def _broken_off(self, error: BaseException) -> None:
-        """Where the disk refused or a signal interrupted a change, have the next call recover.
+        """Have the next call recover if a write failed or a signal interrupted a change.
 
-        Ctrl-C, a signal handler that raises and MemoryError come anywhere.
+        Ctrl-C, a signal handler that raises and MemoryError can come anywhere.
         """
         kv = self.store.kv
         sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
@@ -514,7 +521,7 @@ class Handle:
             self._fall_back()
 
     def _fall_back(self) -> None:
-        """After a failed sync: read on, as the last sync left everything."""
+        """Become a reader of the last sync, after a failed one."""
         self._lost = self.store.kv
         self.store.fall_back()
         self._attach()
@@ -525,6 +532,7 @@ class Handle:
         self._unsure = False
 
     def key(self, name: Name) -> bytes:
+        """Return the inode key of a name. Raises ValueError; NameTooLong."""
         raw = name.encode("utf-8", "surrogateescape") if type(name) is str else to_bytes(name)
         limit = min(65_000, self.store.kv.layout.key.limit - 3)
         if not raw or b"\0" in raw:
@@ -537,17 +545,17 @@ class Handle:
 
 
 def check_columns(names: Iterable[str], schema: Schema) -> None:
-    """Raises ValueError for a column that there is not."""
+    """Raise ValueError for a column that does not exist."""
     for name in names:
         if name not in schema:
             there = ", ".join(schema) or "there are none"
             raise ValueError(f"there is no column {name!r} ({there})")
 
 
-def _let_go(store: Store, drafts: Mapping[bytes, Draft]) -> None:
-    """Close what a handle had that is gone itself. As in a crash, nothing is synced; where that
-    loses something, a line on stderr reports it."""
-    lost = store.writable and (drafts or store.kv.end != store.synced or store.doomed)
+def _release_unclosed(store: Store, drafts: Mapping[bytes, Draft]) -> None:
+    """Close the files of a handle that was garbage-collected. As in a crash, nothing is synced; a
+    line on stderr reports lost changes."""
+    lost = store.writable and (drafts or store.kv.end != store.synced or store.pending_deletes)
     with contextlib.suppress(OSError):
         store.close()
     what = "writer: what was not synced is lost" if store.writable else "container"

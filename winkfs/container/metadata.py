@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from winkfs.container.draft import NOTED
+from winkfs.container.draft import CTIME_BYTES
 from winkfs.container.ondisk.inode import Attrs, check_attrs
 from winkfs.container.ondisk.typed import (
     RECORD,
@@ -66,7 +66,7 @@ class Metadata:
 
     def checked(self, attrs: Attrs) -> Attrs:
         """Raise Refusal where attributes are longer than an entry can be; ValueError, TypeError."""
-        limit = self._store.kv.layout.value.limit - NOTED  # and a time of change
+        limit = self._store.kv.layout.value.limit - CTIME_BYTES  # and a time of change
         if check_attrs(attrs).xattrs and attrs.size > limit:
             what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
             raise Refusal(what, self._store.base, number=errno.E2BIG)

@@ -1,14 +1,13 @@
-"""Reading: contents of files, checked before they are returned. Three ways, one answer:
+"""Reading: contents of files, verified before they are returned. Three readers, equal results:
 
-- `Content` reads any file: its inode, then each data entry that the bytes asked for lie in. `Files`
-  reads with it, by key, and lays the drafts of a writer over; a mount, a scan and Spark read with
-  it, by position.
-- `Short` (`short`) reads one file of the usual layout in few steps, and knows whether there is one.
+- `Content` reads any file: its inode, then each data entry that has requested bytes. `Files` uses
+  it by key, and lays the drafts of a writer over; a mount, a scan and Spark use it by position.
+- `Short` (`short`) reads one file of the usual layout in few steps.
 - `BulkGet` reads plain files by the thousand: one look-up for all names, inodes gathered as
-  columns, and a slice for each data entry. A file is plain if `put` or `put_many` wrote it: one
-  extent.
+  columns, and a slice for each data entry. A file is plain if it has one extent, as `put` and
+  `put_many` write it.
 
-The last two are compiled, too: see `native`.
+The last two have a compiled counterpart: see `native`.
 """
 
 from __future__ import annotations
@@ -53,28 +52,29 @@ if TYPE_CHECKING:
     from winkfs.container.draft import Draft
     from winkfs.container.store import Store
 
-SPARE: Final = 300  # bytes of an entry beside its value, most
-LARGEST: Final = 1024  # bytes of the inodes that the short way reads, and of their names
-KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
-LARGE: Final = 64 << 10  # bytes from which an entry is kept
-ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
+ENTRY_OVERHEAD: Final = 300  # bytes of an entry beside its value, at most, for prefetching
+MAX_SHORT_INODE: Final = 1024  # bytes of the inodes that the short way reads, and of their names
+KEPT_VALUES: Final = 4  # verified values kept, for reads in small steps of a large one
+KEPT_BYTES: Final = 64 << 10  # of a value, at least, for it to be kept
+BATCH_ROWS: Final = 1024  # few enough that all they touch stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
-VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
+VALUES: Final = [slice(start, None) for start in range(32)]  # made once, for speed
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
 class EntryAt(Protocol):
-    """Reads an entry and checks it. `least`: bytes of its value that are needed, 0: not known."""
+    """Function that reads and verifies an entry. `least`: bytes of its value that are needed, 0:
+    not known."""
 
     def __call__(self, pos: int, least: int = 0, /) -> KVEntry: ...
 
 
 class Content:
-    """Resolves what inodes name to bytes: the inodes below them, attributes, extents.
+    """Resolves inodes to bytes: chains, attributes, extents.
 
-    entry_at  how the entries are read; None: as the handle does
-    storage   that they are read from
-    keep      how many large values are kept; 0: several threads read
+    entry_at  reads an entry; None: `Store.entry_at`
+    storage   file that it reads; None: that of the store
+    keep      number of large values kept in memory; must be 0 if several threads read
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Content:
         store: Store,
         entry_at: EntryAt | None = None,
         storage: Storage | None = None,
-        keep: int = KEEP,
+        keep: int = KEPT_VALUES,
     ) -> None:
         self._store, self._kv, self._keep = store, store.kv, keep
         self._entry_at = entry_at or store.entry_at
         self._storage = storage or store.kv.storage
         self._form, self._frames = store.settings.form, store.frames
-        self._kept: dict[int, bytes] = {}  # position -> checked value, or what that has in it
+        self._kept: dict[int, bytes] = {}  # position -> verified, decompressed value
         self.owner = store.owner
 
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
-        """The live inode of a key and its position, or None."""
+        """Return the live inode of a key and its position, or None. Raises CorruptError."""
         store = self._store
         while True:
             pos = store.index.lookup(key)
@@ -105,35 +105,39 @@ class Content:
                     raise
                 if not deleted:
                     return pos, inode
-                if store.index.recheck(key):  # the cell is that of an older inode
+                if store.index.recheck(key):  # the cell was that of an older inode
                     continue
-                if store.frozen:  # marked since then
+                if store.frozen:  # it was deleted after this reader froze
                     return pos, inode
             if store.writable or store.frozen or not store.moved():
-                # Whoever deletes a file appends a tombstone first: else the delflag is damaged.
+                # A delete appends a tombstone first: without one, the delflag is wrong.
                 return (pos, inode) if pos and not store.settings.classic else None
-            store.refresh()  # the writer went on since this call began
+            store.refresh()  # the writer has synced since this call began
 
     def stored(self, pos: int) -> tuple[bytes, Inode]:
-        """The inode at a position as it is stored, and its key. Raises CorruptError."""
+        """Return key and inode at a position, without resolving a chain. Raises CorruptError."""
         entry, name = self._entry_at(pos), self._storage.name
         return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
 
     def whole(self, inode: Inode, pos: int) -> Inode:
-        """The same inode with all its extents. Raises CorruptError."""
+        """Return an inode with all its extents, resolving its chain. Raises CorruptError."""
         return whole(inode, pos, self._entry_at, self._form, self._storage.name)
 
     def attrs(self, inode: Inode) -> Attrs:
-        """The attributes of a file, the defaults where it has none. Raises CorruptError."""
+        """Return the attributes of a file, or the defaults. Raises CorruptError."""
         return attributes(inode, self.owner, self._entry_at, self._storage.name)
 
     def word(self, inode: Inode) -> bytes | None:
-        """The same as they are stored; None: it has none. Raises CorruptError."""
+        """Return the attributes of a file as stored bytes, None: it has none. Raises
+        CorruptError."""
         return stored(inode, self._entry_at, self._storage.name)
 
     def read(self, extents: Sequence[Extent], start: int, stop: int, *, holder: int = 0) -> bytes:
-        """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
-        Refusal EFBIG for a hole that is out of all proportion. `holder`: see `check_lives`."""
+        """Return the bytes [start, stop) of a file; stop is at most its size.
+
+        holder  see `check_lives`
+        raises  CorruptError; Refusal EFBIG for a hole far larger than the container
+        """
         name = self._storage.name
         check_size(stop - start, self._kv.end, name)
         return assemble(cut(extents, start, stop), partial(self.value, holder), name)
@@ -141,30 +145,30 @@ class Content:
     def read_into(
         self, into: memoryview, extents: Sequence[Extent], start: int, *, holder: int = 0
     ) -> int:
-        """The bytes from `start` on, as many as `into` has room for -> how many."""
+        """Read bytes from `start` on into a buffer, until it is full -> how many."""
         part = cut(extents, start, start + len(into))
         return assemble_into(into, part, partial(self.value, holder), self._storage.name)
 
     def read_all(self, extents: Sequence[Extent]) -> bytes:
-        """All bytes of the extents."""
+        """Return all bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
     def value(self, holder: int, pos: int, least: int, framed: bool) -> bytes:
-        """The value of the entry at `pos`; what is in it, where it is a frame. See `ValueAt`."""
+        """Return the value of the entry at `pos`, decompressed if it is `framed`. See `ValueAt`."""
         kept = self._kept.get(pos)
         if kept is not None:
             return kept
         entry = self._entry_at(pos, 0 if framed else least)
         check_lives(entry, holder, self._storage.read, self._storage.name)
         value = self._frames.content(entry.value, pos) if framed else entry.value
-        if len(value) >= LARGE and self._keep:
+        if len(value) >= KEPT_BYTES and self._keep:
             if len(self._kept) >= self._keep:
                 del self._kept[next(iter(self._kept))]
             self._kept[pos] = value
         return value
 
     def read_whole(self, key: bytes) -> bytes | None:
-        """The whole content of a file, None where there is none of that name."""
+        """Return the whole content of a file, None if there is none of that name."""
         found = self.inode(key)
         if found is None:
             return None
@@ -172,9 +176,9 @@ class Content:
 
 
 class Files:
-    """What is seen of files by their inode keys, with the drafts of a writer laid over.
+    """The read side of a container: files by their inode keys, including the drafts of a writer.
 
-    All raise NoSuchFile for a missing key, save `find`.
+    All methods except `find` raise NoSuchFile for a missing key.
 
     drafts   files that `Changes` has begun to change, by key
     """
@@ -184,46 +188,50 @@ class Files:
         self.drafts: dict[bytes, Draft] = {}
 
     def settle_bulk(self) -> None:
-        """Look through what was put in bulk for double names; after that the index is whole."""
+        """Look up older inodes of files that were put in bulk; then the index is complete."""
         index = self._store.index
         if not index.bulk:
             return
         for pos in index.settle():
             try:
                 _, inode, _ = self._store.inode_at(pos)
-            except CorruptError as error:  # what it owned is not known; what replaces it is good
+            except CorruptError as error:  # its entries are not known; its replacement is good
                 self._store.note(error)
                 continue
-            self.doom(pos, inode.size, inode.lsize, inode.owned)
+            self.add_pending_delete(pos, inode.size, inode.lsize, inode.owned)
         if index.must_merge or len(index.overlay) > MERGE_OVERLAY:
             self._store.sync_data()
             self._store.merge()
 
-    def doom(self, pos: int, size: int, lsize: int, pointers: Set[int]) -> None:
-        """Count an inode and its entries as gone, and have their delflags set after the sync."""
+    def add_pending_delete(self, pos: int, size: int, lsize: int, pointers: Set[int]) -> None:
+        """Make an inode and its entries pending deletes.
+
+        pos     of the inode, 0: it was never written; size: its bytes
+        lsize   bytes of the content; pointers: positions of its entries
+        """
         store = self._store
         store.itotsz -= size
         store.dtotsz -= lsize
         store.kept.pop(pos, None)
         if pos and not store.keeps_older:
-            store.doomed.append(pos)
+            store.pending_deletes.append(pos)
             store.kv.aentries -= 1
-        self.doom_entries(pointers)
+        self.add_pending_entries(pointers)
 
-    def doom_entries(self, pointers: Set[int]) -> None:
-        """The same for entries that no inode names any more."""
+    def add_pending_entries(self, pointers: Set[int]) -> None:
+        """Make entries that no inode names any more pending deletes."""
         store = self._store
         if store.kv.layout.delflag and not store.keeps_older:
-            store.doomed += sorted(pointers)
+            store.pending_deletes += sorted(pointers)
             store.kv.aentries -= len(pointers)
 
     def find(self, key: bytes) -> bool:
-        """Whether there is a file with this inode key."""
+        """Return whether there is a file with this inode key."""
         self.settle_bulk()
         return key in self.drafts or self._content.inode(key) is not None
 
     def inode(self, key: bytes) -> tuple[int, Inode]:
-        """The inode of a file as it was last settled, and its position."""
+        """Return position and inode of a file as it was last settled."""
         self.settle_bulk()
         found = self._content.inode(key)
         if found is None:
@@ -249,8 +257,11 @@ class Files:
         at: int = 0,
         pos: int = 0,
     ) -> Stat:
-        """The Stat of a file, of what `Short.find` has of it or of Attrs. `attrs` None: the
-        defaults."""
+        """Return the Stat of a file from its fields.
+
+        attrs  Attrs, or their stored bytes with position `at`, as `Short.find` returns them; None:
+               the defaults
+        """
         store, (uid, gid) = self._store, self._content.owner
         ns = mtime * store.settings.mtime_unit
         if attrs is None:
@@ -262,8 +273,8 @@ class Files:
         return stat_of(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
 
     def attrs(self, key: bytes) -> Attrs:
-        """Mode, owner and extended attributes, the defaults where nothing is stored; the record of
-        columns as it is today."""
+        """Return mode, owner and extended attributes, or the defaults; columns with the types that
+        they are shown with."""
         draft = self.drafts.get(key)
         stored = (
             self._content.attrs(self.inode(key)[1]) if draft is None else self.draft_attrs(draft)
@@ -272,24 +283,24 @@ class Files:
         return stored if shown is stored.xattrs else replace(stored, xattrs=shown)
 
     def draft_attrs(self, draft: Draft) -> Attrs:
-        """The same of a draft, as they are stored."""
+        """Return the attributes of a draft as they are stored, or the defaults."""
         return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
 
     def extents(self, key: bytes) -> Sequence[Extent]:
-        """Where the content lies, in order; what is in memory only with pointer -1."""
-        _, extents, body, tail = self._stands(key)
+        """Return the extents of the content, in order; content in memory has pointer -1."""
+        _, extents, body, tail = self._parts(key)
         return joined(cut(extents, 0, body), [Extent(-1, 0, len(tail))] if tail else [])
 
     def read(self, key: bytes, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`, -1: to the end."""
+        """Return `size` bytes from `offset`, -1: to the end."""
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
         stop = offset + size if size >= 0 else sys.maxsize
-        return self._read(*self._stands(key), offset, stop)
+        return self._read(*self._parts(key), offset, stop)
 
     def read_into(self, key: bytes, offset: int, into: memoryview) -> int:
         """Fill a buffer from `offset` -> bytes, fewer only at the end of the file."""
-        holder, extents, body, tail = self._stands(key)
+        holder, extents, body, tail = self._parts(key)
         room = min(len(into), max(body - offset, 0))
         done = self._content.read_into(into[:room], extents, offset, holder=holder)
         rest = tail[max(offset - body, 0) :][: len(into) - done]
@@ -297,18 +308,19 @@ class Files:
         return done + len(rest)
 
     def reader(self, key: bytes) -> Callable[[int, int], bytes]:
-        """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
+        """Return a function that reads (offset, size) of the file as it is now, even after it was
+        changed or deleted.
 
-        For as long as the handle is open, except for entries that a failed write took along: see
+        It is valid while the handle is open, except for entries that a failed write removed: see
         `Handle.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
-        holder, extents, body, tail = self._stands(key)
+        holder, extents, body, tail = self._parts(key)
         tail = bytes(tail)
         return lambda offset, size: self._read(holder, extents, body, tail, offset, offset + size)
 
-    def _stands(self, key: bytes) -> tuple[int, Sequence[Extent], int, bytes | bytearray]:
-        """-> where its inode is, 0: a draft; the extents of the first bytes of a file, how many
-        these are, what follows them."""
+    def _parts(self, key: bytes) -> tuple[int, Sequence[Extent], int, bytes | bytearray]:
+        """Return the parts of a file: position of its inode, 0: a draft; extents of its first
+        bytes; number of these bytes; the bytes that follow them."""
         draft = self.drafts.get(key)
         if draft is not None:
             return 0, draft.extents, draft.body, draft.tail
@@ -337,14 +349,15 @@ class BulkGet:
 
     @staticmethod
     def batches(names: Iterable[Name]) -> Iterator[list[Name]]:
+        """Split names into lists of at most BATCH_ROWS."""
         source = iter(names)
-        while batch := list(islice(source, ROWS)):
+        while batch := list(islice(source, BATCH_ROWS)):
             yield batch
 
     def get(self, names: list[Any], read: Read) -> tuple[list[bytes], str | None]:
-        """-> contents in the order of the names up to the first missing one, and that name.
+        """Return contents in the order of the names up to the first missing one, and that name.
 
-        read  that of `Short`, for those that are not plain
+        read  `Short.read`, for files that are not plain
         """
         keys, store = inode_keys(names), self._store
         if len(keys) != len(names):
@@ -371,29 +384,30 @@ class BulkGet:
     def _compiled(
         self, code: type[Native], keys: list[bytes], pos: Int64, found: list[bytes | None]
     ) -> None:
-        """As `_gather`, in two steps. Before each the pages that it looks at are asked for."""
+        """Read plain files with compiled code: inodes, then contents. The pages that each step
+        reads are prefetched."""
         store, kv = self._store, self._store.kv
         view = kv.view(0, few=True)
-        end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
+        end = min(kv.end, len(view))  # a reader's view may be older, and then shorter
         form = view, end, *form_of(store)
         places = pos[(pos > 0) & (pos < end)]
-        kv.fetch(places, np.minimum(places + store.inode_size + SPARE, end))
+        kv.fetch(places, np.minimum(places + store.inode_size + ENTRY_OVERHEAD, end))
         pointers, sizes = np.empty(len(pos), np.int64), np.zeros(len(pos), np.int64)
         code.inodes(*form, keys, pos, pointers, sizes)
         plain = (pointers > 0) & (pointers < end - sizes)
         if not plain.any():
             return
         kv.view(0, few=True)
-        kv.fetch(pointers[plain], np.minimum((pointers + sizes)[plain] + SPARE, end))
+        kv.fetch(pointers[plain], np.minimum((pointers + sizes)[plain] + ENTRY_OVERHEAD, end))
         code.contents(*form, pointers, sizes, found)
 
     def _gather(
         self, keys: list[bytes], pos: Int64, rows: Int64, found: list[bytes | None]
     ) -> None:
-        """Read the files of `rows` whose inodes are plain and good."""
+        """Read the files of `rows` whose inodes are plain and intact, into `found`."""
         kv, pos = self._store.kv, pos[rows]
         view, isz = kv.view(0, few=True), self._store.inode_size
-        end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
+        end = min(kv.end, len(view))  # a reader's view may be older, and then shorter
         lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         lengths = lengths if len(rows) == len(keys) else lengths[rows]
         longest = int(lengths.max())
@@ -403,7 +417,7 @@ class BulkGet:
         if not inside.all():
             rows, pos, lengths = rows[inside], pos[inside], lengths[inside]
         kv.fetch(pos, pos + 11 + longest + isz)
-        # A copy of each whole entry overlaps their cache misses: then slices cost half.
+        # Copying all entries at once overlaps their cache misses, so that slices are cheaper.
         head = rows_at(view, pos, 11 + longest + isz)
         ends = pos + 7 + lengths + isz
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
@@ -422,12 +436,12 @@ class BulkGet:
         if two == 7 + 2 * pair and named.any():
             words[named, 7 : 7 + pair] = words[named, 7 + pair :]
             words[named, 6] -= 1
-        # One extent from the start of one entry: what put and put_many write.
+        # One extent from the start of one entry, as put and put_many write it.
         good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
         if self._store.settings.pairoff:
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
-        # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
+        # Assume the key "<hex>/D0" of `put`, and the whole value; otherwise the checksum fails.
         size, room = words[:, 3], end - 5 - starts - words[:, 7]
         good &= (words[:, 7] <= end) & (size >= 0) & (size <= room)
         if good.all():
@@ -438,7 +452,10 @@ class BulkGet:
     def _data(
         self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]
     ) -> None:
-        """Read and check the data entries of `rows`: `starts`: of the value, from pos + 1."""
+        """Read and verify the data entries of `rows`, into `found`.
+
+        starts  offset of the value from pos + 1; sizes: of the value, bytes
+        """
         if not len(rows):
             return
         kv = self._store.kv
@@ -447,7 +464,7 @@ class BulkGet:
         kv.fetch(pos, ends + 4)
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
         good = kv.layout.sums(pos, bodies) == column(rows_at(view, ends, 4), ">u4", 0)
-        good &= rows_at(view, pos, 1)[:, 0] == 0  # else marked deleted meanwhile, or a filler
+        good &= rows_at(view, pos, 1)[:, 0] == 0  # not marked deleted, and no filler
         values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))
         if len(rows) == len(found) and good.all():
             found[:] = values
@@ -458,11 +475,11 @@ class BulkGet:
 
 
 def code_for(store: Store) -> type[Native] | None:
-    """What reads plain files of a standard layout; None: the path in Python."""
-    usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= LARGEST
+    """Return the compiled code that reads plain files of this container; None: it cannot."""
+    usual_size = HEAD.size + store.settings.form.pair <= store.inode_size <= MAX_SHORT_INODE
     return native.code if usual_size else None
 
 
 def form_of(store: Store) -> tuple[int, bool, int]:
-    """What the compiled path has to know of a container: ISZ, PAIROFF, CONTID mod 2^64."""
+    """Return what the compiled path needs to know of a container: ISZ, PAIROFF, CONTID mod 2^64."""
     return store.inode_size, store.settings.pairoff, store.kv.layout.contid & MASK64

@@ -1,12 +1,12 @@
-"""Recovery: what follows from the data file, found anew.
+"""Recovery: live files and counters, computed from the data file.
 
 Of the inode entries with one name, and of those with one FILEID, the one at the highest position
-decides. Delflags add nothing to that: they are written later than what they follow from, so a copy
-that was taken meanwhile may have the delflags of a sync that its superblock does not know.
+is live. Delflags do not decide that: they are written later than the entries they follow from, so a
+copy of a container in use may have delflags of a sync that its superblock does not record.
 
-`rebuild` finds all live files, and every counter, from the whole file; `Replay` brings an index up
-to date with the entries that came after it; `finish` sets the delflags that a writer which was
-killed did not set, `revive` takes those back that nothing in the file explains.
+`rebuild` finds all live files and every counter from the whole file. `Replay` brings an index up to
+date with the entries that were added after it. `finish` sets delflags that a killed writer did not
+set, and `revive` clears those that no later entry explains.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from winkfs.names import name_of
 if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
-TOGETHER: Final = 4096  # inodes decoded together
-HEAD_READ: Final = 512  # bytes read of each
-MOST: Final = (1 << 63) - 1  # of 64 bits
+INODE_BATCH: Final = 4096  # inodes decoded together
+INODE_READ_BYTES: Final = 512  # read of each of them
+INT64_MAX: Final = (1 << 63) - 1
 COUNTERS: Final = ("entries", "aentries", "itotsz", "dtotsz")  # of the superblock, see `Counts`
 
 
@@ -50,7 +50,7 @@ COUNTERS: Final = ("entries", "aentries", "itotsz", "dtotsz")  # of the superblo
 class Counts:
     """Counters of the superblock, of all entries or of some.
 
-    entries     all of them; aentries: those with delflag 0
+    entries     number of entries; aentries: of those with delflag 0
     itotsz      bytes of the live inodes; dtotsz: bytes of the live files
     """
 
@@ -60,7 +60,7 @@ class Counts:
     dtotsz: int = 0
 
     def add(self, rows: InodeRows) -> None:
-        """Count the entries of a batch; what its delflags do not say yet counts as live."""
+        """Count the entries of a batch; an entry without delflag counts as live."""
         flags, live = rows.batch.flags, ~rows.deleted
         self.entries += len(flags)
         self.aentries += len(flags) - int(np.count_nonzero(flags))
@@ -68,32 +68,32 @@ class Counts:
         self.dtotsz += int(rows.lsize[live].sum())
 
     def add_inode(self, entry: KVEntry, settings: Settings, kv: KVSeq, sign: int) -> None:
-        """Add an inode to the sums of bytes, or take it off."""
+        """Add the sizes of an inode to the sums of bytes; with `sign` -1, subtract them."""
         inode = Inode.decode(entry.value, settings.form, file=kv.storage.name, offset=entry.pos)
         self.itotsz += sign * inode.size
         self.dtotsz += sign * inode.lsize
 
 
 class Rebuilt(Counts):
-    """What a whole data file says: takes its inodes batch by batch, then decides which are live.
+    """Result of a rebuild: `take` adds the inodes batch by batch, `finish` decides which are live.
 
-    names   is given all inodes that may be live, but for those `flagged`
-    marked  take for live what only its delflag says is not: what came later has set it. None: where
-            deletions leave tombstones
+    names   collector that gets all inodes that may be live, except those `flagged`
+    marked  whether an inode that only its delflag marks as deleted is live: a later entry has set
+            the flag. None: yes, if deletions leave tombstones
 
     lost        set by the caller: entries below were lost, and a tombstone may be among them
     rows        the live files, in file order
     times       time marks; None: the container is not append-only
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
-    due         how many of them must be: with HAVEDUPS those of names that are gone
+    due         how many of them must be marked: with HAVEDUPS those of names that are gone
     dead        inodes that are marked deleted, int64[..]
-    flagged     live inodes that are marked deleted all the same, int64[..]
-    columns     entries that declare columns and are not marked deleted; one counts
-    heirs       FILEID -> position of the live inode, of files that also have inodes among those
+    flagged     live inodes that are marked deleted nevertheless, int64[..]
+    columns     entries that declare columns and are not marked deleted; one is valid
+    successors  FILEID -> position of the live inode, of files whose older inodes were superseded
     end         end of the last whole entry
     whole       whether nothing is damaged, and nothing `flagged`
-    damaged     places whose files are left out for that
+    damaged     damaged places, whose files are left out
     """
 
     rows: Rows
@@ -111,14 +111,14 @@ class Rebuilt(Counts):
         self._marked = settings.tombstones if marked is None else marked
         self.times = TimeIndex(settings) if settings.ao else None
         self.nextfid, self.end, self.lost = 1, kv.start, 0
-        self.unfinished, self.columns, self.heirs = list[int](), list[int](), dict[int, int]()
+        self.unfinished, self.columns, self.successors = list[int](), list[int](), dict[int, int]()
         self.dead = self.flagged = np.empty(0, np.int64)
         self.due, self.whole, self.damaged = 0, True, 0
         bits = [] if settings.htalgo in SLOT_FROM_S else [np.uint64]
         self._seen = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
 
     def take(self, rows: InodeRows) -> None:
-        """Count a batch and note its inodes."""
+        """Count a batch and remember its inodes."""
         batch, block, htalgo = rows.batch, self._kv.superblock, self._settings.htalgo
         self.add(rows)
         self.end = int(batch.base + batch.end[-1])
@@ -127,7 +127,7 @@ class Rebuilt(Counts):
             self.columns += batch.pos[declared[batch.flags[declared] == 0]].tolist()
         tomb, ids = rows.size == 0, rows.fileid
         self.nextfid = min(max(self.nextfid, int(ids.max(initial=0)) + 1), SANE)
-        if "NEXTFID" not in block:  # data without an inode: a writer that died
+        if "NEXTFID" not in block:  # a killed writer leaves data entries without an inode
             named = int(fileids(batch, rows.others).max(initial=0))
             self.nextfid = max(self.nextfid, named + 1)
         if self.times is not None:
@@ -139,7 +139,7 @@ class Rebuilt(Counts):
             self._names.take(rows.take(np.flatnonzero(~(rows.deleted | tomb))))
 
     def finish(self) -> Rebuilt:
-        """Decide -> itself. Counters of what is superseded but not marked are taken off."""
+        """Decide which inodes are live -> itself. Superseded ones without delflag do not count."""
         if self._names is not None:
             self._names.sorter.rest()
         pos, ids, deleted, tomb, s, *bits = self._seen.take()
@@ -159,12 +159,12 @@ class Rebuilt(Counts):
         old = ids[~live & ~tomb]
         if len(old):
             both = np.flatnonzero(live)[np.isin(ids[live], old)]
-            self.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
+            self.successors = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
         self.rows = self.rows.take(live)
         return self
 
     def superseded_columns(self) -> list[int]:
-        """Those that a later one has replaced: they are to be marked deleted."""
+        """Return positions of declarations that a later one has replaced, to be marked deleted."""
         return [pos for pos in self.columns if pos < self._kv.superblock.get(COLUMNS, 0)]
 
 
@@ -178,22 +178,22 @@ def rebuild(
     stop: int | None = None,
     marked: bool | None = None,
 ) -> Rebuilt:
-    """Read the whole data file once; a second time, checking every entry, where it is damaged.
+    """Read the whole data file once; if it is damaged, a second time with a check of every entry.
 
     problem   called with each damaged range, which is skipped
-    names     is given all inodes that may be live; they are right only where the result is `whole`
-    stop      only what is before it
+    names     gets all inodes that may be live; they are right only if the result is `whole`
+    stop      byte offset at which the pass ends; None: at the end of the file
     marked    see `Rebuilt`
     progress  called with the number of bytes done since the last call
-    raises    CorruptError where the chain of entries breaks and there are no checksums to find
-              where it goes on; for a reader, or in a file cut short, it just ends there
+    raises    CorruptError if the chain of entries breaks, and without checksums the next entry
+              cannot be found; for a reader, or in a truncated file, the pass ends there instead
     cost      one pass; memory: 21 bytes an inode entry, and 12 more while sorting
     """
     end = kv.end if stop is None else stop
     whole, known = end == kv.end and not marked, known_sums(kv)
     if whole and (not kv.layout.checksum or "ENTRIES" in known):
-        # Without a look at the checksums of contents. A damaged length leads the walk astray: it
-        # then meets something impossible, or other sums than the superblock has.
+        # This pass does not verify contents. A damaged length misleads it, but then an entry is
+        # impossible, or the sums differ from those of the superblock.
         with contextlib.suppress(CorruptError):
             found = Rebuilt(kv, settings, names)
             for batch in scan(kv.storage, kv.layout, kv.start, end, progress=progress):
@@ -209,7 +209,7 @@ def rebuild(
         damage.append(error)
         if not isinstance(error, DamagedRange):
             found.lost = max(found.lost, error.offset)
-        elif not error.last:  # else the file is as it was when it ended there
+        elif not error.last:  # nothing follows the last range, so no tombstone is lost
             found.lost = error.stop
         problem(error)
 
@@ -237,10 +237,10 @@ def _is_counted(found: Rebuilt, known: dict[str, int]) -> bool:
 def _with_flipped(
     kv: KVSeq, settings: Settings, found: Rebuilt, problem: Callable[[CorruptError], None]
 ) -> Rebuilt:
-    """What a file holds whose checksums are right, but not the sums of the superblock.
+    """Return the live files if all checksums are right but the sums of the superblock differ.
 
-    A delflag has no checksum. Where deletions need not leave tombstones, files that only a delflag
-    takes away are there if the sums then are right.
+    A delflag has no checksum. If deletions need not leave tombstones, files that only a delflag
+    removes are taken as live, provided that the sums agree then.
     """
     again = found
     if not settings.tombstones:
@@ -255,9 +255,10 @@ def _with_flipped(
 
 
 def known_sums(kv: KVSeq) -> dict[str, int]:
-    """Counters of the superblock that are right if nothing is damaged; empty after an unclean end.
+    """Return the counters of the superblock that are right in an undamaged file.
 
-    Of AENTRIES a kill between two delflags leaves too many.
+    AENTRIES is not among them: it is too large after a kill between two delflags.
+    ->  name -> value; empty if the last writer did not close the file
     """
     block = kv.superblock
     if not block.get("SYNCSIZE") == block.get("FILESIZE") == kv.end:
@@ -268,8 +269,8 @@ def known_sums(kv: KVSeq) -> dict[str, int]:
 def _resolve(
     pos: Int64, ids: npt.NDArray[Any], s: UInt64, tomb: Bools, kv: KVSeq
 ) -> tuple[Bools, Bools]:
-    """Of all inode entries of the file -> which are the last of their name and their file, and
-    which have a later one; tombstones are neither."""
+    """Return which inode entries are the last of their name and their file, and which have a later
+    one; tombstones are neither."""
     beaten = np.zeros(len(pos), bool)
     beaten[superseded(s, lambda row: kv.get(int(pos[row])).key)] = True
     older = superseded(ids)
@@ -278,16 +279,16 @@ def _resolve(
 
 
 class Replay:
-    """One pass over a tail.
+    """A pass over a tail, which updates an index.
 
     superseded  positions of inodes that the tail replaced: a writer marks them and their entries
-                deleted, where a kill came between the flags. Of no use to a reader, who need not
-                look up the names of new files for it
+                deleted, in case a kill came between the flags. A reader does not need them, and so
+                does not look up the names of new files
     tombstones  whether there were any
-    known       False where a file of the tail has an older inode that the tail does not name: then
-                only a rebuild can find it
-    left        names that a file of the tail has left for another one, without a tombstone
-    counts      of the entries of the tail; None: nobody asks
+    known       False if a file of the tail has an older inode that the tail does not name: only a
+                rebuild can find it
+    left        old names of files that the tail renamed without a tombstone
+    counts      counters of the entries of the tail; None: not wanted
     """
 
     def __init__(
@@ -299,10 +300,10 @@ class Replay:
         *,
         marked: bool | None = None,
     ) -> None:
-        """`marked`: see `Rebuilt`."""
+        """Prepare a pass. `marked`: see `Rebuilt`."""
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._marked = settings.tombstones if marked is None else marked
-        self.declares = False  # columns: what the new ones replace may be far up in the file
+        self.declares = False  # columns; the declaration they replace may precede the tail
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
         self.tombstones = False
@@ -315,13 +316,16 @@ class Replay:
     def known(self) -> bool:
         return not self._lost
 
-    def heirs(self) -> dict[int, int]:
-        """FILEID -> position of the live inode, of the files in the tail."""
+    def successors(self) -> dict[int, int]:
+        """Return FILEID -> position of the live inode, of the files in the tail."""
         found = {fileid: self._index.lookup(key) for fileid, key in self._newest.items()}
         return {fileid: pos for fileid, pos in found.items() if pos}
 
     def settled(self) -> list[int]:
-        """Add those of the tail that are marked deleted to `superseded` -> those that are live."""
+        """Add the inodes of the tail that are marked deleted to `superseded`, except live ones.
+
+        ->  positions of the live ones
+        """
         live = [pos for key, pos in self._flagged if self._index.lookup(key) == pos]
         self.superseded += sorted({pos for _, pos in self._flagged}.difference(live))
         self._flagged = []
@@ -330,7 +334,8 @@ class Replay:
     def run(
         self, start: int, stop: int, times_from: int, problem: Callable[[CorruptError], None]
     ) -> None:
-        """Take in the entries of [start, stop); the time index those from `times_from` on."""
+        """Apply the entries of [start, stop) to the index, those from `times_from` on to the time
+        index."""
         kv = self._kv
         for batch, rows in inode_rows(
             kv.storage, kv.layout, self._settings, start, stop, problem=problem
@@ -344,13 +349,13 @@ class Replay:
             self._take(rows)
 
     def _take(self, rows: InodeRows) -> None:
-        """Take in the inodes of a batch."""
+        """Apply the inodes of a batch."""
         keys, index, superseded = rows.keys, self._index, self.superseded
         flagged = np.flatnonzero(rows.deleted & (rows.size > 0)) if self._kv.writable else ()
         self._flagged += [(keys[row], int(rows.pos[row])) for row in flagged]
         base = index.base
         self.tombstones |= bool((rows.size == 0).any())
-        known_below = (base.nextfid or MOST) if base is not None else 0
+        known_below = (base.nextfid or INT64_MAX) if base is not None else 0
         now = self._before(keys, rows.fileid, known_below)
         gone = rows.size == 0 if self._marked else rows.deleted
         live = np.where(gone, 0, rows.pos).tolist()
@@ -377,14 +382,15 @@ class Replay:
             now[key] = becomes
 
     def _before(self, keys: list[bytes], fileids: Int64, known_below: int) -> dict[bytes, int]:
-        """Where the inodes of the keys have been up to now, as far as that is of use."""
+        """Return positions of the current inodes of keys; for a reader, of old files only."""
         if not self._kv.writable:
             old = np.flatnonzero((fileids > 0) & (fileids < known_below))
             keys = [keys[i] for i in old.tolist()]
         return dict(zip(keys, self._index.lookup_many(keys), strict=True))
 
     def _rename(self, fileid: int, name: bytes, now: dict[bytes, int]) -> None:
-        """A file that the tail had under this key has another one. `now`: see `_take`."""
+        """Remove the old key of a file that the tail has renamed. `now`: key -> position of its
+        inode, updated."""
         left = self._index.lookup(name)
         if left and self._fileid_at(left) == fileid:
             self.superseded.append(left)
@@ -399,11 +405,11 @@ class Replay:
 
 
 def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tuple[bytes, int]]:
-    """What happened to names between `covered` and `end`, by default that of the data file as the
-    store knows it.
+    """Yield the changes of names between `covered` and `end`, by default the end of the data file
+    as the store knows it.
 
-    ->      each name once: (name, position of its inode, or 0 where it is gone)
-    raises  CorruptError where the chain of entries breaks
+    ->      each name once: (name, position of its inode, 0: it was deleted)
+    raises  CorruptError if the chain of entries breaks
     cost    reads the tail; memory: 200 bytes a name
     """
     kv = store.kv
@@ -411,7 +417,7 @@ def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tupl
     if covered >= end:
         return
     kv.show(end - 1)  # all of it written
-    # A delflag may be that of a later sync; but where a tombstone may be lost they count.
+    # A delflag may be that of a later sync, so it is ignored, unless a tombstone may be lost.
     damage = list[CorruptError]()
     for marked, problem in ((True, damage.append), (False, store.note)):
         index = Index(store.settings, None, store.key_at, store.is_bad)
@@ -419,14 +425,15 @@ def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tupl
         replay.run(covered, end, end, problem)
         if not damage:
             break
-    # Where a file has lost its name without a tombstone, the index of the container is rebuilt
-    # (`Replay.known`), and what stands beside it dropped.
+    # If a file has lost its name without a tombstone, the index of the container is rebuilt
+    # (`Replay.known`), and its catalog dropped.
     for key, pos in index.overlay.items():
         yield name_of(key), pos
 
 
 def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
-    """After a rebuild, for a writer. Counters that were wrong are right on disk on return."""
+    """Make the data file agree with a rebuild, for a writer: set delflags, correct counters on
+    disk."""
     kv, block = data.kv, data.kv.superblock
     counters = {"ENTRIES": kv.entries, "ITOTSZ": data.itotsz, "DTOTSZ": data.dtotsz}
     if len(found.flagged):
@@ -434,31 +441,32 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
     unclean = block.get("SYNCSIZE", kv.end) != kv.end
     if unclean or found.due or block.get("AENTRIES") != kv.aentries:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
-        done = finish(data, found.unfinished, found.heirs)
-        kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
+        done = finish(data, found.unfinished, found.successors)
+        kv.aentries -= done + finish(data, found.dead.tolist(), found.successors)
     if found.columns and (old := found.superseded_columns()) and kv.layout.delflag:
         kv.confirm()
         kv.mark_deleted(old)
         kv.aentries -= len(old)
     counters["AENTRIES"] = kv.aentries
-    said = {**counters, **block}  # with counters that the superblock does not have
-    if not counters.items() <= said.items() or unclean or block.damage is not None:
+    recorded = {**counters, **block}  # a counter that the superblock lacks is not wrong
+    if not counters.items() <= recorded.items() or unclean or block.damage is not None:
         data.sync_data()
 
 
-def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> int:
-    """Set the delflags that are `due` -> how many."""
-    todo = due(data, superseded, heirs)
+def finish(data: DataFile, superseded: Sequence[int], successors: Mapping[int, int]) -> int:
+    """Set the delflags that are `due` -> how many were set."""
+    todo = due(data, superseded, successors)
     if todo:
-        data.kv.confirm()  # or what replaces them may not be on the disk
+        data.kv.confirm()  # their replacements must be durable first
         data.kv.mark_deleted(todo)
     return len(todo)
 
 
-def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> list[int]:
-    """Superseded inodes and the entries that only they own, of those not marked deleted yet.
+def due(data: DataFile, superseded: Sequence[int], successors: Mapping[int, int]) -> list[int]:
+    """Return positions of superseded inodes, and of the entries that only they own, that are not
+    marked deleted yet.
 
-    heirs   FILEID -> position of the live inode, of files whose older inodes are among them
+    successors  FILEID -> position of the live inode, of files whose older inodes are among them
     """
     kv = data.kv
     if not kv.layout.delflag or not superseded:
@@ -467,14 +475,14 @@ def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> 
     todo: list[int] = []
     others: list[int] = []
     inodes = Inodes(kv, data.settings, None)
-    for at in range(0, len(superseded), TOGETHER):
-        part = np.array(superseded[at : at + TOGETHER], np.int64)
-        raw, places = fetch(kv.storage, part, HEAD_READ)
+    for at in range(0, len(superseded), INODE_BATCH):
+        part = np.array(superseded[at : at + INODE_BATCH], np.int64)
+        raw, places = fetch(kv.storage, part, INODE_READ_BYTES)
         found, which = inodes.gathered(part, raw, places)
         table = found.table
-        plain = (table.pointer > 0) & ~table.special & ~np.isin(table.fileid, list(heirs))
+        plain = (table.pointer > 0) & ~table.special & ~np.isin(table.fileid, list(successors))
         todo += np.stack([table.pos[plain], table.pointer[plain]], axis=1).ravel().tolist()
-        others += np.delete(part, which[plain]).tolist()  # a sixth as fast
+        others += np.delete(part, which[plain]).tolist()
     seen: set[int] = set()
     kept: dict[int, set[int]] = {}  # FILEID -> the entries of the live inode
     for pos in sorted(others):
@@ -482,9 +490,9 @@ def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> 
             fileid, named = entries_of(
                 pos, seen, data.entry_at, data.settings.form, kv.storage.name, data.note
             )
-            heir = heirs.get(fileid)
+            successor = successors.get(fileid)
             if fileid not in kept:
-                kept[fileid] = set(data.inode_at(heir)[1].pointers) if heir else set()
+                kept[fileid] = set(data.inode_at(successor)[1].pointers) if successor else set()
         except CorruptError as error:
             data.note(error)
             continue
@@ -493,21 +501,21 @@ def due(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> 
 
 
 def unmarked(kv: KVSeq, positions: Sequence[int]) -> list[int]:
-    """Each of these positions once whose entry is not marked deleted. They are in the file."""
+    """Return, each once, the positions whose entry is not marked deleted. All are in the file."""
     return [pos for pos in dict.fromkeys(positions) if kv.storage.read(pos, 1) == b"\0"]
 
 
 def resume(
     data: DataFile, index: Index, times: TimeIndex | None, start: int, times_from: int
 ) -> bool | None:
-    """Bring an index that covers `start` up to date with all entries, synced or not, after a call
-    that was broken off, and count them: the counters of the superblock are of the last sync.
+    """Recover from an interrupted call: apply all entries after `start`, synced or not, to an index
+    that covers `start`, and add them to the counters of the last sync.
 
-    times   are brought up to date from `times_from` on
-    ->      whether a file has lost its name without a tombstone: no older catalog is to be
-            believed; None where only a rebuild can find out
+    times   the time index, to which entries from `times_from` on are applied
+    ->      whether a file has lost its name without a tombstone, so that an older catalog is wrong;
+            None if a rebuild is necessary
     raises  CorruptError; DerivedDamage
-    cost    reads what came after `start`: 10 us a change
+    cost    reads the entries after `start`
     """
     kv, block, damage = data.kv, data.kv.superblock, list[CorruptError]()
     last = block["FILESIZE"]
@@ -515,7 +523,7 @@ def resume(
     replay = Replay(kv, data.settings, index, times)
     replay.run(start, last, times_from, damage.append)
     unknown = replay.settled() or not replay.known
-    before = due(data, replay.superseded, replay.heirs())
+    before = due(data, replay.superseded, replay.successors())
     replay.superseded, replay.counts = [], Counts(**{f: block[f.upper()] for f in COUNTERS})
     replay.run(last, kv.end, times_from, damage.append)
     if unknown or replay.settled() or damage or not replay.known or replay.declares:
@@ -524,18 +532,18 @@ def resume(
     for entry in map(kv.get, sorted(set(replay.superseded))):
         if entry.pos < last or not entry.deleted:
             counts.add_inode(entry, data.settings, kv, -1)
-    others = unmarked(kv, [pos for pos in data.doomed if pos >= last])
-    doomed = {*due(data, replay.superseded, replay.heirs()), *others}.difference(before)
-    kv.entries, kv.aentries = counts.entries, counts.aentries - len(doomed)
+    others = unmarked(kv, [pos for pos in data.pending_deletes if pos >= last])
+    new = {*due(data, replay.superseded, replay.successors()), *others}.difference(before)
+    kv.entries, kv.aentries = counts.entries, counts.aentries - len(new)
     data.itotsz, data.dtotsz = counts.itotsz, counts.dtotsz
-    data.doomed = sorted(doomed.union(before))
+    data.pending_deletes = sorted(new.union(before))
     return bool(replay.left)
 
 
 def revive(data: DataFile, flagged: Sequence[int]) -> int:
-    """Take the delflags of live inodes and of what they point to back -> how many there were.
+    """Clear the delflags of live inodes and of their entries -> how many were set.
 
-    They stem from a sync that is not in this copy of the file, or a bit of them flipped.
+    They stem from a sync that is not in this copy of the file, or from a flipped bit.
     """
     kv, todo = data.kv, list[int]()
     for pos in flagged:

@@ -25,7 +25,7 @@ from winkformats.kv.entry import KVEntry
 from winkformats.kv.pagesums import PAGE
 from winkfs.container.ondisk.idx import ALIKE, PAIRS
 from winkfs.container.ondisk.inode import CK_XXH3, INT64, Inode
-from winkfs.container.read import LARGEST, SPARE, Content, code_for, form_of
+from winkfs.container.read import ENTRY_OVERHEAD, MAX_SHORT_INODE, Content, code_for, form_of
 from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Plain:
     def _entry(self, pos: int, least: int = 0, most: int = INT64) -> KVEntry:
         """The checked entry at a position. See `EntryAt`. `most`: bytes that it may have."""
         end = min(self.limits[0], pos + most)
-        return self._layout.read(self._data.read, pos, end, self._data.name, least + SPARE)
+        return self._layout.read(self._data.read, pos, end, self._data.name, least + ENTRY_OVERHEAD)
 
     def _is_sure(self) -> bool:
         """Whether all that is there is known."""
@@ -255,7 +255,7 @@ class Plain:
             raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
         except UnicodeEncodeError:
             return None
-        if type(raw) is not bytes or not 0 < len(raw) < LARGEST or b"\0" in raw:
+        if type(raw) is not bytes or not 0 < len(raw) < MAX_SHORT_INODE or b"\0" in raw:
             return None
         key = raw + INODE
         if key in self._drafts or not self._is_sure():
@@ -272,7 +272,7 @@ class Plain:
         """-> the inode at a position. `length`: of its key, most likely."""
         if self._last and pos == self._last[1]:  # what was found by its name is read
             return self._last
-        entry = self._entry(pos, self._room + length - SPARE, 2 * LARGEST)
+        entry = self._entry(pos, self._room + length - ENTRY_OVERHEAD, 2 * MAX_SHORT_INODE)
         if self._stale or entry.deleted or not entry.key[: -len(INODE)]:
             return None
         inode = Inode.decode(entry.value, self._form, file=self._data.name, offset=pos)

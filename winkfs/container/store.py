@@ -1,6 +1,6 @@
-"""Store: one container that is open: its data file, and the files that are derived from it.
+"""Store: an open container: its data file, and the derived files.
 
-It knows entries and inodes by position. Files with names are handled by `read` and `write`.
+It handles entries and inodes by position. Files with names are handled by `read` and `write`.
 """
 
 from __future__ import annotations
@@ -50,24 +50,22 @@ from winkfs.container.recovery import (
 from winkfs.errors import Refusal
 from winkfs.names import INODE
 
-MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
-# A close leaves the index as it is where it costs less to replay the tail: 2 us a change for a
-# reader, 8 for a writer, 12 where it replaces a file, and 0.5 ns a byte; a new index costs 0.25 us
-# a file. With 1,000 changes and a reader between two closes, all of it together costs least at
-# 7,000 changes over 10^6 files, and 23,000 over 10^7. A reader pays 35 ms for LEFT of them.
-LEFT: Final = 1 << 14  # changes, and one for
-SHARE: Final = 128  # files of the index
-LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
-REPLAYED: Final = 10_000  # bytes that a rebuild reads while a change is replayed, or one file
-SAMPLE: Final = 512  # cells looked at when an index is opened
+MERGE_TAIL: Final = 64 << 20  # bytes of a tail, at least, that is long enough for a new index
+# A close leaves the index as it is if a replay of the tail costs the next opening less than a new
+# index costs the close: up to MAX_LEFT changes, and one change for FILES_PER_CHANGE files.
+MAX_LEFT: Final = 1 << 14
+FILES_PER_CHANGE: Final = 128
+SMALL_INDEX: Final = FILES_PER_CHANGE**2  # files; a smaller index is always written
+REPLAYED_BYTES: Final = 10_000  # that a rebuild reads in the time in which a change is replayed
+SAMPLE_CELLS: Final = 512  # looked at when an index is opened
 
 
 class Store(DataFile):
-    """An open container, without names and bytes of files.
+    """An open container, by positions: data file, index, time index and catalog.
 
     times    the time marks; None: it is not append-only
-    packed   what `pack --update` goes by: the variables of PACKED in BASE.idx
-    damaged  damaged places of the data file whose files the index does not have
+    packed   the variables PACKED of BASE.idx, which `pack --update` uses
+    damaged  number of damaged places of the data file, whose files the index does not have
     """
 
     def __init__(
@@ -79,16 +77,16 @@ class Store(DataFile):
         mapped: bool = True,
         lock: WriterLock | None = None,
     ) -> None:
-        """`load`: find or make the index; `mapped`, `lock`: see `DataFile`.
+        """Open a container. `load`: find or make the index; `mapped`, `lock`: see `DataFile`.
 
         raises  NoSuchFile, Locked, FormatError, OSError
         """
-        self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
-        self.generation = 0  # how often everything was opened anew
+        self.frozen = False  # whether a reader ignores later syncs: see Handle.freeze
+        self.generation = 0  # number of reopenings
         self.packed: dict[str, int] = {}
         self.damaged, self._healing = 0, False  # whether a writer has to replace a damaged BASE.idx
         self.times: TimeIndex | None = None
-        self._timed = -1  # FILESIZE of the data file whose files are all in BASE.time; -1: in none
+        self._timed = -1  # FILESIZE up to which BASE.time covers the data file; -1: no BASE.time
         self._replaying = False
         try:
             super().__init__(base, writable=writable, mapped=mapped, lock=lock)
@@ -103,7 +101,7 @@ class Store(DataFile):
             raise
 
     def new_fileid(self) -> int:
-        """A FILEID never used before in this container."""
+        """Return a FILEID never used before in this container. Raises Refusal EOVERFLOW."""
         if not self.nextfid:  # classic: the highest + 1, by scan
             self.kv.show(self.kv.end - 1)  # all of it written
             self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
@@ -116,7 +114,7 @@ class Store(DataFile):
     # --- opening ---
 
     def load(self) -> None:
-        """Find or make the index. Raises OSError."""
+        """Open the index, or make it anew. Raises OSError."""
         self._load()
         if not self.writable:
             self.refresh()
@@ -124,19 +122,19 @@ class Store(DataFile):
             self.sync_data()
 
     def _load(self) -> None:
-        """Find the derived files and bring them up to date, or make them anew."""
+        """Open the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         self._take_lost_sync()
         if self.writable:
-            for suffix in (".data", ".idx", ".time", ".cat"):  # of a writer that was killed
+            for suffix in (".data", ".idx", ".time", ".cat"):  # left by a killed writer
                 self.directory.unlink(self.name + suffix + TEMPORARY)
             self.catalog.sweep()
         base = self._load_index()
-        if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
+        if settings.havedups:  # older inodes need not be marked, so a cell of one is wrong
             self.index.check()
             base = self.index.base
         if base is not None and base.sums is None and not self._plausible(base):
-            with contextlib.suppress(CorruptError):  # else there is nothing better than it
+            with contextlib.suppress(CorruptError):  # if it fails, there is no better index
                 self._rebuild()
                 return
         unclean = block.get("SYNCSIZE", kv.end) != kv.end
@@ -154,7 +152,7 @@ class Store(DataFile):
     # --- BASE.idx: `index.base`, on disk or, for a reader, made in memory ---
 
     def _load_index(self) -> Base | None:
-        """Take the file for the index; None: it is missing, or no good, and the index empty."""
+        """Open BASE.idx as the index; None: it is missing or unusable, and the index is empty."""
         base = open_base(
             self.directory, self.name, self.settings, self.kv.superblock, self.kv.end, self.remark,
             mapped=self.mapped,
@@ -173,12 +171,12 @@ class Store(DataFile):
         try:
             self.index.replace(self._write_index(*self._merged()))
         except OSError as error:
-            self.excuse(error)
-            self.index.fold()  # the tail will be replayed
+            self.record_unwritten(error)
+            self.index.fold()  # the next opening replays the tail
 
     def _merged(self) -> tuple[Rows, Int64 | None]:
-        """All rows. Where a slot does not follow from a cell the keys of all files are read; what
-        that brings into the page cache does not stay there."""
+        """Return all rows of the index. If a cell does not determine its slot, the keys of all
+        files are read, and their pages dropped from the page cache."""
         settings, storage = self.settings, self.kv.storage
         from_cells = settings.htalgo in hashing.SLOT_FROM_S and settings.cellsz > 1
         drop = None if from_cells else storage.dropper(0, storage.size())
@@ -189,20 +187,20 @@ class Store(DataFile):
                 drop(0, storage.size())
 
     def _write_index(self, rows: Rows, extra: Int64 | None = None) -> Base:
-        """Write a new file. Raises OSError."""
+        """Write a new BASE.idx. Raises OSError."""
         with self.deriving(".idx") as storage:
             storage.mapped = self.mapped
             return write_base(storage, self.settings, rows, extra, self._variables())
 
     def _in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
-        """The same table in memory."""
+        """Return an index of these rows in memory."""
         memory = MemoryStorage(name=self.base + ".idx (in memory)")
         room = 8 * self.settings.cellsz * (size_for(len(rows.pos)) + 1)
-        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        memory.preallocate(SBSIZE + room)  # a growing bytearray would be copied
         return write_base(memory, self.settings, rows, None, variables, sums=False)
 
     def _variables(self) -> dict[str, int]:
-        """Variables of a file written now."""
+        """Return the variables of an index that is written now."""
         now = self.kv.superblock.get("SYNCTIME", int(time.time()))
         known = {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
         return known | ({DAMAGED: self.damaged} if self.damaged else {})
@@ -210,11 +208,11 @@ class Store(DataFile):
     # --- BASE.time ---
 
     def _load_times(self, covered: int) -> bool:
-        """Take the time marks of an append-only container from BASE.time -> whether it is good, and
-        reaches as far as the index does."""
+        """Load the time marks of an append-only container from BASE.time -> whether it is valid and
+        covers as much as the index."""
         settings, block, end = self.settings, self.kv.superblock, self.kv.end
         loaded = TimeIndex.load(self.base + ".time", settings, block, end, self.remark)
-        if loaded is not None and settings.classic:  # else more vouches for it than this
+        if loaded is not None and settings.classic:  # other layouts record CONTID and DATAEND
             marks = loaded[0].positions
             some = marks[:: max(len(marks) // 16, 1)] + marks[-1:]
             loaded = loaded if all(ENTRY.fullmatch(self.key_at(pos)) for pos in some) else None
@@ -230,18 +228,18 @@ class Store(DataFile):
             storage.close()
             self._timed = self.kv.end
         except OSError as error:
-            self.excuse(error)
+            self.record_unwritten(error)
 
     # --- entries that neither has ---
 
     def _take_lost_sync(self) -> None:
-        """Take in what the superblock has lost, a write of the disk: entries behind its FILESIZE.
+        """Accept entries after FILESIZE if the disk has lost the last write of the superblock.
 
-        An index that covers more was written later, and only of what is durable. Readers look
-        again, for a writer may have gone on.
+        An index that covers more than FILESIZE proves that: it covers durable entries only. Readers
+        read the superblock again, for a writer may have synced meanwhile.
         """
         kv = self.kv
-        if kv.storage.size() <= kv.end or not kv.layout.checksum:  # there is nothing behind it
+        if kv.storage.size() <= kv.end or not kv.layout.checksum:  # no entries follow
             return
         covered = covered_by(self.base + ".idx", self.settings)
         if covered > kv.end:
@@ -258,11 +256,11 @@ class Store(DataFile):
             kv.extend(end)
 
     def _plausible(self, base: Base) -> bool:
-        """Whether some cells hold what they should: names that are found where they stand.
+        """Return whether most cells of a sample point to inodes whose keys lead to the same cell.
 
-        Finds an index of another container, or of zeros, that looks right from outside.
+        Detects an index of another container, or of zeros, whose superblock is right.
         """
-        words = base.used(0, min(SAMPLE, base.shape.htsize))[0]
+        words = base.used(0, min(SAMPLE_CELLS, base.shape.htsize))[0]
         if not len(words):
             return base.live < max(base.shape.htsize // 32, 1)
         sample = words[:: max(len(words) // 16, 1), 0].tolist()
@@ -271,17 +269,17 @@ class Store(DataFile):
             k.endswith(INODE) and self.index.lookup(k) == p
             for k, p in zip(keys, sample, strict=True)
         ]
-        return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
+        return 2 * good.count(True) >= len(good)  # a few damaged inodes do not condemn an index
 
     def _catch_up(self, start: int) -> None:
-        """Take what came from `start` on into the index and the time index."""
+        """Replay the entries from `start` on into the index and the time index."""
         start = max(start, self.kv.start)
         if start >= self.kv.end:
             return
         self._replaying = True
         try:
-            if self.writable and self.settings.cellsz == 1:  # else what is asked for is checked
-                self.index.check()  # for delflags follow from what the index had
+            if self.writable and self.settings.cellsz == 1:  # larger cells are checked when used
+                self.index.check()  # delflags are set for the inodes that the index had
             self._replay(start)
         except DerivedDamage as error:
             self.remark(error)
@@ -296,11 +294,11 @@ class Store(DataFile):
         except CorruptError as error:
             if self.writable or self.kv.layout.checksum:
                 raise
-            self.note(error)  # what the index names is there all the same
+            self.note(error)  # files that the index names can still be read
             return
         if not replay.known:
             self.catalog.drop()
-        lost = self.damaged > damaged  # a tombstone may be among it
+        lost = self.damaged > damaged  # a tombstone may be lost
         if not replay.known or lost or (self.writable and replay.declares):
             self._rebuild()
         elif self.writable:
@@ -311,17 +309,20 @@ class Store(DataFile):
             self._finish(replay)
 
     def _finish(self, replay: Replay) -> None:
-        """Set the delflags that the tail lacks. With HAVEDUPS older inodes may lack theirs until a
-        name goes (`mark_older`), and whether AENTRIES counts them is not known."""
+        """Set the delflags that the tail lacks.
+
+        With HAVEDUPS older inodes need no delflag until a name is removed (`mark_older`), and
+        AENTRIES may or may not count them, so a rebuild follows if any was set.
+        """
         dups = self.settings.havedups
         if dups and not replay.tombstones:
             return
-        if finish(self, replay.superseded, replay.heirs()) and dups:
+        if finish(self, replay.superseded, replay.successors()) and dups:
             self._rebuild()
 
     def mark_older(self) -> None:
-        """Mark all older inodes deleted, and from now on as soon as they are superseded (HAVEDUPS).
-        All is synced.
+        """Mark all older inodes deleted (HAVEDUPS); from now on, a superseded one is a pending
+        delete at once. The caller has synced.
 
         cost    one pass over the data file
         """
@@ -329,20 +330,20 @@ class Store(DataFile):
         self.kv.show(self.kv.end - 1)
         try:
             found = rebuild(self.kv, self.settings, problem=self.note)
-        except CorruptError as error:  # those behind it stay as they are
+        except CorruptError as error:  # inodes after the damage stay as they are
             self.note(error)
             return
-        todo = due(self, found.unfinished, found.heirs)
-        if todo:  # first that they do not count, so that the writer after a kill marks the rest
+        todo = due(self, found.unfinished, found.successors)
+        if todo:  # AENTRIES first, so that after a kill the next writer marks the rest
             self.kv.aentries = found.aentries - len(todo)
             self.sync_data()
             self.kv.mark_deleted(todo)
 
     def distrust_index(self, error: DerivedDamage) -> None:
-        """Go on without BASE.idx: with a table in memory of what it should hold.
+        """Replace a damaged BASE.idx by an index in memory.
 
-        A writer replaces the file with its next sync or when it closes.
-        raises  `error` itself in the midst of a replay; CorruptError; OSError
+        A writer replaces the file at its next sync or close.
+        raises  `error` itself during a replay; CorruptError; OSError
         cost    that of a reindex
         """
         old = self.index.base
@@ -358,10 +359,10 @@ class Store(DataFile):
         self._healing = self.writable
         self.index.adopt(self._in_memory(found.rows, variables))
         if not self.writable and not self.frozen and self.moved():
-            self.refresh()  # a delflag that was met may stem from a sync that we have not seen
+            self.refresh()  # a delflag may stem from a sync that this reader has not seen
 
     def _rebuild(self) -> None:
-        """Make index, time index and counters from the data file: on disk for a writer."""
+        """Make index, time index and counters anew from the data file; a writer writes them."""
         self.packed = {}
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
@@ -371,8 +372,8 @@ class Store(DataFile):
         self.index.gone = gone
 
     def _gone(self, found: Rebuilt) -> Gone | None:
-        """Leave out what the index knows to be no more: names with older versions or removed names.
-        Damage is what it has to be for those whose inodes are gone."""
+        """Leave out files of a truncated data file whose newer inode or tombstone is missing, as
+        the index shows -> what is known of files that are gone; None: nothing."""
         block = self.kv.superblock
         gone = gone_of(self.base, self.settings, block, found.rows, found.end)
         if gone is not None:
@@ -386,9 +387,9 @@ class Store(DataFile):
         self.note(problem)
 
     def _take_cells(self, found: Rebuilt) -> None:
-        """Add the files behind the place where a chain without checksums breaks.
+        """Add the files after the place where a chain without checksums breaks.
 
-        BASE.idx names them, whatever else is to be said of it: inodes have a checksum of their own.
+        BASE.idx has their positions. Even a stale one can be used, for inodes have checksums.
         """
         keys, positions = [], []
         for pos in named_positions(self.base + ".idx", self.settings):
@@ -400,20 +401,20 @@ class Store(DataFile):
                     keys.append(key)
                     positions.append(pos)
         later = hash_rows(self.settings.htalgo, keys, np.array(positions, np.int64))
-        keep = ~np.isin(found.rows.s, later.s)  # older ones of those names
+        keep = ~np.isin(found.rows.s, later.s)  # drop older inodes of those names
         bits = None if found.rows.bits is None else found.rows.bits[keep]
         earlier = Rows(found.rows.s[keep], bits, found.rows.pos[keep])
         found.rows = join_rows([earlier, later])
 
     def _remark_marked(self, count: int) -> None:
-        """Note that live files are marked deleted; a writer takes the marks back."""
+        """Record that live files are marked deleted; a writer clears the delflags."""
         self.remark(
             f"{self.kv.storage.name}: {count} files are marked deleted, but nothing replaced "
             "them (a copy of a container in use, or wrong delflags): they are there"
         )
 
     def take(self, found: Rebuilt) -> None:
-        """Go on with what a rebuild found."""
+        """Use the result of a rebuild from now on; a writer writes it to disk."""
         if len(found.flagged):
             self._remark_marked(len(found.flagged))
         self.kv.end = found.end if self.kv.truncated else self.kv.end
@@ -430,7 +431,7 @@ class Store(DataFile):
         try:
             base = self._write_index(found.rows)
         except OSError as error:
-            self.excuse(error)
+            self.record_unwritten(error)
             base = self._in_memory(found.rows, self._variables())
         self.index.replace(base)
         self._save_times()
@@ -438,15 +439,15 @@ class Store(DataFile):
     # --- staying current ---
 
     def refresh(self) -> None:
-        """A reader looks whether the writer has synced, or put other files in our files' place."""
+        """Take in the last sync of the writer, for a reader; reopen files that were replaced."""
         now = self.directory.info(self.name + ".data", follow=True)
-        if now is not None and now.identity != self._identity:  # one that is gone stays readable
+        if now is not None and now.identity != self._identity:  # a deleted one stays readable
             self.reopen()
             return
         if self.filesize_at and not self.moved():
             return
-        # A delflag met in the replay may stem from a sync after the one replayed: go on until
-        # there is no later one, then what set it is in the index too.
+        # A delflag in the replayed range may stem from a later sync. Replaying until there is no
+        # later one ensures that the entry which explains the flag is in the index, too.
         while (
             end := (block := read_superblock(self.kv.storage)).get("FILESIZE", 0)
         ) != self.synced:
@@ -463,15 +464,15 @@ class Store(DataFile):
             self._load()
 
     def fall_back(self) -> None:
-        """After a failed sync: go on as a reader of what the last one left, but keep the lock."""
+        """Become a reader of the last successful sync, after a failed one, but keep the lock."""
         with contextlib.suppress(OSError):
             self.kv.release()
-        self.writable, self.doomed = False, []
+        self.writable, self.pending_deletes = False, []
         self.catalog.close()
         self.reopen()
 
     def reopen(self) -> None:
-        """Open everything anew: other files are in our files' place."""
+        """Open everything anew, after the files were replaced."""
         self.generation += 1
         self.recoveries += 1
         self.index.close()
@@ -485,7 +486,7 @@ class Store(DataFile):
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now.
 
-        raises  OSError where the data file cannot be synced
+        raises  OSError if the data file cannot be synced
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         self._save_index()
@@ -493,7 +494,7 @@ class Store(DataFile):
 
     @property
     def should_merge(self) -> bool:
-        """Whether the tail or the changes in memory have grown enough for a new index."""
+        """True if the tail or the changes in memory have grown enough for a new index."""
         base = self.index.base
         tail = self.kv.end - (base.covered if base else 0)
         limit = max(MERGE_TAIL, 4 * base.size if base else 0)
@@ -506,23 +507,23 @@ class Store(DataFile):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the index or the time index does not cover all of the data file."""
+        """True if the index or the time index does not cover all of the data file."""
         base, end = self.index.base, self.kv.end
         late = self.times is not None and self._timed != end
         return late or base is None or base.covered != end or self.index.pending > 0
 
     @property
     def may_leave_tail(self) -> bool:
-        """Whether who opens the container next had better replay what came after the index.
+        """True if it costs less to replay the tail at the next opening than to write an index now.
 
-        Not without checksums: where their chain of entries breaks, only the index has the others.
+        False without checksums: only the index has entries after a break in the chain of entries.
         """
         base = self.index.base
-        if base is None or base.live < LARGE or not self.kv.layout.checksum:
+        if base is None or base.live < SMALL_INDEX or not self.kv.layout.checksum:
             return False
         covered = base.covered if self.times is None else min(base.covered, self._timed)
         on_disk = not isinstance(base.storage, MemoryStorage)
-        same = (self.packed, self.damaged) == (base.packed, base.damaged)  # but for a replay
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)
         return (
             on_disk
             and same
@@ -530,21 +531,21 @@ class Store(DataFile):
             and not self.index.must_merge
             and covered >= 0
             and self.kv.end - covered <= min(MERGE_TAIL, base.size)
-            and self.index.pending <= min(LEFT, base.live // SHARE)
+            and self.index.pending <= min(MAX_LEFT, base.live // FILES_PER_CHANGE)
         )
 
     def recover(self, broken: bool) -> None:
-        """After a failed write (`broken`) or an interrupted call: count anew what is in the file.
+        """Recover from a failed write (`broken`) or an interrupted call: count entries anew.
 
-        The caller has settled `kv`. What is not whole is dropped before anything is published.
+        The caller has settled `kv`. Incomplete entries are dropped before anything is published.
 
-        cost    reads what is not in the index, or the whole data file where that takes less
+        cost    reads the entries that are not in the index, or the whole file if that takes less
         """
         self.recoveries += 1
-        self.kept.clear()  # other entries may come to stand where some are
+        self.kept.clear()  # other entries may take their positions
         self.keeps_older = self.settings.havedups
         if broken:
-            self.doomed = []  # what replaces them may be lost
+            self.pending_deletes = []  # their replacements may be lost
         self.kv.cut(self.synced)
         self._places = {name: at for name, at in self._places.items() if at < self.kv.end}
         if self._resume():
@@ -552,15 +553,15 @@ class Store(DataFile):
         self.catalog.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
-        if self.kv.end > self.synced:  # else what the superblock says is right
+        if self.kv.end > self.synced:  # otherwise the superblock is right
             self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
         self.synced = self.kv.end
-        self._set_delflags(self.doomed, [])
+        self._set_delflags(self.pending_deletes, [])
         self._rebuild()
 
     def _resume(self) -> bool:
-        """Go on with the index that was written last, and with what came behind it; False: that
-        does not show all of it, or takes longer than to read everything.
+        """Replay the entries after the index that was written last -> False: that does not find
+        everything, or takes longer than a rebuild.
 
         raises  OSError
         """
@@ -570,7 +571,7 @@ class Store(DataFile):
         plain = kv.layout.checksum and kv.layout.delflag and not settings.havedups
         if base is None or not counted or not plain or settings.classic or self._syncing:
             return False
-        many = self.index.pending > base.live + base.covered // REPLAYED
+        many = self.index.pending > base.live + base.covered // REPLAYED_BYTES
         if many or not base.covered <= last <= kv.end:
             return False
         self.catalog.close()
@@ -591,12 +592,12 @@ class Store(DataFile):
             return False
         if nameless:
             self.catalog.drop()
-        if last != self.synced:  # a sync was broken off: it may be in the file, and may not
+        if last != self.synced:  # the interrupted sync may or may not be in the file
             self.sync_data()
         return True
 
     def abandon(self) -> None:
-        """Close everything as it is."""
+        """Close everything without a sync."""
         if hasattr(self, "catalog"):
             self.index.replace(None)
             self.catalog.close()

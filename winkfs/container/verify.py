@@ -221,7 +221,7 @@ class Check:
             return
         aentries = found.aentries
         if block.get("AENTRIES", aentries) != aentries and (store.settings.havedups or not current):
-            unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.heirs))
+            unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.successors))
             unmarked += len(found.superseded_columns())
             if block["AENTRIES"] == aentries - unmarked:
                 aentries -= unmarked  # a kill between two delflags: a writer sets the rest

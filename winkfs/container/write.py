@@ -1,8 +1,8 @@
-"""Changes: what a writer does to files, by key, and how that becomes inodes and is made durable.
+"""Changes: the write side of a container. Changes files by key, writes inodes, makes all durable.
 
-A change of the name space moves the end of the data file: a new inode, or a tombstone. What it
-supersedes is marked deleted after the next sync. The entry comes first, then what is known in
-memory: so a call that a signal interrupts can be taken as done or as not begun (`recover`).
+A change of a name appends an inode or a tombstone. The entries that it supersedes are marked
+deleted after the next sync. The entry is written before the state in memory changes, so a call that
+a signal interrupts counts as done or as not begun (`recover`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from winkformats.errors import CorruptError
 from winkfs.container.draft import (
     COMPRESSIBLE,
-    NOTED,
-    PIECE,
-    SMALL,
+    COPIED_BYTES,
+    CTIME_BYTES,
+    PATCH_BYTES,
     Draft,
     DraftWriter,
     is_usual,
@@ -51,26 +51,26 @@ from winkfs.units import NANO, Clamped
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-TAILS: Final = 8 << 20  # bytes of drafts' tails in memory
-DRAFTS: Final = 4096
-DOOMED: Final = 1 << 20  # delflags waiting for a sync
-OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
-SOON: Final = 2 * NANO
-EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
-AO: Final = "the container is append-only"
+DRAFT_TAIL_BYTES: Final = 8 << 20  # tails of all drafts in memory
+MAX_DRAFTS: Final = 4096
+MAX_PENDING: Final = 1 << 20  # delflags that wait for a sync
+MAX_OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
+REPLACE_WITHIN_NS: Final = 2 * NANO  # from the last write to the rename of a file: see `rename`
+STREAM_EXTENTS: Final = 4096  # of a stream, after which a new sequence of extents begins
+APPEND_ONLY: Final = "the container is append-only"
 Held = tuple[int, int, int, Set[int]]
-"""Position of an inode, its bytes, those of the content, other entries: see `Files.doom`."""
+"""Arguments of `Files.add_pending_delete`."""
 
 
 class Changes:
-    """The changing side of a container: what becomes of files, and when it is durable.
+    """The write side of a container.
 
-    files   what is seen of files; drafts: its own, those that are being changed
-    metadata  attributes and columns, as they are stored
-    held    bytes of the disk kept ready, by holder: see `hold`
-    compressor  makes frames of new content; None: it stays as it is
-    last    ao: position of the inode written last, 0: none since open
-    unwritten   what was lost of drafts that could not be written, see `report_unwritten`
+    files       the read side; drafts: the files that are being changed, by key
+    metadata    encodes attributes and columns
+    held        bytes of disk space reserved, by holder: see `hold`
+    compressor  compresses new content; None: it is stored as it is
+    last        ao: position of the inode written last, 0: none since open
+    unwritten   messages about drafts that could not be written: see `report_unwritten`
     """
 
     def __init__(self, store: Store, content: Content, files: Files) -> None:
@@ -80,10 +80,10 @@ class Changes:
         self.last = 0
         self.clamped = Clamped()
         self.held: dict[bytes | int, int] = {}
-        self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
+        self._waiting = 0  # bytes: the sum of `held`
         self._pending = 0  # bytes appended to drafts since they were last settled
         self.unwritten: list[str] = []
-        self._sure = False  # whether what was found when it was opened is on the disk
+        self._sure = False  # whether the entries that were found at opening are on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
         self._usual = is_usual(store) and not store.settings.ao
         self.use_compression()
@@ -91,7 +91,7 @@ class Changes:
     # --- how content is compressed ---
 
     def use_compression(self) -> None:
-        """Write, from now on, as the container says that content is compressed."""
+        """Compress new content as the container is set to."""
         store, self._writer.compressor = self._store, None
         try:
             compresses = store.writable and store.settings.compressed
@@ -102,7 +102,10 @@ class Changes:
         self.compressor = self._writer.compressor
 
     def set_compression(self, level: int) -> None:
-        """Compress new content with this level, 0: not at all. Raises NotAllowed; Refusal."""
+        """Set the level at which new content is compressed, 0: not at all.
+
+        raises  NotAllowed; Refusal
+        """
         store, chosen = self._store, self._store.frames.compression
         if chosen.level != level:
             if not store.settings.compressed:
@@ -111,7 +114,7 @@ class Changes:
             self.compress(replace(chosen, level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
-        """Try whether a dictionary for content like some samples pays, and use it if it does.
+        """Train a dictionary on samples of the content, and use it if it saves enough.
 
         total   bytes of content that there are, about
         """
@@ -120,11 +123,11 @@ class Changes:
 
     @property
     def may_learn(self) -> bool:
-        """Whether no dictionary has been tried yet."""
+        """True if content is compressed and no dictionary has been tried yet."""
         return self.compressor is not None and not self._store.frames.compression.tried
 
     def compress(self, compression: Compression) -> None:
-        """Compress new content so."""
+        """Record in the container how new content is compressed, and begin to do so."""
         zstd(self._store.base)
         self._store.compress(compression)
         self.use_compression()
@@ -141,14 +144,14 @@ class Changes:
         *,
         bulk: bool = False,
     ) -> None:
-        """Create or replace a file. `bulk`: among files put in bulk; what had the name is found
-        with theirs."""
-        if not self._usual or len(data) > SMALL:
+        """Create or replace a file. `bulk`: among files put in bulk, whose older inodes are looked
+        up together later."""
+        if not self._usual or len(data) > COPIED_BYTES:
             fill = partial(self._fill, data)
             self.put_made(key, fill, ns, ftype, attrs, bulk=bulk)
             return
         store, word = self._store, b""
-        if len(store.doomed) > DOOMED or len(store.index.overlay) > OVERLAY:
+        if len(store.pending_deletes) > MAX_PENDING or len(store.index.overlay) > MAX_OVERLAY:
             self.sync()
         if attrs is not None:
             ftype, attrs = self.metadata.stored(key, ftype, attrs)
@@ -171,13 +174,13 @@ class Changes:
         writer.append(draft, data)
 
     def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
-        """A new file without content. There must be none of that name.
+        """Create an empty file as a draft -> the draft. The name must be free.
 
-        It is a draft, and not in the data file before it has 1 MiB, or is settled.
+        Nothing is in the data file before the draft has 1 MiB, or is settled.
         """
         self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
-        named = 0 if draft.attrs is None else draft.attrs.size + NOTED
+        named = 0 if draft.attrs is None else draft.attrs.size + CTIME_BYTES
         self.hold(key, self._writer.empty + len(key) + named)
         self.drafts[key] = draft
         return draft
@@ -191,7 +194,7 @@ class Changes:
         attrs: Attrs | None,
         fileid: int | None = None,
     ) -> int:
-        """Create or replace a file with what `source.read` gives -> bytes."""
+        """Create or replace a file with all that `source.read` returns -> bytes."""
         return self.put_made(key, partial(self._take_stream, source), ns, ftype, attrs, fileid)
 
     def put_made(
@@ -205,13 +208,14 @@ class Changes:
         *,
         bulk: bool = False,
     ) -> int:
-        """Create or replace a file with what `fill` gives a new draft -> bytes. `bulk`: as `put`"""
+        """Create or replace a file; `fill` gives a new draft its content -> bytes. `bulk`: see
+        `put`."""
         draft = self._begin(key, ns, ftype, attrs, fileid)
         try:
             fill(draft, self._writer)
             made = self._append_inode(draft)
-        except Exception:  # not of a signal, which may come after the inode
-            self.files.doom_entries(draft.owned)
+        except Exception:  # a signal (BaseException) may come after the inode was written
+            self.files.add_pending_entries(draft.owned)
             raise
         self._account(draft, *made, over=True, bulk=bulk)
         return draft.lsize
@@ -220,7 +224,7 @@ class Changes:
         """Append all of a stream to a new draft."""
         name = name_of(draft.key)
         skip = getattr(source, "skip_hole", None) if self._store.settings.holes else None
-        aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
+        aside: list[Sequence[Extent]] = []  # else each append would copy all earlier extents
         while True:
             if skip is not None and (gap := skip()):
                 check_length(draft.lsize + gap, name)
@@ -231,7 +235,7 @@ class Changes:
             check_directory(draft.ftype, name, len(data))
             self._kv.reserve(self._waiting + writer.cost(draft, len(data)))
             writer.append(draft, data)
-            if len(draft.base) > EXTENTS:
+            if len(draft.base) > STREAM_EXTENTS:
                 aside.append(draft.base)
                 draft.base = ()
         draft.base = joined(*aside, draft.base)
@@ -246,20 +250,21 @@ class Changes:
         attrs: Attrs | None,
         fileid: int | None = None,
     ) -> Draft:
-        if self._store.settings.ao and self.drafts:
+        store = self._store
+        if store.settings.ao and self.drafts:
             self.settle()
-        if len(self._store.doomed) > DOOMED or len(self._store.index.overlay) > OVERLAY:
+        if len(store.pending_deletes) > MAX_PENDING or len(store.index.overlay) > MAX_OVERLAY:
             self.sync()
         mtime = self.new_mtime(ns)
-        draft = Draft(key, fileid or self._store.new_fileid(), ftype, mtime)
+        draft = Draft(key, fileid or store.new_fileid(), ftype, mtime)
         if attrs is not None:
             self._set(draft, attrs, None)
         if not self._kv.layout.delflag and self._content.inode(key):
-            self._store.need_delflag("replacing a file")
+            store.need_delflag("replacing a file")
         return draft
 
     def new_mtime(self, ns: int | None) -> int:
-        """FMTIME for a new file. ao: never before that of the last one."""
+        """Return the FMTIME of a new file. ao: never before that of the last file."""
         settings, times = self._store.settings, self._store.times
         mtime = (time.time_ns() if ns is None else ns) // settings.mtime_unit
         if times is None or times.last is None or mtime >= times.last:
@@ -269,10 +274,9 @@ class Changes:
         raise self.disorder(mtime)
 
     def disorder(self, mtime: int) -> NotAllowed:
-        """The refusal of an mtime that lies before its predecessor's."""
-        return NotAllowed(
-            f"{AO}: mtime {mtime} lies before that of the file before it", self._store.base
-        )
+        """Return the error for an mtime that lies before that of the last file."""
+        what = f"{APPEND_ONLY}: mtime {mtime} lies before that of the file before it"
+        return NotAllowed(what, self._store.base)
 
     # --- parts of files ---
 
@@ -287,16 +291,20 @@ class Changes:
         self._touch(draft, len(data), None)
 
     def _last(self, key: bytes, size: int) -> Draft:
-        """ao: the draft of the last file, before a sync, while its inode has room."""
+        """Return the draft of the last file of an append-only container, to which `size` bytes are
+        appended.
+
+        raises  NotAllowed if it is another file, was synced, or if its inode has no room
+        """
         pos, inode = self.files.inode(key)
         if pos != self.last or pos < self._store.fixed:
-            raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
+            raise NotAllowed(f"{APPEND_ONLY}: only the last file can grow, until it is synced",
                              to_str(name_of(key)))  # fmt: skip
         draft = self.drafts.get(key) or self._draft_of(key, pos, inode)
         pairs = draft.pairs + -(-(len(draft.tail) + size) // self._writer.chunk)
         if 56 + self._store.settings.form.pair * (pairs + (inode.attrs is not None)) > inode.size:
-            raise NotAllowed(f"{AO}: the file's inode of {inode.size} bytes has no room for "
-                             "another extent (winkfs create --isz)",
+            raise NotAllowed(f"{APPEND_ONLY}: the file's inode of {inode.size} bytes has no room "
+                             "for another extent (winkfs create --isz)",
                              to_str(name_of(key)))  # fmt: skip
         self.drafts[key] = draft
         return draft
@@ -306,14 +314,14 @@ class Changes:
         for offset, data in pieces:
             size, last = size + len(data), max(last, offset)
         draft = self._draft(key, size, ao="overwriting")
-        self._promise(draft, size + len(pieces) * PIECE + self._zeros(last - draft.lsize))
+        self._promise(draft, size + len(pieces) * PATCH_BYTES + self._zeros(last - draft.lsize))
         self._writer.write_many(draft, pieces)
         self._touch(draft, size, ns)
 
     def grow(self, draft: Draft, data: bytes, ns: int) -> bool:
-        """`append` to a draft -> False: something would have to be written first."""
+        """Append to a draft in memory -> False: it has to be written first, nothing was done."""
         size = len(data)
-        if len(draft.tail) + size >= self._writer.chunk or self._pending + size > TAILS:
+        if len(draft.tail) + size >= self._writer.chunk or self._pending + size > DRAFT_TAIL_BYTES:
             return False
         self.hold(draft.key, self.held[draft.key] + size)
         draft.tail += data
@@ -321,7 +329,7 @@ class Changes:
         return True
 
     def punch(self, key: bytes, offset: int, size: int) -> None:
-        """Zeros inside the file, as a hole where holes are known."""
+        """Replace a range inside a file by zeros, stored as a hole if the format has holes."""
         draft = self._draft(key, ao="overwriting")
         self._promise(draft, self._zeros(size))
         self._writer.punch(draft, offset, size)
@@ -334,7 +342,7 @@ class Changes:
         self._touch(draft, 0, None)
 
     def _zeros(self, gap: int) -> int:
-        """Bytes to be written for a gap: none where holes are known."""
+        """Return the bytes to be written for a gap: none if the format has holes."""
         return 0 if self._store.settings.holes else max(gap, 0)
 
     # --- metadata ---
@@ -347,14 +355,14 @@ class Changes:
     ) -> None:
         """Change mode, owner and mtime of a draft at once.
 
-        mode, ns    None: they stay; uid, gid: 32 bits, or -1
-        ctime_ns    when that was
+        mode, ns    None: unchanged; uid, gid: 32 bits, or -1: unchanged
+        ctime_ns    time of the change
         raises      OSError
         """
         had = draft.attrs
-        if had is None or draft.attrs_at is not None:  # else it has room for them
+        if had is None or draft.attrs_at is not None:  # otherwise space is reserved already
             had = self.files.draft_attrs(draft)
-            self._promise(draft, NOTED + had.size)
+            self._promise(draft, CTIME_BYTES + had.size)
         mode = had.mode if mode is None else mode
         uid, gid = had.uid if uid == -1 else uid, had.gid if gid == -1 else gid
         if ns is not None:
@@ -362,7 +370,7 @@ class Changes:
         self._set(draft, Attrs(mode, uid, gid, had.xattrs, had.ctime_ns), ctime_ns)
 
     def keeps(self, draft: Draft, mode: int | None, uid: int, gid: int) -> bool:
-        """Whether a draft has this mode and owner already; None and -1: whichever they are."""
+        """Return whether a draft has this mode and owner already; None and -1 match any."""
         had, (own_uid, own_gid) = draft.attrs, self._content.owner
         return (
             mode in (None, DEFAULT_MODES[draft.ftype & 255] if had is None else had.mode)
@@ -373,21 +381,25 @@ class Changes:
     def set_attrs(
         self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True
     ) -> None:
-        """`ctime_ns`: when that was; None: not noted. `strict`: see `typed`."""
+        """Replace the attributes of a file.
+
+        ctime_ns  time of the change; None: not recorded
+        strict    see `Metadata.typed`
+        """
         self._forbid_ao("changing mode, owner or attributes", key)
         if attrs.xattrs:
             before = self.files.attrs(key).xattrs
             attrs = replace(attrs, xattrs=self.metadata.typed(attrs.xattrs, before, strict=strict))
         self.metadata.checked(attrs)
         draft = self._draft(key)
-        self._promise(draft, NOTED + attrs.size)
+        self._promise(draft, CTIME_BYTES + attrs.size)
         self._set(draft, attrs, ctime_ns)
 
     def _set(self, draft: Draft, attrs: Attrs, ctime_ns: int | None) -> None:
-        """Give a draft attributes; what equals the defaults is not stored.
+        """Set the attributes of a draft; defaults are not stored.
 
-        ctime_ns  when they were changed, to be noted where the container keeps that; a later time
-                  that is known stays, and what equals the mtime is not stored
+        ctime_ns  time of the change, recorded if the container keeps ctimes; a later recorded time
+                  stays, and one that equals the mtime is not stored
         """
         settings, latest = self._store.settings, attrs.ctime_ns
         if ctime_ns is not None and settings.attrs and settings.nanoseconds:
@@ -402,8 +414,8 @@ class Changes:
     # --- names ---
 
     def delete(self, key: bytes) -> None:
-        """Append a tombstone; doom what the name held."""
-        if len(self._store.doomed) > DOOMED:
+        """Append a tombstone; the file becomes a pending delete. Raises NoSuchFile."""
+        if len(self._store.pending_deletes) > MAX_PENDING:
             self.sync()
         self._need_one_version("deleting a file")
         if self._store.settings.ao:
@@ -411,15 +423,15 @@ class Changes:
         held = self._held_by(key)
         if held is None:
             raise NoSuchFile("no such file in the container", to_str(name_of(key)))
-        if held[0]:  # else it was never written
+        if held[0]:  # otherwise the file is only a draft
             self._kv.reserve(self._waiting + 64 + len(key))
             self._kv.append(key, b"", deleted=True)
             self._store.index.assign(key, 0, old=held[0])
-        self.files.doom(*held)
+        self.files.add_pending_delete(*held)
         self._pop(key)
 
-    def entomb(self, keys: Sequence[bytes]) -> int:
-        """Append tombstones of keys that nothing here has -> position of the first."""
+    def append_tombstones(self, keys: Sequence[bytes]) -> int:
+        """Append tombstones of keys that this container does not have -> position of the first."""
         self._store.need_delflag("deleting a file")
         self.settle()
         self._kv.reserve(sum(map(len, keys)) + 64 * len(keys))
@@ -429,10 +441,10 @@ class Changes:
         return first
 
     def rename(self, key: bytes, new: bytes, ctime_ns: int | None = None) -> None:
-        """A new inode under the new name, then a tombstone of the old one.
+        """Append an inode under the new name, then a tombstone of the old name.
 
-        ctime_ns  when that was; None: not noted, as within SOON of the last write: that is how
-                  programs replace a file, and attributes would cost each of them an entry
+        ctime_ns  time of the change. None: not recorded; nor is it within REPLACE_WITHIN_NS of the
+                  last write, for so programs replace files, and each would need an entry for it
         """
         self._need_one_version("renaming a file")
         if self._store.settings.ao:
@@ -443,12 +455,12 @@ class Changes:
         if not draft.old and self.files.find(new):
             self._settle_one(key, draft, self._frames({key: draft}).get(key))
             draft = self._draft(key, what=what)
-        self._promise(draft, 64 + NOTED + len(key) + len(new))
-        if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > SOON):
+        self._promise(draft, 64 + CTIME_BYTES + len(key) + len(new))
+        if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > REPLACE_WITHIN_NS):
             self._set(draft, self.files.draft_attrs(draft), ctime_ns)
         if not draft.old:  # never written
             draft.key = new
-            self.drafts[new] = draft  # first: a reader without the lock finds it under one of them
+            self.drafts[new] = draft  # first, so that a reader without the lock finds one of both
             self.held[new] = self.held.pop(key)
             del self.drafts[key]
             return
@@ -459,15 +471,18 @@ class Changes:
         self._pop(key)
 
     def _need_one_version(self, what: str) -> None:
-        """Have all older inodes be marked deleted, before a name goes: with HAVEDUPS another
-        program would take one of them for the file."""
+        """Mark all older inodes deleted before a name is removed: with HAVEDUPS other programs
+        would take one of them for the file."""
         self._store.need_delflag(what)
         if self._store.keeps_older:
             self.sync()
             self._store.mark_older()
 
     def _rename_ao(self, key: bytes, new: bytes) -> None:
-        """ao: in place, while the inode is not synced, and where the new entry has its size."""
+        """Rename in place, in an append-only container. Raises NotAllowed.
+
+        The inode must not be synced yet, and be the last entry or have the size of the new one.
+        """
         self.settle()
         pos, inode = self.files.inode(key)
         old = self._kv.get(pos)
@@ -477,13 +492,14 @@ class Changes:
         there = self._store.index.overlay.get(new, -1)
         later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
         if pos < self._store.fixed or not (is_last or (len(value) == room and not later)):
-            raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
-                             "name for which its inode has room", to_str(name_of(key)))  # fmt: skip
+            raise NotAllowed(f"{APPEND_ONLY}: only the last file can be renamed, until it is "
+                             "synced, to a name for which its inode has room",
+                             to_str(name_of(key)))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
-        self._store.catalog.close()  # what it keeps is wrong
+        self._store.catalog.close()  # the rows it keeps are wrong now
         self._supersede(new)
-        self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
+        self._kv.append(key, b"", deleted=True)  # else an older file of that name is found again
         self._store.index.assign(new, pos)
         self._store.index.assign(key, 0)
         self._pop(new)
@@ -493,10 +509,11 @@ class Changes:
     def _draft(
         self, key: bytes, size: int = 0, what: str = "changing a file", *, ao: str = ""
     ) -> Draft:
-        """The draft of an existing file, begun now if there is none.
+        """Return the draft of an existing file; begin one if there is none.
 
         size    bytes to be added
-        what    is done, which needs delflags; ao: what an append-only container refuses
+        what    the operation, which needs delflags; ao: its name if append-only ones refuse it
+        raises  NoSuchFile; NotAllowed
         """
         if ao:
             self._forbid_ao(ao, key)
@@ -511,18 +528,18 @@ class Changes:
 
     def _forbid_ao(self, what: str, key: bytes) -> None:
         if self._store.settings.ao:
-            raise NotAllowed(f"{AO}: {what} is not possible", to_str(name_of(key)))
+            raise NotAllowed(f"{APPEND_ONLY}: {what} is not possible", to_str(name_of(key)))
 
     def _draft_of(self, key: bytes, pos: int, inode: Inode) -> Draft:
-        """The draft of a file as it stands, with its attributes."""
+        """Return a new draft of a stored file, with its attributes."""
         return Draft.of(key, inode, pos, self._content.attrs(inode) if inode.attrs else None)
 
     def _limit_drafts(self) -> None:
-        if self._pending > TAILS or len(self.drafts) > DRAFTS:
+        if self._pending > DRAFT_TAIL_BYTES or len(self.drafts) > MAX_DRAFTS:
             self.settle()
 
     def _touch(self, draft: Draft, count: int, ns: int | None) -> None:
-        """Note that content was written, `count` bytes, at a time; None: now."""
+        """Record that `count` bytes of content were written at time `ns`, None: now."""
         self._pending += count
         if self._store.settings.ao:
             return
@@ -533,21 +550,21 @@ class Changes:
 
     def _pop(self, key: bytes) -> None:
         self.drafts.pop(key, None)
-        self.let_go(key)
+        self.release(key)
 
     # --- room on the disk ---
 
     def _promise(self, draft: Draft, length: int) -> None:
-        """Make room for `length` bytes more of a draft, beside what all drafts still have to write.
+        """Reserve disk space for a draft and `length` bytes more.
 
         raises  OSError ENOSPC, before anything is changed
         """
         self.hold(draft.key, self._writer.cost(draft, length))
 
     def hold(self, holder: bytes | int, size: int) -> None:
-        """Keep `size` bytes of the disk ready for a draft, by its key, or for another, instead of
-        what it had before.
+        """Set the reservation of a holder to `size` bytes of disk space.
 
+        holder  the key of a draft, or the number of a file of a mount
         raises  OSError ENOSPC, before anything is changed
         """
         more = size - self.held.get(holder, 0)
@@ -556,25 +573,25 @@ class Changes:
         self._waiting += more
         self.held[holder] = size
 
-    def let_go(self, holder: bytes | int) -> bool:
-        """-> whether something was held for it."""
+    def release(self, holder: bytes | int) -> bool:
+        """Release the reservation of a holder -> whether it had one."""
         there = holder in self.held
         self._waiting -= self.held.pop(holder, 0)
         return there
 
     @property
     def spare(self) -> int:
-        """Bytes of the disk that the data file has and that nobody has been promised."""
+        """Bytes of disk space that the data file has and that are not reserved for a holder."""
         return self._kv.spare - self._waiting
 
     def cost(self, key: bytes, size: int) -> int:
-        """Bytes that a new file of this size takes at most. Raises EFBIG where it is too large."""
+        """Return the bytes that a new file of this size takes at most. Raises Refusal EFBIG."""
         draft = Draft(key, 0, 0, 0)
         self._writer.need_room(draft, size)
         return self._writer.cost(draft, size)
 
     def cost_of_change(self, key: bytes) -> int:
-        """Bytes that writing to a file takes at most beside what is written."""
+        """Return the bytes that a write to a file takes at most beside its data."""
         draft = self.drafts.get(key)
         draft = draft or Draft(key, 0, 0, 0, base=self.files.inode(key)[1].extents)
         return self._writer.cost(draft, 0)
@@ -582,7 +599,10 @@ class Changes:
     # --- inodes ---
 
     def _append_inode(self, draft: Draft) -> tuple[Inode, int, int]:
-        """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
+        """Write the inode of a draft -> the inode, its position, bytes of its value.
+
+        If it fails, the draft remains valid.
+        """
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
         stored, links = inode, tuple[Link, ...]()
@@ -597,21 +617,22 @@ class Changes:
                 store.keep_inode(pos, draft.key, replace(inode, size=len(value), links=links))
             return inode, pos, len(value)
         kv.replace(draft.old, draft.key, value)
-        store.catalog.close()  # what it keeps is wrong
+        store.catalog.close()  # the rows it keeps are wrong now
         return inode, draft.old, len(value)
 
     def _account(
         self, draft: Draft, inode: Inode, pos: int, size: int, *, over: bool, bulk: bool = False
     ) -> None:
-        """Take a written inode into index, time index and counters, in the place of the one that
-        the draft had.
+        """Enter a written inode into index, time index and counters; it replaces that of the draft.
 
-        over  also in the place of what else has the name; bulk: that is found later
+        over  it also replaces another file of that name; bulk: which is looked up later
         """
         if over and not bulk:
             self._supersede(draft.key)
         old = 0 if pos == draft.old else draft.old
-        self.files.doom(old, draft.under.size, draft.under.lsize, draft.owned_beside(inode))
+        self.files.add_pending_delete(
+            old, draft.under.size, draft.under.lsize, draft.owned_beside(inode)
+        )
         if self._store.times is not None and not draft.old:
             self._store.times.add(draft.mtime, min([pos, *inode.pointers]))
         # The index may also have an inode that is marked deleted.
@@ -620,10 +641,10 @@ class Changes:
     def _enter(
         self, key: bytes, pos: int, size: int, lsize: int, *, new: bool, bulk: bool = False
     ) -> None:
-        """Have a name mean the inode at `pos`.
+        """Enter the inode at `pos` into index and counters.
 
-        size, lsize  bytes of that, and of the content
-        new          nothing has the name; bulk: it is looked for later
+        size, lsize  bytes of the inode, and of the content
+        new          no file has the name; bulk: it is looked up later
         """
         store = self._store
         store.itotsz += size
@@ -635,11 +656,11 @@ class Changes:
                 store.index.trail(name_of(key), pos)
         else:
             store.index.assign(key, pos, new=new)
-        if key in self.drafts:  # now: a reader without the lock goes by both
+        if key in self.drafts:  # after the index: a reader without the lock looks in both
             self._pop(key)
 
     def _held_by(self, key: bytes) -> Held | None:
-        """What a name has on the disk: what `Files.doom` takes. None: there is no such file."""
+        """Return what a name has on the disk, None: there is no such file."""
         draft = self.drafts.get(key)
         if draft is not None:
             return draft.old, draft.under.size, draft.under.lsize, draft.owned
@@ -652,20 +673,20 @@ class Changes:
         return pos, inode.size, inode.lsize, inode.owned
 
     def _supersede(self, key: bytes) -> None:
-        """Doom what a name has, if it has anything."""
+        """Make the file of a name, if there is one, a pending delete."""
         held = self._held_by(key)
         if held is not None:
-            self.files.doom(*held)
+            self.files.add_pending_delete(*held)
 
     # --- durability ---
 
     def settle(self) -> None:
-        """Write the inodes of all drafts, and look through what was put in bulk."""
+        """Write the inodes of all drafts, and look up older inodes of files put in bulk."""
         self.settle_drafts()
         self.files.settle_bulk()
 
     def settle_drafts(self) -> None:
-        """Write the inodes of all drafts."""
+        """Write the inodes of all drafts; one that cannot be written is dropped and recorded."""
         self._pending = 0
         frames = self._frames(self.drafts)
         for key, draft in list(self.drafts.items()):
@@ -674,20 +695,20 @@ class Changes:
             except Exception as error:
                 of_the_disk = isinstance(error, OSError) and error.errno != errno.EFBIG
                 if of_the_disk or isinstance(error, MemoryError) or self._kv.broken:
-                    raise  # else it is only of the draft that met it
+                    raise  # any other error concerns this draft alone
                 self._give_up(key, draft, error)
 
     def _frames(self, drafts: Mapping[bytes, Draft]) -> dict[bytes, bytes | None]:
-        """What the small ones are compressed to, all processors at work."""
+        """Return the compressed contents of the small drafts, by key; uses all processors."""
         if self.compressor is None or not self._usual:
             return {}
         small = {k: d.tail for k, d in drafts.items() if d.plain and d.ftype in COMPRESSIBLE}
         return dict(zip(small, self.compressor.many(list(small.values())), strict=True))
 
     def _give_up(self, key: bytes, draft: Draft, error: Exception) -> None:
-        """Drop a draft that cannot be written: its file stays as it was last settled."""
+        """Drop a draft that cannot be written; its file stays as it was last settled."""
         self._pop(key)
-        self.files.doom_entries(draft.added)
+        self.files.add_pending_entries(draft.added)
         what = f"{to_str(name_of(key))}: its last changes cannot be written, and are lost: {error}"
         self._store.note(f"{self._store.base}: {what}")
         self.unwritten.append(what)
@@ -726,17 +747,17 @@ class Changes:
             store.merge()
 
     def _syncing_data(self) -> Iterator[None]:
-        """The same without derived files."""
+        """Sync in steps, without derived files."""
         self.settle()
         store = self._store
-        if self._kv.end != store.synced or store.doomed:
+        if self._kv.end != store.synced or store.pending_deletes:
             yield from store.syncing_data()
-        elif not self._sure:  # what was found may be of a sync that failed, see `KVSeq`
+        elif not self._sure:  # the entries may be those of a failed sync, see `KVSeq`
             yield
         self._sure = True
 
     def close(self) -> None:
-        """Sync, and bring the derived files up to date on disk, where that is worth its time."""
+        """Sync, and bring the derived files up to date on disk if that is worth its time."""
         store = self._store
         for _ in self._syncing_data():
             self._kv.sync_storage()
@@ -745,33 +766,33 @@ class Changes:
             store.merge()
 
     def recover(self) -> None:
-        """After a failed write or an interrupted call: what is whole in the file counts.
+        """Recover from a failed write or an interrupted call: complete entries in the file count.
 
-        So do drafts that build on it. Cost: that of `Store.recover`.
+        Drafts that build on them stay. Cost: that of `Store.recover`.
         """
         store, kv = self._store, self._kv
         broken = kv.broken
         kv.settle()
         for key, draft in list(self.drafts.items()):
             if max([draft.old, *draft.owned]) >= kv.end:
-                del self.drafts[key]  # it built on what was lost
-            elif store.settings.ao:  # in place, which a sync forbids
+                del self.drafts[key]  # it builds on lost entries
+            elif store.settings.ao:  # its inode is rewritten in place, which a sync forbids
                 self._append_inode(draft)
                 del self.drafts[key]
         store.recover(broken)
         self.use_compression()
         self._pending = self.last = 0
-        self._sure = False  # a sync that finds nothing to do asks the disk that failed all the same
+        self._sure = False  # so that the next sync asks the disk even if nothing has changed
         for key, draft in list(self.drafts.items()):
             found = self._content.inode(key)
-            if found is None and not draft.old:  # never written
+            if found is None and not draft.old:  # it was never written
                 continue
             if found is None or found[1].fileid != draft.fileid:
-                del self.drafts[key]  # deleted, replaced or renamed: the call came that far
+                del self.drafts[key]  # the interrupted call had deleted, replaced or renamed it
                 continue
             draft.old, draft.under = found
-            # Of the inode before it what is not wanted is marked, or going to be.
-            draft.added = set(unmarked(kv, sorted(draft.added.difference(store.doomed))))
+            # Unwanted entries of the inode before it are marked deleted, or pending deletes.
+            draft.added = set(unmarked(kv, sorted(draft.added.difference(store.pending_deletes))))
             draft.over = None
         kept = self.drafts.keys()
         self.held = {k: size for k, size in self.held.items() if isinstance(k, int) or k in kept}

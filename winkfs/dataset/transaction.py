@@ -475,7 +475,7 @@ class ShardWriter:
         try:
             gone = [name for name in sorted(self.gone) if name not in self.container]
             # Behind all else, and anew after a try that failed: those from then do not count.
-            self._tombs_at = self.container.entomb(gone) if gone else 0
+            self._tombs_at = self.container.append_tombstones(gone) if gone else 0
             self.container.save_catalog()
         except OSError as error:
             if self._lost:

@@ -203,7 +203,7 @@ class AppendOnlySource(ContainerSource):
         if not spool.dirty:
             return
         path = self.places[id]
-        self.names.changes.let_go(id)
+        self.names.changes.release(id)
         self._changed_entry(path)  # before: where that fails, it may have changed all the same
         try:
             self._put_in_time(name_at(path), spool)

@@ -21,7 +21,7 @@ from winkformats.arrays import keep_heap, trim_heap
 from winkformats.disk.room import has_ample_memory
 from winkformats.kv.superblock import MAGIC
 from winkfs.container.datafile import NO_ROOM
-from winkfs.container.draft import PIECE
+from winkfs.container.draft import PATCH_BYTES
 from winkfs.container.ondisk.inode import PERMISSIONS, Attrs, check_attrs, check_length
 from winkfs.entry import FileType
 from winkfs.errors import FileExists, NoSuchFile, Refusal
@@ -296,7 +296,7 @@ class ContainerSource:
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.names.tree.remove(path)
-        self.names.changes.let_go(id)
+        self.names.changes.release(id)
         self.names.alias.pop(path, None)
         self.places.forget(id)
         if spool is not None:
@@ -587,7 +587,7 @@ class ContainerSource:
             self._drop(id)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        if not self.names.changes.let_go(id):  # nothing was promised
+        if not self.names.changes.release(id):  # nothing was promised
             self._need_room(sum(len(data) for _, data in pieces))
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
@@ -639,7 +639,7 @@ class ContainerSource:
         held = changes.held.get(id)
         if held is None:
             held = changes.cost_of_change(key_at(self.places[id]))
-        changes.hold(id, held + size + PIECE)
+        changes.hold(id, held + size + PATCH_BYTES)
         return True
 
     def rest(self) -> None:

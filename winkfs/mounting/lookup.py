@@ -19,7 +19,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage
 from winkformats.kv.scan import values_at
 from winkfs.container.ondisk.inode import FRAME, Attrs, Extent, Inode
-from winkfs.container.read import LARGE
+from winkfs.container.read import KEPT_BYTES
 from winkfs.container.short import FIRST, Short, renewed
 from winkfs.container.table import BY_INODE
 from winkfs.names import INODE, name_of
@@ -158,7 +158,7 @@ class Lookup:
         if offset >= stop:
             return b""
         self.touches((stop - offset) // PAGE + 1)
-        if whole <= LARGE or stop - offset == whole:
+        if whole <= KEPT_BYTES or stop - offset == whole:
             found = self._short.read_at(pos, whole) or self._renewed(pos).read_at(pos, whole)
             if found is not None and len(found) == whole:
                 return found[offset:stop]

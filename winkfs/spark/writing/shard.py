@@ -161,7 +161,7 @@ class NewShard:
         """Close it -> its record. Raises FileExists for two rows of one name (error); OSError."""
         if self._strict:
             self._changes.settle()
-            for pos in self._store.doomed:
+            for pos in self._store.pending_deletes:
                 key = self._store.key_at(pos)
                 if key.endswith(INODE):
                     raise conflict(name_of(key), "two rows of a task have this path")
