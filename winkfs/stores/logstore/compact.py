@@ -53,11 +53,15 @@ def compact(
     removed: Callable[[tuple[int, ...]], None],
 ) -> dict[str, Any]:
     """See `LogStore.compact`. taken: files that only wait to be removed."""
-    if not dry_run and not oldest:
-        _leave_head(log, least)
     view = log.table.view()
-    chosen = [one for one in _candidates(log, view, least, oldest) if one.number not in taken]
+    files = usage(log, view)
     log.table.close(view)
+    if not dry_run and not oldest:  # much of the file that is written to may be dead
+        with log.write_lock:
+            last = files[-1]
+            if log.number == last.number and last.size > START and _dead(last) >= least:
+                log.next_file()
+    chosen = [one for one in _candidates(log, files, least, oldest) if one.number not in taken]
     report = {"files": len(chosen), "bytes": sum(one.size for one in chosen),
               "moved": 0, "freed": sum(one.size - one.live for one in chosen)}  # fmt: skip
     if dry_run:
@@ -85,26 +89,16 @@ def compact(
     return report
 
 
-def _leave_head(log: Log, least: float) -> None:
-    """Begin a new file where much of the one that is written to is dead."""
-    view = log.table.view()
-    last = usage(log, view)[-1]
-    log.table.close(view)
-    with log.write_lock:
-        if log.number == last.number and last.size > START and _dead(last) >= least:
-            log.next_file()
-
-
 def _dead(one: Usage) -> float:
     return 1 - one.live / max(one.size - START, 1)
 
 
-def _candidates(log: Log, view: View, least: float, oldest: bool) -> list[Usage]:
+def _candidates(log: Log, files: list[Usage], least: float, oldest: bool) -> list[Usage]:
     head = log.number
     found = []
     # Long before the last generation is used, the oldest one goes, whatever is in it.
     oldest = oldest or len(log.used) > log.layout.generations // 2
-    for one in usage(log, view):
+    for one in files:
         forced = oldest and log.layout.generation(one.number) == log.oldest
         kept = one._replace(live=max(one.live, log.kept.get(one.number, 0)))
         if one.number != head and (forced or _dead(kept) >= least):

@@ -16,7 +16,7 @@ register(
         "log store",
         _detect,
         {
-            "open": "winkfs.stores.logstore.records:open",
+            "open": "winkfs.stores.logstore.records:LogRecords",
             "info": "winkfs.stores.logstore.records:info",
             "verify": "winkfs.stores.logstore.records:verify",
             "create": "winkfs.stores.logstore.records:create",

@@ -97,13 +97,10 @@ class Log:
 
     def load(self) -> None:
         """Read all anew. Raises CorruptError, OSError."""
-        for attempt in range(TRIES):
-            try:
+        for _ in range(TRIES - 1):
+            with suppress(FileNotFoundError):  # a writer removes files
                 return self._load()
-            except FileNotFoundError:  # a writer removes files
-                if attempt == TRIES - 1:
-                    raise
-        return None
+        return self._load()
 
     def _load(self) -> None:
         self._list()
@@ -160,11 +157,7 @@ class Log:
         number, _ = self.layout.split(head.position)
         if head.store != self.layout.store or self.layout.generation(number) not in self.used:
             return None
-        ages = self.ages(positions)
-        there = np.zeros(int(ages.max(initial=0)) + 1, bool)
-        known = np.array([self.age(number) for number in self.numbers], np.int64)
-        there[known[known < len(there)]] = True
-        gone = ~there[ages]
+        gone = np.isin(self.ages(positions), list(map(self.age, self.numbers)), invert=True)
         positions[gone], lengths[gone] = 0, 0
         return head, positions, lengths
 

@@ -92,13 +92,13 @@ class LogRecords(HandleRecords):
 
     def row(self, id: str) -> Row:
         recid = _recid(id)
-        found = self.store._look_many(np.array([recid]))
+        found = self.store._view().get_many(np.array([recid]))
         if not int(found.positions[0]):
             raise NoSuchFile(f"no record {recid}", self.base)
         return next(self._rows(found))
 
     def find(self, ids: Iterable[str]) -> Iterator[Row]:
-        found = self.store._look_many(np.array(list(map(int, ids)), np.int64))
+        found = self.store._view().get_many(np.array(list(map(int, ids)), np.int64))
         yield from self._rows(found.take(np.flatnonzero(found.positions)))
 
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
@@ -156,11 +156,6 @@ def _recid(id: str) -> int:
 
 
 # --- functions of the kind ---
-
-
-def open(path: str, mode: str = "r") -> LogRecords:
-    """See `LogRecords`."""
-    return LogRecords(path, mode)
 
 
 @functools.wraps(LogStore.create)
@@ -234,10 +229,6 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
     log = Log(path, full=True, progress=progress)
     try:
         layout = log.layout
-        bits: dict[str, Any] = {
-            "file_bits": layout.file_bits,
-            "generation_bits": layout.generation_bits,
-        }
         with (
             building(target, "log store") as folder,
             LogStore.create(
@@ -245,7 +236,8 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
                 file_size=layout.largest,
                 cutoff=layout.cutoff,
                 save_every=layout.every,
-                **bits,
+                file_bits=layout.file_bits,
+                generation_bits=layout.generation_bits,
             ) as made,
         ):
             report = _copy(log, made)

@@ -43,19 +43,15 @@ class Lookups(ABC):
     _log: Log
 
     @abstractmethod
-    def _look(self, recid: int) -> tuple[int, int]:
-        """-> position, length."""
-
-    @abstractmethod
-    def _look_many(self, recids: Int64) -> Entries: ...
-
-    @abstractmethod
-    def _again(self) -> None:
-        """Asked where a record is not where it was."""
-
-    @abstractmethod
     def _view(self) -> View:
-        """All records."""
+        """Return all records. Raises Closed."""
+
+    def _look(self, recid: int) -> tuple[int, int]:
+        """-> position, length; position 0: there is no record."""
+        return self._view().get(recid)
+
+    def _again(self) -> None:
+        """Follow the writer: a record is not where it was. The files of a snapshot stay."""
 
     def get(self, recid: int) -> bytes | None:
         """The body of a record; None: it is null, as a preallocated one is.
@@ -87,7 +83,7 @@ class Lookups(ABC):
         cost    records that lie close together are read at once
         """
         wanted = as_recids(recids)
-        found = self._look_many(wanted)
+        found = self._view().get_many(wanted)
         order = np.argsort(found.positions, kind="stable")
         found = found.take(order)
         lengths = found.lengths & LENGTH
@@ -168,24 +164,10 @@ class Snapshot(Lookups, Closing):
     def __init__(self, log: Log) -> None:
         self._log, self._is_open, self._seen = log, True, log.table.view()
 
-    def _look(self, recid: int) -> tuple[int, int]:
-        self._check()
-        return self._seen.get(recid)
-
-    def _look_many(self, recids: Int64) -> Entries:
-        self._check()
-        return self._seen.get_many(recids)
-
     def _view(self) -> View:
-        self._check()
-        return self._seen
-
-    def _again(self) -> None:
-        """Its files stay."""
-
-    def _check(self) -> None:
         if not self._is_open:
             raise Closed("the snapshot is closed", self._log.files.path)
+        return self._seen
 
     def close(self) -> None:
         """Idempotent."""
@@ -222,8 +204,6 @@ class LogStore(Lookups, StoreHandle):
         self._log = Log(self.path)
         self._closing.callback(self._log.close)
         self._commits = Commits(self._log, self._access)
-        if self.writable:
-            self._commits.start()
 
     @classmethod
     def create(
@@ -267,9 +247,6 @@ class LogStore(Lookups, StoreHandle):
             return arrays.one_position[recid], arrays.one_length[recid]
         self._access.check_open()
         return 0, 0
-
-    def _look_many(self, recids: Int64) -> Entries:
-        return self._view().get_many(recids)
 
     def _view(self) -> View:
         self._access.check_open()

@@ -6,9 +6,10 @@ is copied for the views that there are.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -43,35 +44,33 @@ class Arrays:
 
 
 class View:
-    """The table as of a moment. Reading takes no lock."""
+    """The table as of a moment. Reading takes no lock.
+
+    arrays  the table; undo: what a change that was under way replaced, None: none was
+    """
+
+    arrays: Arrays
+    undo: Entries | None
 
     def __init__(self) -> None:
         self.needs_files = True  # False: only the table is read
         self.saved: dict[int, Page] = {}  # pages as they were, before they changed
-        self._undo: Entries | None = None
-        self._undone: dict[int, tuple[int, int]] | None = {}
-        self._arrays = Arrays.empty(0)
 
-    def begin(self, arrays: Arrays, undo: Entries | None) -> None:
-        """`undo`: what a change that is under way replaces."""
-        self._undo, self._arrays = undo, arrays
-        self._undone = None if undo is not None else {}
-
+    @cached_property
     def _old(self) -> dict[int, tuple[int, int]]:
-        if self._undone is None:
-            assert self._undo is not None
-            recids, positions, lengths = (column.tolist() for column in self._undo)
-            self._undone = dict(zip(recids, zip(positions, lengths, strict=True), strict=True))
-        return self._undone
+        if self.undo is None:
+            return {}
+        recids, positions, lengths = (column.tolist() for column in self.undo)
+        return dict(zip(recids, zip(positions, lengths, strict=True), strict=True))
 
     @property
     def recids(self) -> int:
         """All recids are less."""
-        return self._arrays.recids
+        return self.arrays.recids
 
     def get(self, recid: int) -> tuple[int, int]:
         """-> position and length; position 0: there is no record."""
-        arrays = self._arrays
+        arrays = self.arrays
         if not 0 < recid < arrays.recids:
             return 0, 0
         # First the table, then the copy: a page is copied before it changes.
@@ -79,11 +78,11 @@ class View:
         page = self.saved.get(recid >> BITS)
         if page is not None:
             found = int(page[0][recid & MASK]), int(page[1][recid & MASK])
-        return self._old().get(recid, found)
+        return self._old.get(recid, found)
 
     def get_many(self, recids: Int64) -> Entries:
         """The same of many. A recid out of range has no record."""
-        arrays = self._arrays
+        arrays = self.arrays
         within = np.where((recids > 0) & (recids < arrays.recids), recids, 0)
         if not arrays.recids:
             return Entries(recids, np.zeros(len(recids), np.uint64), within)
@@ -96,7 +95,7 @@ class View:
                 at = within[which] & MASK
                 positions[which] = saved[number][0][at]
                 lengths[which] = saved[number][1][at]
-        if old := self._old():
+        if old := self._old:
             for i in np.flatnonzero(np.isin(within, list(old))).tolist():
                 positions[i], lengths[i] = old[int(within[i])]
         return Entries(recids, positions, lengths)
@@ -126,7 +125,7 @@ class Table:
         self.arrays = Arrays.empty(LEAST)
         self.top = 1  # all recids are less
         self._applying: Entries | None = None
-        self._views: dict[int, weakref.ref[View]] = {}
+        self.views: WeakValueDictionary[int, View] = WeakValueDictionary()  # by their `id`
 
     @property
     def memory(self) -> int:
@@ -144,24 +143,14 @@ class Table:
         """The table as of now. Takes no lock; cost: some microseconds."""
         view = View()
         # The order counts. A change that does not see this view is seen by it.
-        self._views[id(view)] = weakref.ref(view, self._forget(id(view)))
-        undo = self._applying
-        view.begin(self.arrays, undo)
+        self.views[id(view)] = view
+        view.undo = self._applying
+        view.arrays = self.arrays
         return view
-
-    def _forget(self, key: int) -> Callable[[weakref.ref[View]], None]:
-        views = weakref.ref(self)
-
-        def forget(gone: weakref.ref[View]) -> None:
-            table = views()
-            if table is not None and table._views.get(key) is gone:
-                del table._views[key]
-
-        return forget
 
     def close(self, view: View) -> None:
         """Copy no more pages for a view."""
-        self._views.pop(id(view), None)
+        self.views.pop(id(view), None)
 
     def reserve(self, recids: int) -> None:
         """Make room for all recids that are less. Raises Refusal where there is no memory."""
@@ -197,7 +186,7 @@ class Table:
         old = Entries(recids, arrays.positions[recids], lengths)
         self._applying = old
         try:
-            views = [view for ref in list(self._views.values()) if (view := ref()) is not None]
+            views = [view for ref in self.views.valuerefs() if (view := ref()) is not None]
             if views:
                 self._save(views, np.unique(recids >> BITS))
             self._assign(entries)

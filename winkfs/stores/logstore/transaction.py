@@ -136,15 +136,14 @@ class Commits:
     """
 
     def __init__(self, log: Log, access: Access) -> None:
+        """Begin to write, with mode "a": raises as `Log.start_writing`."""
         self.log, self.access, self.recids = log, access, Recids()
         self.owners: dict[int, object] = {}
         self._doomed: list[Doomed] = []
         self._dooming, self.compacting = threading.Lock(), threading.Lock()
-
-    def start(self) -> None:
-        """Begin to write. Raises as `Log.start_writing`."""
-        self.log.start_writing()
-        self.recids.load(self.log)
+        if access.writable:
+            log.start_writing()
+            self.recids.load(log)
 
     def check(self) -> None:
         """Raises Closed; ReadOnly; Refusal where a write has failed."""
@@ -198,7 +197,7 @@ class Commits:
                 self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
 
     def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
-        refs = list(self.log.table._views.values())
+        refs = self.log.table.views.valuerefs()
         views = [ref for ref in refs if (view := ref()) is not None and view.needs_files]
         with self._dooming:
             self._doomed.append(Doomed(views, self.log.written, remove, files))
@@ -207,12 +206,13 @@ class Commits:
         """Remove the files that nobody needs any more."""
         if not self._doomed:
             return
-        known = self.log.table._views
+        known = self.log.table.views
         with self._dooming:
             due: list[Doomed] = []
             kept: list[Doomed] = []
             for one in self._doomed:
-                needed = any(ref is known.get(id(ref())) for ref in one.views)
+                views = [view for ref in one.views if (view := ref()) is not None]
+                needed = any(known.get(id(view)) is view for view in views)
                 wait = needed or one.synced > self.log.synced
                 (kept if wait else due).append(one)
             self._doomed = kept
@@ -241,13 +241,12 @@ class Commits:
         self.check()
         with self.compacting:
             self.sweep()
-            run = partial(self._compact, progress, dry_run, least)
             try:
-                found = run(oldest)
+                found = self._compact(progress, dry_run, least, oldest)
             except Full:
                 if oldest:
                     raise
-                found = run(True)
+                found = self._compact(progress, dry_run, least, True)
             self.sweep()
         self.log.settle()
         return found
@@ -421,7 +420,8 @@ class Transaction:
         if self._writes:
             self._drop_blobs({id(value) for value in self._writes.values()})
             try:
-                self._commits.commit(self._batch(), bool(self._blobs), self._gone())
+                gone = [recid for recid, value in self._writes.items() if value is DELETED]
+                self._commits.commit(self._batch(), bool(self._blobs), gone)
             except OSError:
                 raise
             except BaseException:  # it may be in the log: nothing of it is given back
@@ -440,9 +440,6 @@ class Transaction:
         self._blobs = [blob for blob in self._blobs if id(blob) in kept]
         for blob in drop:
             self._log.files.blob.unlink(f"{blob.number:016x}")
-
-    def _gone(self) -> list[int]:
-        return [recid for recid, value in self._writes.items() if value is DELETED]
 
     def _batch(self) -> Batch:
         """Memory: once more the bodies."""
