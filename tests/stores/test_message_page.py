@@ -40,7 +40,7 @@ def test_the_tables_of_the_page_are_what_is_written(tmp_path: Path) -> None:
         store.remove(b"j" * 16)
         store.sync()
         journal = next(Path(path).glob("refs.*")).read_bytes()
-        generation = store._core.generation
+        generation = store.core.generation
     raw, index = Path(path, "0.sqs").read_bytes(), Path(path, "index").read_bytes()
     head = fields("A segment of version 2 begins")
     assert cut_out(raw, head["magic"]) == b"RSQS" and cut_out(raw, head["version"]) == b"\2"

@@ -36,7 +36,7 @@ def test_removed_segments_do_not_return_behind_a_snapshot(
     store.sync()
     gone, kept = ids[:-1], ids[-1]
     store.remove_many(gone)
-    store._core.roll()
+    store.core.roll()
     store.write(ids[0], b"")
     store.sync()
 
@@ -52,7 +52,7 @@ def test_removed_segments_do_not_return_behind_a_snapshot(
         disk.watch = watch
 
     store.remove(ids[0])
-    store._core.roll()  # removes the last segment without a message, whose name no sync covers
+    store.core.roll()  # removes the last segment without a message, whose name no sync covers
     disk.watch = look
     store._renew()
     assert images > 100

@@ -264,13 +264,13 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
         rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 40, number * 40 + 40)]
         Path(path, f"{number}.rdq").write_bytes((b"\0" * 9).join(rows))
     with MessageStore(path, "a", force=True) as store:
-        assert store.last_v1_file == 4
+        assert store.core.last_v1_file == 4
         store.write(id_of(0), b"")  # one more reference
         store.write(id_of(500), body_of(500))
         store.remove_many(map(id_of, range(0, 200, 4)))
         told: list[int] = []
         assert store.migrate(told.append) == 5 and len(told) == 5
-        assert store.last_v1_file is None and store.place(id_of(0)).refs == 1  # type: ignore[union-attr]
+        assert store.core.last_v1_file is None and store.place(id_of(0)).refs == 1  # type: ignore[union-attr]
         wanted = {i for i in range(200) if i % 4} | {0, 500}
         assert content(store) == wanted
         store.abort()
@@ -389,7 +389,7 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
 def test_a_message_that_moves_while_it_is_read_is_read_again(path: str, mode: str) -> None:
     fill(path, range(200))
     with MessageStore(path, "a") as store:
-        store._core.roll()  # the other segment is closed
+        store.core.roll()  # the other segment is closed
         reader = store if mode == "a" else MessageStore(path)
         last = max(range(200), key=lambda i: store.place(id_of(i)).offset)  # type: ignore[union-attr]
         store.remove_many(id_of(i) for i in range(150) if i != last)
@@ -491,7 +491,7 @@ def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
         changed[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, order)
         file.write_bytes(changed)
         with MessageStore(path) as store:
-            for row in store.index.rows():
+            for row in store.core.index.rows():
                 assert len(row.file)
             for i in range(40):
                 try:
@@ -651,8 +651,8 @@ def test_a_number_that_a_full_disk_took_is_not_missing(path: str) -> None:
     fill(path, range(10))
     with MessageStore(path, "a") as store:
         with disk_calls(refusing("write", "1.sqs", errno.ENOSPC)), pytest.raises(OSError):
-            store._core.roll()
-        store._core.roll()
+            store.core.roll()
+        store.core.roll()
         store.write(id_of(11), body_of(11))
         store.sync()
         store.abort()
@@ -675,7 +675,7 @@ def test_a_reader_during_a_compaction_finds_no_dead_message(
                 store.sync()
                 reader.refresh()
         store.remove_many(id_of(i) for i in range(200) if i % 4)
-        store._core.roll()
+        store.core.roll()
         refreshed = 0
 
         def look(call: Call) -> None:

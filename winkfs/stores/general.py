@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkformats.errors import CorruptError
 from winkfs.container.verify import Report
 from winkfs.entry import FileType
-from winkfs.errors import NoSuchFile, Refusal
+from winkfs.errors import CorruptError, NoSuchFile, Refusal
 from winkfs.mounting.ids import Places
 from winkfs.names import OWN, length_fault, shown, to_bytes, to_str
 from winkfs.reader import Problem, Reader

@@ -16,6 +16,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from winkfs.entry import Entry, FileType
 from winkfs.errors import FileExists, FormatError, NoSuchFile, ReadOnly
 from winkfs.names import PARTIAL, Name, to_str
 from winkfs.reader import Problem, Reader
+from winkfs.stores.batches import batched
 from winkfs.stores.kinds import refuse_other
 from winkfs.units import MICRO, NANO
 
@@ -92,16 +94,7 @@ def values_of(row: Row) -> dict[str, Any]:
 
 def batches(rows: Iterable[Row], size: int = MUCH) -> Iterator[list[Row]]:
     """Rows, MANY at most at a time, with bodies of so many bytes; a larger one is alone."""
-    some: list[Row] = []
-    left = size
-    for row in rows:
-        if some and (row.size > left or len(some) == MANY):
-            yield some
-            some, left = [], size
-        some.append(row)
-        left -= row.size
-    if some:
-        yield some
+    return batched(rows, attrgetter("size"), size, MANY)
 
 
 class Records(Reader):

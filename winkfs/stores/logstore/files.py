@@ -20,10 +20,9 @@ from typing import Final
 
 from winkformats.disk.paths import directory_of, make_directory, open_folder
 from winkformats.disk.storage import Directory, Handle, Kind, Storage, replacing
-from winkformats.errors import CorruptError
 from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
-from winkfs.errors import FileExists, NoSuchFile, Refusal
+from winkfs.errors import CorruptError, FileExists, NoSuchFile, Refusal
 from winkfs.stores.kinds import refuse_other
 
 FOLDERS: Final = ("data", "blob", "generations")

@@ -14,7 +14,6 @@ import numpy as np
 
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage, replacing
-from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.logstore import datafiles, entry, index
 from winkformats.logstore.entry import (
     EOF,
@@ -27,7 +26,7 @@ from winkformats.logstore.entry import (
     Entries,
     Scan,
 )
-from winkfs.errors import Refusal
+from winkfs.errors import CorruptError, DerivedDamage, Refusal
 from winkfs.stores.logstore.files import Files
 from winkfs.stores.logstore.table import Table, View, Words
 
@@ -157,7 +156,9 @@ class Log:
         number, _ = self.layout.split(head.position)
         if head.store != self.layout.store or self.layout.generation(number) not in self.used:
             return None
-        gone = np.isin(self.ages(positions), list(map(self.age, self.numbers)), invert=True)
+        ages = self.ages(positions)
+        there = np.isin(np.arange(int(ages.max(initial=0)) + 1), list(map(self.age, self.numbers)))
+        gone = ~there[ages]
         positions[gone], lengths[gone] = 0, 0
         return head, positions, lengths
 

@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError, FormatError
 from winkformats.logstore.entry import HEAD, IS_BLOB, LENGTH, Entries
 from winkfs.container.verify import Report
-from winkfs.errors import NoSuchFile
+from winkfs.errors import CorruptError, FormatError, NoSuchFile
 from winkfs.names import Name
 from winkfs.stores.logstore.compact import usage
 from winkfs.stores.logstore.log import Log

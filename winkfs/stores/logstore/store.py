@@ -20,11 +20,10 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.closing import Closing
-from winkformats.errors import CorruptError, FormatError
 from winkformats.logstore.entry import HEAD, LENGTH, PART, RECORD, Entries
 from winkformats.logstore.layout import Layout
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.errors import Closed, NoSuchFile
+from winkfs.errors import Closed, CorruptError, FormatError, NoSuchFile
 from winkfs.stores.handle import StoreHandle
 from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Log
@@ -50,8 +49,9 @@ class Lookups(ABC):
         """-> position, length; position 0: there is no record."""
         return self._view().get(recid)
 
+    @abstractmethod
     def _again(self) -> None:
-        """Follow the writer: a record is not where it was. The files of a snapshot stay."""
+        """Follow the writer: a record is not where it was."""
 
     def get(self, recid: int) -> bytes | None:
         """The body of a record; None: it is null, as a preallocated one is.
@@ -168,6 +168,9 @@ class Snapshot(Lookups, Closing):
         if not self._is_open:
             raise Closed("the snapshot is closed", self._log.files.path)
         return self._seen
+
+    def _again(self) -> None:
+        """Its files stay."""
 
     def close(self) -> None:
         """Idempotent."""

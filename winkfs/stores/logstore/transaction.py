@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import FormatError
 from winkformats.logstore import entry
 from winkformats.logstore.entry import (
     HEAD,
@@ -31,7 +30,7 @@ from winkformats.logstore.entry import (
     Entries,
 )
 from winkfs.access import Access
-from winkfs.errors import Closed, NoSuchFile, Refusal
+from winkfs.errors import Closed, FormatError, NoSuchFile, Refusal
 from winkfs.stores.logstore.compact import compact, remove
 from winkfs.stores.logstore.log import Batch, Full, Log
 from winkfs.stores.logstore.table import View
@@ -122,7 +121,7 @@ class Recids:
 class Doomed(NamedTuple):
     """Files that nobody needs once these views are closed, and so much is synced."""
 
-    views: list[weakref.ref[View]]
+    views: Sequence[weakref.ref[View]]
     synced: int
     remove: Callable[[], None]
     files: tuple[int, ...] = ()

@@ -19,12 +19,11 @@ import numpy as np
 
 from winkformats.disk.paths import absolute
 from winkformats.disk.storage import Directory
-from winkformats.errors import CorruptError
 from winkformats.messagestore import ets
 from winkformats.messagestore.index import LAST, Rows, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL
 from winkformats.messagestore.segment import ID
-from winkfs.errors import Refusal
+from winkfs.errors import CorruptError, Refusal
 
 CLEAN: Final = "clean.dot"
 TABLE: Final = "msg_store_index.ets"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -20,12 +21,15 @@ from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Rows, ids_of
 from winkformats.messagestore.journal import INTENT, RESET
 from winkformats.messagestore.segment import COPY, Plan
+from winkfs.stores.batches import batched
 from winkfs.stores.messagestore.core import Core
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
 MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index
 TOGETHER: Final = 128 << 20  # bytes of segments between two syncs of the journal
 FILES: Final = 64  # and the segments, at most
+MESSAGES: Final = attrgetter("count")  # of a segment
+BYTES: Final = attrgetter("size")
 Progress = Callable[[int], object]
 
 
@@ -63,7 +67,7 @@ def planned(core: Core) -> Compaction:
     if core.writable:
         with core.lock:
             core.flush()
-    for part in _parts(core.candidates(), _count, MANY):
+    for part in batched(core.candidates(), MESSAGES, MANY, FILES):
         with ExitStack() as stack:
             done = _add(done, *_checked(_begun(core, part, _kept(core, part), stack, "r").jobs))
     return done
@@ -72,41 +76,17 @@ def planned(core: Core) -> Compaction:
 def compact(core: Core, progress: Progress | None) -> Compaction:
     """See `MessageStore.compact`."""
     done = Compaction()
-    for part in _parts(core.candidates(), _count, MANY):
+    for part in batched(core.candidates(), MESSAGES, MANY, FILES):
         with _claimed(core, part) as mine, ExitStack() as stack:
             core.sync()  # what the journal is going to say of them
             kept, before = _kept(core, mine), list[Group]()
-            for some in _parts(mine, _size, TOGETHER):
+            for some in batched(mine, BYTES, TOGETHER, FILES):
                 before.append(_begun(core, some, kept, stack))
                 if len(before) == 2:  # the disk reads one while the other is worked on
                     done = _compact(core, before.pop(0), done, progress)
             for group in before:
                 done = _compact(core, group, done, progress)
     return done
-
-
-def _count(segment: Segment) -> int:
-    return segment.count
-
-
-def _size(segment: Segment) -> int:
-    return segment.size
-
-
-def _parts(
-    segments: list[Segment], size: Callable[[Segment], int], most: int
-) -> Iterator[list[Segment]]:
-    """Some of them at a time: FILES at most, and of `most` in all, unless one alone is larger."""
-    some: list[Segment] = []
-    room = most
-    for segment in segments:
-        if some and (size(segment) > room or len(some) == FILES):
-            yield some
-            some, room = [], most
-        some.append(segment)
-        room -= size(segment)
-    if some:
-        yield some
 
 
 def _add(done: Compaction, jobs: list[Job], problems: list[str]) -> Compaction:
@@ -251,7 +231,7 @@ def _held(refs: Int64, rows: Rows) -> Rows:
 def migrate(core: Core, progress: Progress | None) -> int:
     """See `MessageStore.migrate`."""
     old = [segment for segment in list(core.segments.values()) if segment.version is rdq]
-    for part in _parts(old, _count, MANY):
+    for part in batched(old, MESSAGES, MANY, FILES):
         with _claimed(core, part) as mine:
             kept = _kept(core, mine)
             for segment in mine:

@@ -200,15 +200,12 @@ class Core:
         segment = Segment(number, "sqs", sqs.START)
         storage = self.directory.create_new(segment.name)
         self._next, self._named = number + 1, True
+        self.out[number], self.segments[number] = storage, segment
         try:
             storage.write(0, [sqs.HEADER])
         except OSError:
-            storage.close()
-            with suppress(OSError):
-                self.directory.unlink(segment.name)
-            self.journal.add(RESET, number, 0, 0, 0, NO_ID)  # it is not missing
+            self.discard(segment)
             raise
-        self.out[number], self.segments[number] = storage, segment
         return segment
 
     def discard(self, segment: Segment) -> None:

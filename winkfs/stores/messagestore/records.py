@@ -12,12 +12,11 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Rows, ids_of
 from winkformats.messagestore.segment import ID, Message
 from winkfs.container.verify import Report
-from winkfs.errors import NoSuchFile
+from winkfs.errors import CorruptError, NoSuchFile
 from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.recovery import Segment, listed, load, neutral
 from winkfs.stores.messagestore.store import MessageStore, create
@@ -69,12 +68,12 @@ class MessageRecords(HandleRecords):
         return map(Row, ids, sizes, names, offsets, found.refs.tolist())
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
-        for found in self.store.index.rows():
+        for found in self.store.core.index.rows():
             ids = found.ids.astype(">u8").tobytes().hex().encode()
             yield np.frombuffer(ids, f"S{2 * ID}"), found.size
 
     def parts(self) -> list[Part]:
-        segments = sorted(self.store.segments.items())
+        segments = sorted(self.store.core.segments.items())
         return [Part(segment.name, segment.valid) for _, segment in segments if segment.count]
 
     def row(self, id: str) -> Row:
@@ -209,7 +208,7 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
                 if progress is not None:
                     progress(segment.size)
             missing = sum(
-                int((~into.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows()
+                int((~into.core.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows()
             )
     return {
         "messages": saved, "bytes": taken, "lost_messages": missing, "lost_bytes": lost,

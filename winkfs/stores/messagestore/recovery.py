@@ -21,7 +21,6 @@ from winkformats.arrays import Bools, Int64
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage, keep_aside
-from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, ids_of, words_of
 from winkformats.messagestore.journal import (
@@ -41,8 +40,7 @@ from winkformats.messagestore.journal import (
     entries,
     read_snapshot,
 )
-from winkformats.messagestore.segment import Scan
-from winkfs.errors import Refusal
+from winkfs.errors import CorruptError, Refusal
 from winkfs.stores.messagestore import broker
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
@@ -275,10 +273,15 @@ def _journal(
 def _tail(
     directory: Directory, segment: Segment, start: int, say: Say
 ) -> list[tuple[bytes, int, int]]:
-    """Id, size and offset of the messages from `start` on; `size` becomes where they end."""
+    """Id, size and offset of the messages from `start` on, as far as they are good; one that was
+    removed and came again is there twice. `size` becomes where they end."""
     with directory.open(segment.name, follow=False) as storage:
         length = storage.size()
-        found = scan(segment, storage, start)
+        with neutral(storage):
+            if segment.version is rdq:
+                found = rdq.survey(storage)
+            else:
+                found = sqs.scan(storage, start=start, checked=True, repeated=True)
         if storage.size() < length:
             raise FileNotFoundError(f"{storage.name}: it was cut short meanwhile")
     segment.size = found.end
@@ -291,15 +294,6 @@ def _tail(
         what = f"{found.said} at byte {found.end}" if found.error else found.lost_said
         say(f"{directory.path}/{segment.name}: {what}")
     return found.rows
-
-
-def scan(segment: Segment, storage: Storage, start: int) -> Scan:
-    """The messages of a segment from `start` on, as far as they are good; one that was removed and
-    came again is there twice. The page cache stays as it was."""
-    with neutral(storage):
-        if segment.version is rdq:
-            return rdq.survey(storage)
-        return sqs.scan(storage, start=start, checked=True, repeated=True)
 
 
 @contextmanager
