@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from winkformats.arrays import Int64, UInt8, gather
-from winkformats.logstore import entry
-from winkformats.logstore.entry import HEAD, START, Entries, Scan
+from winkformats.logstore.entry import HEAD, LENGTH, START, Entries, Scan
 from winkfs.stores.logstore.log import LAST, Batch, Log
 from winkfs.stores.logstore.table import View
 
@@ -36,7 +35,7 @@ def usage(log: Log, view: View) -> list[Usage]:
     live = np.zeros(len(numbers) + 1)
     for some in view.parts():
         where = np.searchsorted(ages, log.ages(some.positions))
-        live += np.bincount(where, some.lengths & entry.LENGTH, len(live))
+        live += np.bincount(where, some.lengths & LENGTH, len(live))
     return [
         Usage(number, log.files.size(number), int(bytes_))
         for number, bytes_ in zip(numbers, live.tolist(), strict=False)
@@ -75,9 +74,7 @@ def compact(
         force = (oldest or many) and log.layout.generation(one.number) == first
         group = _Group.read(log, one.number)
         done.update((one.number,) if group is None else group.numbers)
-        if group is None or set(group.numbers) & taken:
-            continue
-        if not force and not group.worth(least):
+        if group is None or set(group.numbers) & taken or not (force or group.worth(least)):
             continue
         moved = group.move(progress, LAST if oldest and force else None)
         log.sync()

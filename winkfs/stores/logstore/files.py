@@ -39,31 +39,28 @@ class Files:
         """Raises NoSuchFile; Refusal; CorruptError for settings that are damaged."""
         self.path = path
         self._handles: dict[int, Handle] = {}
-        self._folders: list[Directory] = []
-        try:
-            self.root = self._opened(open_folder(path))
-            with self.root.open(SETTINGS, follow=False) as storage:
-                data = storage.read(0, 1 << 10)
-            self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
-            self.data, self.blob, self.generations = map(self._folder, FOLDERS)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            self.close()
-            raise NoSuchFile("no LogStore is there", path) from error
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as opened:
+            try:
+                self.root = open_folder(path)
+                opened.callback(self.root.close)
+                with self.root.open(SETTINGS, follow=False) as storage:
+                    data = storage.read(0, 1 << 10)
+                self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
+                folders = [self._folder(name, opened) for name in FOLDERS]
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise NoSuchFile("no LogStore is there", path) from error
+            self.data, self.blob, self.generations = folders
+            self._folders = opened.pop_all()
 
-    def _opened(self, folder: Directory) -> Directory:
-        self._folders.append(folder)
-        return folder
-
-    def _folder(self, name: str) -> Directory:
+    def _folder(self, name: str, opened: contextlib.ExitStack) -> Directory:
         """Raises Refusal where it is none, or lies elsewhere."""
         found = self.root.info(name)
         if found is None or found.kind is not Kind.DIRECTORY:
             what = "is not there" if found is None else f"is a {found.kind.value}"
             raise Refusal(f"{name} {what}: a LogStore has a folder there", self.path)
-        return self._opened(self.root.subdirectory(name))
+        folder = self.root.subdirectory(name)
+        opened.callback(folder.close)
+        return folder
 
     # --- which data files there must be ---
 
@@ -233,8 +230,7 @@ class Files:
 
     def close(self) -> None:
         self.forget()
-        for directory in self._folders:
-            directory.close()
+        self._folders.close()
 
 
 def is_store(path: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
 import numpy as np
@@ -387,19 +388,10 @@ class LogStore(Lookups, StoreHandle):
         """Commit the shared transaction, make all commits durable, save the table. Transactions of
         `begin` are forgotten. Raises OSError of a commit, which is lost then, or of a sync."""
         if not self._log.failed:
-            try:
-                self._commit_own()
-            finally:
-                self._end_log()
-
-    def _commit_own(self) -> None:
-        """What the methods of the store itself have changed: the caller has the recids."""
-        with self._lock:
-            try:
-                if self._own is not None:
-                    self._own.commit(sync=False)
-            finally:
-                self.rollback()
+            with ExitStack() as stack:  # each is called, also where another one fails
+                stack.callback(self._end_log)
+                stack.callback(self.rollback)
+                self.commit(sync=False)
 
     def _end_log(self) -> None:
         log = self._log

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.logstore import entry
 from winkformats.logstore.entry import (
+    BLOB_HEAD,
     HEAD,
     IS_BLOB,
     IS_NULL,
@@ -28,6 +28,8 @@ from winkformats.logstore.entry import (
     RECORD,
     Blob,
     Entries,
+    deletion,
+    record,
 )
 from winkfs.access import Access
 from winkfs.errors import Closed, FormatError, NoSuchFile, Refusal
@@ -445,23 +447,23 @@ class Transaction:
         parts: list[bytes] = []
         lengths: list[int] = []
         add, crc32, part = parts.append, zlib.crc32, PART.pack
-        head, record, width = HEAD.pack, RECORD, HEAD.size
+        head, kind, width = HEAD.pack, RECORD, HEAD.size
         for recid, body in self._writes.items():
             if type(body) is bytes:
                 size = len(body)
-                checksum = crc32(body, crc32(part(record, size, recid)))
-                add(head(record, size, recid, checksum))
+                checksum = crc32(body, crc32(part(kind, size, recid)))
+                add(head(kind, size, recid, checksum))
                 add(body)
                 lengths.append(width + size)
             elif body is None:
-                add(entry.record(recid, None))
+                add(record(recid, None))
                 lengths.append(width | IS_NULL)
             elif body is DELETED:
-                add(entry.deletion(recid))
+                add(deletion(recid))
                 lengths.append(0)
             else:
                 add(body.encode(recid))
-                lengths.append(entry.BLOB_HEAD.size | IS_BLOB)
+                lengths.append(BLOB_HEAD.size | IS_BLOB)
         count = len(lengths)
         recids = np.fromiter(self._writes, np.int64, count)
         return Batch(recids, np.array(lengths, np.int64), b"".join(parts))
@@ -488,12 +490,10 @@ class Transaction:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if kind is None and not self._state:
-            try:
+        try:
+            if kind is None and not self._state:
                 self.commit()
-            finally:
-                self.rollback()
-        else:
+        finally:
             self.rollback()
 
     def __del__(self) -> None:

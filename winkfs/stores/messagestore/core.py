@@ -197,7 +197,7 @@ class Core:
         number = self._next
         if number > LAST:
             raise Refusal("there are no more numbers for segments", self.directory.path)
-        segment = Segment(number, "sqs", sqs.START)
+        segment = Segment(number, sqs, sqs.START)
         storage = self.directory.create_new(segment.name)
         self._next, self._named = number + 1, True
         self.out[number], self.segments[number] = storage, segment

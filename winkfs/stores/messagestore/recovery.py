@@ -54,6 +54,7 @@ Say = Callable[[str], object]
 class Segment:
     """A file of messages.
 
+    version rdq or sqs, which read and write it
     size    bytes up to the end of its last record
     valid   bytes of the messages that are held by somebody, and how many these are
     beside  bytes of each of its records beside the body; 0: it has none, -1: they differ, or may
@@ -64,7 +65,7 @@ class Segment:
     """
 
     number: int
-    extension: str
+    version: ModuleType
     size: int
     valid: int = 0
     count: int = 0
@@ -76,15 +77,11 @@ class Segment:
 
     @property
     def name(self) -> str:
-        return f"{self.number}.{self.extension}"
+        return f"{self.number}{self.version.SUFFIX}"
 
     def has(self, beside: int) -> None:
         """There is a record with so many bytes beside its body."""
         self.beside = beside if self.beside in (0, beside) else -1
-
-    @property
-    def version(self) -> ModuleType:
-        return VERSIONS[self.extension]
 
     def body(self, data: bytes, msg_id: bytes, name: str, offset: int) -> bytes:
         """The body of a record. Raises CorruptError where it is not that of this message."""
@@ -154,7 +151,7 @@ def listed(directory: Directory) -> dict[int, Segment]:
             raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
         if number in found:
             raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)
-        found[number] = segment = Segment(number, match[2], info.size)
+        found[number] = segment = Segment(number, VERSIONS[match[2]], info.size)
         segment.beside = rdq.LEAST if segment.version is rdq else 0
     return dict(sorted(found.items()))
 

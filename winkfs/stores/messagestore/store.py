@@ -481,6 +481,7 @@ class MessageStore(StoreHandle):
             segments = list(self.core.segments.values())
             size = sum(segment.size for segment in segments)
             valid = sum(segment.valid for segment in segments)
+            recorded = self.core.state.recorded and self.core.state.recorded.notes
             return {
                 "messages": self.core.index.count, "bytes": valid, "segments": len(segments),
                 "segments_v1": sum(segment.version is rdq for segment in segments),
@@ -488,12 +489,8 @@ class MessageStore(StoreHandle):
                 "dead_bytes": size - valid - sum(s.version.START for s in segments),
                 "index_memory": self.core.index.memory,
                 "to_compact": len(self.core.candidates()),
-                **self._of_broker(),
+                **({} if recorded is None else {"broker_index": "; ".join(recorded) or "read"}),
             }  # fmt: skip
-
-    def _of_broker(self) -> dict[str, str]:
-        recorded = self.core.state.recorded
-        return {} if recorded is None else {"broker_index": "; ".join(recorded.notes) or "read"}
 
 
 def _body_size(message: tuple[bytes, bytes]) -> int:
