@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import os
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import winkfs
 from winkfs.cli import main
@@ -29,10 +31,28 @@ class Done(NamedTuple):
 Run = Callable[..., Done]
 
 
-def click_runner() -> CliRunner:
-    """One whose results have a stderr of their own, which click 8.1 has to be asked for."""
-    asked = "mix_stderr" in inspect.signature(CliRunner).parameters
-    return CliRunner(**({"mix_stderr": False} if asked else {}))  # type: ignore[arg-type]
+@contextlib.contextmanager
+def kept_signals() -> Iterator[None]:
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("args", nargs=-1)
+def program(args: tuple[str, ...]) -> None:
+    with kept_signals():
+        raise SystemExit(main(args))
+
+
+def invoke(*args: object, stdin: bytes | None = None) -> Result:
+    """Run a command in this process and in its directory."""
+    asked = "mix_stderr" in inspect.signature(CliRunner).parameters  # of click 8.1
+    runner = CliRunner(**({"mix_stderr": False} if asked else {}))  # type: ignore[arg-type]
+    return runner.invoke(program, [str(arg) for arg in args], input=stdin)
 
 
 @pytest.fixture
@@ -41,7 +61,6 @@ def run(
 ) -> Iterator[Run]:
     """Run a command in this process, in a directory of its own."""
     monkeypatch.chdir(tmp_path)
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
 
     def command(*args: object, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -49,9 +68,8 @@ def run(
         out, err = capfdbinary.readouterr()
         return Done(status, out, err.decode("utf-8", "surrogateescape"))
 
-    yield command
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with kept_signals():
+        yield command
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO
 
+import click
 import commands
 import pytest
 from click.testing import CliRunner
@@ -27,7 +28,7 @@ from seam import disk_calls, once
 import winkfs
 from winkformats import native
 from winkformats.version import VERSION
-from winkfs.cli import COMMANDS, cli
+from winkfs.cli import COMMANDS, GROUPS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
 
@@ -103,7 +104,35 @@ def test_a_file_below_a_superblock_is_reported_with_its_size(run: Run, base: str
 def test_no_command_shows_the_help(run: Run) -> None:
     done = run()
     assert done.status == 2
-    assert "Commands:" in done.err
+    assert "Containers:" in done.err
+
+
+def commands_below(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands_below(command, f"{path} {name}")
+
+
+def test_each_command_is_in_one_group_of_the_help(run: Run) -> None:
+    lines = run("--help").out.decode().partition("Containers:")[2].splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(COMMANDS) and len(listed) == sum(map(len, GROUPS.values()))
+
+
+def test_no_help_has_a_line_that_is_cut_or_too_long() -> None:
+    found = []
+    for path, command in [("winkfs", cli), *commands_below(cli, "winkfs")]:
+        if path.split()[1:2] in (["queue"], ["ring"]):
+            continue
+        context = click.Context(command, info_name=path, terminal_width=80)
+        _, *lines = command.get_help(context).splitlines()
+        cut = isinstance(command, click.Group)
+        found += [f"{path}: {one}" for one in lines if len(one) > 80 or (cut and one[-3:] == "...")]
+    assert found == []
 
 
 @pytest.mark.parametrize(

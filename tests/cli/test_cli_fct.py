@@ -11,14 +11,13 @@ import numpy as np
 import oracle_format
 import pytest
 from click.testing import Result
-from commands import click_runner
+from commands import invoke
 
 from winkformats.disk.posix import FileStorage
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
-from winkfs.cli.fct import fct
 from winkfs.container.ondisk.lock import WriterLock
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ FORMATS = {"kvseq": 0x10, "hindex": 0x20, "perm": 0x30}
 
 
 def run(*args: object, stdin: bytes | None = None, code: int = 0) -> Result:
-    result = click_runner().invoke(fct, [str(arg) for arg in args], input=stdin)
+    result = invoke("fct", *args, stdin=stdin)
     assert result.exit_code == code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     if code == 1:
@@ -202,7 +201,7 @@ def test_get_passes_over_deleted_entries(tmp_path):
     assert "no key b" in run("get", file, "b", code=1).stderr
 
 
-def test_list_of_a_cut_file_reports_it(tmp_path):
+def test_list_of_a_truncated_file_reports_it(tmp_path):
     file = tmp_path / "f"
     with KVSeq.create(FileStorage(file, "x")) as kvseq:
         kvseq.append(b"a", b"1")
@@ -210,7 +209,7 @@ def test_list_of_a_cut_file_reports_it(tmp_path):
     os.truncate(file, end)
     result = run("list", "--json", file)
     assert [json.loads(line)["key"] for line in result.stdout.splitlines()] == ["a"]
-    assert "cut short" in result.stderr
+    assert "truncated" in result.stderr
     run("add", file, "c", "3", code=1)
 
 

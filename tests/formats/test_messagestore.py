@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import click_runner
+from commands import invoke
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,6 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, segment, sqs
 from winkformats.messagestore.index import words_of
-from winkfs.cli import cli
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "messagestore"
 CASES: list[dict[str, Any]] = json.loads((GOLDEN / "manifest.json").read_text())["cases"]
@@ -47,7 +46,7 @@ def said(version: ModuleType, storage: Storage) -> tuple[list[tuple[int, int]], 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
 def test_a_scan_finds_what_the_reference_finds(case: dict[str, Any]) -> None:
-    done = click_runner().invoke(cli, ["fct", "scan", str(GOLDEN / case["file"]), "--json"])
+    done = invoke("fct", "scan", str(GOLDEN / case["file"]), "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     if "ok" in case["scan"]:
         assert (done.exit_code, rows) == (0, case["scan"]["ok"])
@@ -70,7 +69,7 @@ def test_a_compaction_gives_the_bytes_of_the_reference(
     ids = [found.msg_id.hex() for found in version.scan(storage).messages]
     keep.write_text("\n".join(one for one in ids if int(one[:8], 16) in plan["keep"]))
     more = [] if truncated else ["--no-truncate"]
-    done = click_runner().invoke(cli, ["fct", "compact", str(path), "--keep", str(keep), *more])
+    done = invoke("fct", "compact", str(path), "--keep", str(keep), *more)
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
         "truncate_size": plan["truncate_size"], "moved": len(plan["moves"]),
@@ -394,7 +393,7 @@ def test_no_bytes_make_a_scan_fail(version: Any) -> None:
         (["scan", "there.sqs"], "no such file"),
         (["scan", "ids"], "not a segment of a message store"),
         (["compact", "7.sqs", "--keep", "bad"], "bad, line 2: not an id of 32 hexadecimal digits"),
-        (["compact", "7.sqs", "--keep", "ids"], "it has no message 0102030405"),
+        (["compact", "7.sqs", "--keep", "ids"], "none of the messages listed, such as 0102030405"),
         (["compact", "wrong.sqs", "--keep", "none"], "unrecognised record type 0 at byte 64"),
     ],
 )
@@ -408,7 +407,7 @@ def test_what_is_wrong_is_one_line(
     Path("ids").write_text(f"{OTHER.hex()}\n")
     Path("none").write_text("")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    done = click_runner().invoke(cli, ["fct", *args])
+    done = invoke("fct", *args)
     assert done.exit_code == 1
     assert line in done.stderr.lower()
     assert len(done.stderr.splitlines()) == 1

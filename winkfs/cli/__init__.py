@@ -1,4 +1,4 @@
-"""The command line: `winkfs COMMAND ...`. A command's module is imported when it is asked for."""
+"""The command line: `winkfs COMMAND ...`. The module of a command is imported when it runs."""
 
 from __future__ import annotations
 
@@ -16,37 +16,50 @@ import click
 from winkfs.cli._common import VERSION, explain, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
 
-COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
-    "create": ("change", "Make an empty container."),
-    "pack": ("pack", "Pack a directory or a tar file into a container."),
-    "unpack": ("pack", "Unpack a container into a directory."),
-    "ls": ("read", "List the files of a container."),
-    "cat": ("read", "Write the content of files to standard output."),
-    "put": ("change", "Create or replace a file."),
-    "append": ("change", "Append to a file."),
-    "rm": ("change", "Remove files."),
-    "mv": ("change", "Rename a file or a directory."),
-    "columns": ("change", "List, add or drop the columns of a container."),
-    "stat": ("read", "Show the metadata of a file."),
-    "info": ("read", "Show the state of a container, of a mount, or of any one file."),
-    "reindex": ("maintain", "Rebuild the index from the data file."),
-    "verify": ("maintain", "Check every entry, inode and checksum."),
-    "backup": ("maintain", "Copy a container or a data set that is in use, or what is new in it."),
-    "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
-    "repair": ("maintain", "Repair a damaged container."),
-    "rollback": ("maintain", "Return to the state of the last sync."),
-    "salvage": ("maintain", "Copy the intact files of a damaged data file."),
-    "dataset": ("dataset", "Create and maintain data sets: folders of containers."),
-    "store": ("store", "Create and maintain stores of records: message stores, LogStores."),
-    "queue": ("queue", "Create and use queues of messages, by arrival or by priority."),
-    "ring": ("ring", "Create and use queues of fixed size in a file or on a device."),
-    "mount": ("mount", "Mount a container as a directory."),
-    "umount": ("mount", "Unmount a directory."),
-    "mounts": ("mount", "List all mounts."),
-    "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, compact, stats."),
-    "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
-    "completion": ("", "Print a shell completion script."),
+GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": this one; one line)
+    "Containers": {
+        "create": ("change", "Make an empty container."),
+        "pack": ("pack", "Pack a directory or a tar file into a container."),
+        "unpack": ("pack", "Unpack a container into a directory."),
+        "columns": ("change", "List, add or drop the columns of a container."),
+        "info": ("read", "Show the state of a container, a mount or a single file."),
+    },
+    "Files in a container": {
+        "ls": ("read", "List the files of a container."),
+        "cat": ("read", "Write the content of files to standard output."),
+        "put": ("change", "Create or replace a file."),
+        "append": ("change", "Append to a file, or create it."),
+        "rm": ("change", "Remove files."),
+        "mv": ("change", "Rename a file or a directory."),
+        "stat": ("read", "Show the metadata of a file."),
+    },
+    "Maintenance": {
+        "verify": ("maintain", "Check every entry, inode and checksum."),
+        "reindex": ("maintain", "Rebuild the index from the data file."),
+        "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
+        "backup": ("maintain", "Copy a container or a data set that is in use."),
+        "repair": ("maintain", "Repair a damaged container."),
+        "rollback": ("maintain", "Return to the state of the last sync."),
+        "salvage": ("maintain", "Copy the intact files of a damaged data file."),
+        "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
+    },
+    "Other stores": {
+        "dataset": ("dataset", "Create and maintain data sets: folders of containers."),
+        "store": ("store", "Create and use stores of records: message stores, LogStores."),
+        "queue": ("queue", "Create and use queues of messages, by arrival or priority."),
+        "ring": ("ring", "Create and use queues of fixed size in a file or on a device."),
+    },
+    "Mount": {
+        "mount": ("mount", "Mount a container as a directory."),
+        "umount": ("mount", "Unmount a directory."),
+        "mounts": ("mount", "List all mounts."),
+    },
+    "Spark": {
+        "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, stats."),
+    },
+    "Shell": {"completion": ("", "Print a shell completion script.")},
 }
+COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}
 NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -55,7 +68,7 @@ PIPE_CLOSED: Final = 128 + signal.SIGPIPE
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; so `--help` imports none of them."""
+    """Group that imports the module of a command when it runs; `--help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -68,8 +81,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                width = max(map(len, COMMANDS))
+                formatter.write_dl([(f"{name:{width}}", what) for name, (_, what) in group.items()])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
@@ -80,7 +95,7 @@ def cli() -> None:
     BASE is the path of a container without suffix: its files are BASE.data, BASE.idx and, if it is
     append-only, BASE.time. `winkfs help COMMAND` describes a command.
     Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage, 128
-    + signal: it was stopped.
+    + signal: stopped by a signal.
     """
 
 
@@ -90,8 +105,8 @@ def completion(shell: str | None) -> None:
     """Print a completion script for SHELL (default: $SHELL): commands, options and names.
 
     \b
-      eval "$(winkfs completion bash)"                                      in ~/.bashrc
-      eval "$(winkfs completion zsh)"                                       in ~/.zshrc
+      eval "$(winkfs completion bash)"    # in ~/.bashrc
+      eval "$(winkfs completion zsh)"     # in ~/.zshrc
       winkfs completion fish > ~/.config/fish/completions/winkfs.fish
     """
     from click.shell_completion import get_completion_class
@@ -104,14 +119,14 @@ def completion(shell: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command -> exit status. Whatever goes wrong becomes one line on standard error."""
+    """Run a command -> exit status. Any error becomes one line on standard error."""
     _open_missing()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, stop)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged
+            warnings.simplefilter("ignore", DamageWarning)  # the commands report damage
             status = _run(arguments(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -136,15 +151,15 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _signal_behind(error: BaseException | None) -> int:
-    """The signal that was being answered when an error came, as in a clean-up; 0: none was."""
+    """Return the signal during whose handling an error occurred, as in a clean-up; 0: none."""
     while error is not None and not signal_of(error):
         error = error.__context__
     return signal_of(error)
 
 
 def arguments(args: list[str]) -> list[str]:
-    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`; `help
-    COMMAND` is `COMMAND --help`, and so is -h alone: in `ls -lh` it means something else."""
+    """Translate the arguments: `help COMMAND`, and -h alone, become `COMMAND --help`; `BASE DIR -o
+    OPTIONS`, which mount.fuse passes for `mount -t fuse.winkfs`, becomes a mount."""
     end = args.index("--") if "--" in args else len(args)
     args = ["--help" if arg == "-h" else arg for arg in args[:end]] + args[end:]
     if args[:1] == ["help"]:
@@ -155,8 +170,8 @@ def arguments(args: list[str]) -> list[str]:
 
 
 def _open_missing() -> None:
-    """Where a standard stream was closed (`>&-`), let it be empty: its number must not become
-    that of a container's file."""
+    """Replace standard streams that are closed (`>&-`) by /dev/null: otherwise a file of a
+    container would get their number."""
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open()
     sys.stdout = sys.stdout or nothing.open("w")
@@ -188,7 +203,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _hush(status: int) -> None:
-    """Where standard output takes no more, keep Python from saying so a second time at its end."""
+    """Keep Python from reporting at exit once more that standard output cannot be written."""
     if status:
         try:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the commands share: options, names, times, messages, JSON, the progress bar.
+"""Options, names, times, messages, JSON and the progress bar, which the commands share.
 
 Imports nothing that takes time: `--help` has to be quick.
 """
@@ -46,9 +46,9 @@ else:
 
 
 class _Quantity(_ParamType):
-    """A number with a unit, see `winkfs.units`."""
+    """Number with a unit, or a time: see `winkfs.units`."""
 
-    def __init__(self, name: str, parse: Callable[[str], int | None], example: str) -> None:
+    def __init__(self, name: str, parse: Callable[[str], float | None], example: str) -> None:
         self.name, self._parse, self._example = name, parse, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -62,8 +62,10 @@ SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of
 DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
 WHERE: Final = click.option(
     "--where", metavar="COND",
-    help="Only files of which it is true: \"lang = 'de' and score > 0.5\".",
+    help="Only files for which COND is true: \"lang = 'de' and score > 0.5\".",
 )  # fmt: skip
+complete_file: Final = click.Path().shell_complete
+complete_folder: Final = click.Path(file_okay=False).shell_complete
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 SHOWN: Final = 200  # bytes of a name in a message
@@ -73,7 +75,7 @@ PATIENCE: Final = 0.5  # seconds without a progress bar
 def complete_base(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """For the shell: containers whose name begins so, and folders, in which there may be some."""
+    """Complete the path of a container for the shell, or of a folder that may contain one."""
     from click.shell_completion import CompletionItem
 
     folder, slash, start = incomplete.rpartition("/")
@@ -89,17 +91,8 @@ def complete_base(
     ]  # fmt: skip
 
 
-def complete_file(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """For the shell: any file, as it does it itself."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="file")]
-
-
 def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:
-    """Refuse a store of another kind by its name, rather than as a container that is not there."""
+    """Refuse a store of another kind, and name the kind, rather than report a missing container."""
     from winkfs.registry import find_kind
 
     if (found := find_kind(base)) is not None and found[0].name != "container":
@@ -111,7 +104,7 @@ def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:
 
 
 def _codec(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    """Refuse what content cannot be compressed with."""
+    """Refuse a codec that is not known."""
     from winkfs.container.ondisk.compressed import level_of
 
     if text is not None:
@@ -130,20 +123,20 @@ AS_OF = click.option(
 )  # fmt: skip
 COMPRESS = click.option(
     "--compress", metavar="CODEC", callback=_codec,
-    help="Store contents compressed where that makes them smaller: zstd or zstd:LEVEL, 1 to 22, 9 "
-    "without it; with a dictionary, trained on the files, where that pays. none: as they are.",
+    help="Store contents compressed if that makes them smaller: zstd or zstd:LEVEL (1 to 22, "
+    "default 9), with a dictionary trained on the files if that saves space. none: not compressed.",
 )  # fmt: skip
 
 
 MAX_RATIO = click.option(
     "--max-ratio", type=click.IntRange(0), default=1000, show_default=True, metavar="N",
-    help="Leave out what unpacks to more than 1 GiB and to more than N times the bytes read for "
-    "it; 0: no limit.",
+    help="Leave out what unpacks to more than 1 GiB and to more than N times its compressed size; "
+    "0: no limit.",
 )  # fmt: skip
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Also which path runs: see `winkformats.native`."""
+    """Print the version, and whether the compiled path runs: see `winkformats.native`."""
     if wanted and not ctx.resilient_parsing:
         from winkformats import native, version
 
@@ -159,8 +152,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for prog
 _HINTS: Final = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space and run it again",
-    errno.EACCES: "check who may read and write it",
-    errno.EPERM: "check who may read and write it",
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
     errno.EROFS: "choose a place that can be written to",
     errno.EMFILE: "raise the limit with ulimit -n",
 }
@@ -170,8 +163,8 @@ _HINTS: Final = {
 
 
 def printable(line: str) -> str:
-    """The text on one line, harmless for a terminal: control characters and bytes that are no
-    UTF-8 as escapes."""
+    """Return a text that fits on one line and is harmless for a terminal: control characters and
+    bytes that are not UTF-8 are escaped."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else _escape(c) for c in line)
@@ -185,12 +178,12 @@ def _escape(char: str) -> str:
 
 
 def warn(line: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     print(f"winkfs: {printable(line)}", file=sys.stderr)
 
 
 def explain(error: Exception) -> str:
-    """One line: what, where, and what to do, if we know."""
+    """Return one line on an error: what, where and, if known, what to do."""
     if isinstance(error, WinkError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -210,7 +203,7 @@ def explain(error: Exception) -> str:
 
 
 def short_name(name: bytes) -> str:
-    """A name for a message: the start of one that would fill the screen."""
+    """Return a name for a message, cut if it is longer than SHOWN bytes."""
     return to_str(name) if len(name) <= SHOWN else f"{to_str(name[:SHOWN])}..."
 
 
@@ -219,7 +212,7 @@ BadList = Callable[[Mapping[str, str]], None]
 
 @contextlib.contextmanager
 def bad_records(path: str | None) -> Iterator[BadList]:
-    """A function that writes a record to a file, as JSON on a line; without a file it does
+    """Return a function that writes a record to a file as a line of JSON; without a path it does
     nothing."""
     if path is None:
         yield lambda record: None
@@ -231,7 +224,7 @@ def bad_records(path: str | None) -> Iterator[BadList]:
 
 
 class Failures:
-    """Counts what went wrong with one name while the others go on; each is one line."""
+    """Counter of names that failed while the others are processed; each is reported in a line."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -242,7 +235,7 @@ class Failures:
         warn(f"{self._base}: {name}: {what}")
 
     def damage(self, error: FormatError) -> None:
-        """Something was passed over; the error says where it stands."""
+        """Report something damaged that was skipped; the error contains its place."""
         self.count += 1
         warn(str(error))
 
@@ -262,10 +255,10 @@ def opened(  # type: ignore[overload-overlap]  # of all modes "r" alone only rea
 def opened(base: str, mode: str) -> AbstractContextManager[Files]: ...
 @contextlib.contextmanager
 def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
-    """The container or data set, open, or another store to be read; its refusals name it.
+    """Open a container or a data set, or any store for reading. A Refusal contains its path.
 
-    Damage that it skipped is said, at first what is known at once, and ends the command with
-    status 1 when its work is done.
+    Damage that is known when it is opened is reported at once, damage that was skipped later at
+    the end; either ends the command with status 1 after its work.
     """
     if mode == "a":
         from winkfs.registry import kind_of
@@ -283,12 +276,12 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any
 def opened_any(
     base: str, mode: str = "r", as_of: str | None = None, **options: Any
 ) -> Iterator[Any]:
-    """As `opened`, also stores of other kinds to be changed. options: further ones, of the kind."""
+    """Open a store of any kind, for changes too; see `opened`. options: those of the kind."""
     from winkfs.registry import open_silently
 
-    said: list[str] = []
+    reported: list[str] = []
     with open_silently(base, mode, as_of=as_of, **options) as container:
-        _warn_of_problems(container, said)
+        _warn_of_problems(container, reported)
         try:
             yield container
         except Refusal as error:
@@ -296,20 +289,20 @@ def opened_any(
                 error.filename = f"{container.base}: {error.filename}"
             raise
         finally:
-            _warn_of_problems(container, said)
-    if said:
+            _warn_of_problems(container, reported)
+    if reported:
         raise click.exceptions.Exit(1)
 
 
-def _warn_of_problems(container: Reader, said: list[str]) -> None:
+def _warn_of_problems(container: Reader, reported: list[str]) -> None:
     for problem in container.problems:
-        if problem not in said:
-            said.append(problem)
+        if problem not in reported:
+            reported.append(problem)
             warn(problem)
 
 
 def bytes_to_read(base: str) -> int | None:
-    """Bytes that a pass over a container reads, about; None of what is a folder."""
+    """Return the approximate bytes that a pass over a container reads; None for a folder."""
     from winkfs.registry import kind_of
 
     kind, path = kind_of(base)
@@ -323,15 +316,15 @@ def bytes_to_read(base: str) -> int | None:
 
 
 def name_bytes(argument: str) -> bytes:
-    """A name from the command line, as the container has it."""
+    """Return the bytes of a name from the command line, as the container stores them."""
     return os.fsencode(argument)
 
 
 def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
-    """Each name, or all that match where it is a glob; what is not there, or damaged, becomes a
+    """Yield each name, or for a glob all names that match; what is missing or damaged becomes a
     failure.
 
-    A name that exists counts as itself, whatever characters it has.
+    A name that exists is taken literally, even if it contains characters of a glob.
     """
     for argument in names:
         name = name_bytes(argument)
@@ -356,22 +349,22 @@ def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Ite
 
 
 def as_path(argument: str) -> bytes:
-    """The name that an argument like ./docs//a or docs/ means, where there is none as it stands."""
+    """Return the name that an argument like ./docs//a or docs/ means, if none is spelled so."""
     parts = name_bytes(argument).split(b"/")
     return b"/".join(part for part in parts if part not in (b"", b"."))
 
 
 def is_directory(container: Reader, name: bytes) -> bool:
-    """Whether there is an entry for a directory of this name."""
+    """Return whether there is an entry for a directory of this name."""
     from winkfs.entry import FileType
 
     return name in container and container.stat(name).ftype == FileType.DIR
 
 
 def place_fault(name: bytes) -> str | None:
-    """Why no mount would show a file of this name, None where it would."""
+    """Return why a mount would not show a file of this name, None if it would."""
     fault = part_fault(path_of_name(name))
-    return f"{fault}, which no mount shows: --force takes it all the same" if fault else None
+    return f"{fault}, which no mount shows: --force accepts it" if fault else None
 
 
 def missing(container: Reader) -> str:
@@ -381,7 +374,7 @@ def missing(container: Reader) -> str:
 
 
 def glob_text(argument: str) -> str:
-    """A glob from the command line, to be matched with names as the container shows them."""
+    """Return a glob from the command line as text, to be matched with names of a container."""
     return to_str(name_bytes(argument))
 
 
@@ -390,7 +383,7 @@ def glob_matcher(argument: str) -> Callable[[str], object]:
 
 
 def shown(name: str) -> bytes:
-    """A name for standard output: escaped for a terminal, its own bytes for a program."""
+    """Return a name for standard output: escaped for a terminal, its own bytes for a program."""
     if sys.stdout.isatty():
         return printable(name).encode("utf-8", "backslashreplace")
     return to_bytes(name)
@@ -408,8 +401,8 @@ def counted(number: int, noun: str) -> str:
 def print_report(
     report: Report, record: Mapping[str, Any], what: str, as_json: bool, more: int = 0
 ) -> int:
-    """What a verify found: a record, or a line each, notes on standard error, problems on standard
-    output, and how `what` is, with so many problems more -> exit status."""
+    """Print what a verify found -> exit status: notes on standard error, problems on standard
+    output and a last line for `what`, or one record. more: problems that are not listed."""
     for note in [] if as_json else report.notes:
         warn(note)
     beyond = [f"and {counted(report.more, 'more problem')}"] if report.more else []
@@ -419,7 +412,7 @@ def print_report(
 
 
 def print_facts(facts: Mapping[str, Any], as_json: bool) -> int:
-    """Facts as a record, or a line each, and on standard error what is wrong -> exit status."""
+    """Print facts as a record, or one a line with problems on standard error -> exit status."""
     problems = facts.get("problems", ())
     if as_json:
         emit(facts)
@@ -431,7 +424,7 @@ def print_facts(facts: Mapping[str, Any], as_json: bool) -> int:
 
 
 def answer(record: Mapping[str, Any], as_json: bool, *lines: str) -> None:
-    """A record for programs, or lines for people."""
+    """Print a record for programs, or lines for people."""
     if as_json:
         emit(record)
         return
@@ -440,7 +433,7 @@ def answer(record: Mapping[str, Any], as_json: bool, *lines: str) -> None:
 
 
 def print_nested(record: Mapping[str, Any], indent: str = "") -> None:
-    """Facts for people, a line each."""
+    """Print facts for people, one a line."""
     width = max((len(key) for key in record), default=0) + 1
     for key, value in record.items():
         label = printable(key)
@@ -463,15 +456,15 @@ def _value_text(value: object) -> str:
 
 
 def emit(record: object) -> None:
-    """One JSON object on one line. Bytes that are no UTF-8 stand as \\udcXX, so that Python's
-    `os.fsencode(json.loads(line)["name"])` gives the name back."""
+    """Print a JSON object on one line. Bytes that are not UTF-8 become \\udcXX, so that Python's
+    `os.fsencode(json.loads(line)["name"])` returns the name."""
     import json
 
     sys.stdout.write(json.dumps(record, ensure_ascii=True) + "\n")
 
 
 def stat_record(stat: Stat) -> dict[str, Any]:
-    """A file's metadata for JSON."""
+    """Return the metadata of a file for JSON."""
     return {
         "name": stat.name,
         "type": type_name(stat.ftype),
@@ -495,7 +488,7 @@ def type_name(ftype: int) -> str:
 
 
 def pairs(arguments: Iterable[str], of: str) -> dict[str, str]:
-    """NAME=WORD each -> NAME -> WORD. `of`: what it is called in the message."""
+    """Parse arguments NAME=WORD -> NAME -> WORD. of: what the message calls the word."""
     found: dict[str, str] = {}
     for argument in arguments:
         name, sign, word = argument.partition("=")
@@ -508,7 +501,7 @@ def pairs(arguments: Iterable[str], of: str) -> dict[str, str]:
 
 
 def column_text(value: Any) -> str:
-    """A value of a column for people; null is a dash."""
+    """Return a value of a column as text for people; null is a dash."""
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -521,7 +514,7 @@ def column_text(value: Any) -> str:
 
 
 def column_json(value: Any) -> Any:
-    """A value of a column for JSON: a time as ISO 8601, bytes as base64."""
+    """Return a value of a column for JSON: a time as ISO 8601, bytes as base64."""
     from base64 import b64encode
     from datetime import datetime
 
@@ -535,29 +528,24 @@ def column_json(value: Any) -> Any:
 # --- times ---
 
 
-def time_value(written: str) -> float:
-    """A time as an option: see `parse_time`."""
-    seconds = parse_time(written)
-    if seconds is None:
-        raise click.BadParameter(
-            f"{written!r} is no time: seconds since the epoch, or ISO 8601 as 2026-11-21T08:30Z"
-        )
-    return seconds
-
-
 def parse_time(written: str) -> float | None:
-    """-> seconds since the epoch, an int where they are whole, or None: see `units.parse_time`."""
+    """Return seconds since the epoch, as int if they are whole, or None: see `units.parse_time`."""
     ns = units.parse_time(written)
     if ns is None or ns % units.NANO:
         return None if ns is None else ns / units.NANO
     return ns // units.NANO
 
 
+TIME: Final = _Quantity(
+    "time", parse_time, "seconds since the epoch, or ISO 8601 as 2026-11-21T08:30Z"
+)
+
+
 # --- progress ---
 
 
 class Progress:
-    """A progress line on standard error, where that is a terminal and the work takes longer than
+    """Progress line on standard error, if that is a terminal and the work takes longer than
     PATIENCE.
 
     Call it with the number of units done since the last call.
@@ -572,7 +560,7 @@ class Progress:
         quiet: bool = False,
         where: str = "",
     ) -> None:
-        """where: what names are in, if messages are to state it."""
+        """where: the container of the names, if messages are to contain it."""
         self._what, self._unit, self._total = what, unit, total
         self._where = f"{where}: " if where else ""
         self._done = 0
@@ -604,7 +592,8 @@ class Progress:
             self._start()
 
     def note(self, note: Note) -> None:
-        """Say what happened to a file, above the bar; at the end, what happened to many."""
+        """Print a note on a file above the bar; notes that many files share are printed at the
+        end."""
         if note.often:
             first, count = self._often.get(note.what, ([], 0))
             if len(first) < note.often:

@@ -1,4 +1,4 @@
-"""Commands that change a container: create, put, append, rm, mv."""
+"""Commands that change a container: create, columns, put, append, rm, mv."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WRITTEN: Final = {
 @click.option("--ao", is_flag=True, help="Append-only: files in order of mtime.")
 @click.option(
     "--timemp", type=click.IntRange(1), metavar="N",
-    help="Seconds between two time marks (with --ao). [default: 60]",
+    help="With --ao: seconds between two time marks. [default: 60]",
 )  # fmt: skip
 @click.option("--classic", is_flag=True, help="Use only the original format: MD5, whole seconds.")
 @click.option(
@@ -65,16 +65,16 @@ WRITTEN: Final = {
 )  # fmt: skip
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME=TYPE",
-    help="A column that files can have; TYPE as of winkfs columns. May be repeated.",
+    help="A column that files can have; for TYPE see winkfs columns. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--isz", type=click.IntRange(56, 1 << 20), metavar="N",
-    help="Least size of an inode, a multiple of 8. With --ao a file that is appended to has room "
-    "for (N - 56) / 16 pieces. [default: 128]",
+    help="Least size of an inode, a multiple of 8. With --ao a file that is appended to can have "
+    "(N - 56) / 16 extents. [default: 128]",
 )  # fmt: skip
 @click.option(
     "--havedups", is_flag=True,
-    help="Do not mark what a put replaces as deleted before a name is deleted or renamed.",
+    help="Mark replaced versions as deleted only when their name is deleted or renamed.",
 )  # fmt: skip
 @COMPRESS
 def create(
@@ -95,7 +95,7 @@ def create(
     if timemp is not None and not ao:
         raise click.UsageError("--timemp goes with --ao")
     if isz is not None and isz % 8:
-        raise click.UsageError(f"--isz takes a multiple of 8, {isz} is none")
+        raise click.UsageError(f"--isz takes a multiple of 8, not {isz}")
     if havedups and compress not in (None, "none"):
         raise click.UsageError("--havedups does not go with --compress")
     schema = pairs(columns, "TYPE")
@@ -105,7 +105,7 @@ def create(
     )  # fmt: skip
     try:
         made.close()
-    except OSError:  # a second try is to find nothing there
+    except OSError:  # a second attempt must find nothing
         from winkfs.container.datafile import remove_files
 
         remove_files(made.base)
@@ -163,7 +163,7 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
 def put(base: str, name: str, file: str, force: bool, values: tuple[str, ...]) -> None:
     """Create or replace the file NAME with the content of FILE, or of standard input.
 
-    The mtime is set to now; the executable bit is copied from FILE. A NAME that is not a path
+    The mtime is the current time; the executable bit is copied from FILE. A NAME that is not a path
     (dir/, ../a, /a, a//b), or is below the name of a file, is refused.
     """
     with source(file) as content, opened(base, "a") as container:
@@ -178,7 +178,7 @@ def put(base: str, name: str, file: str, force: bool, values: tuple[str, ...]) -
 
 
 def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]:
-    """The attributes of a file with these values, NAME=VALUE each."""
+    """Return the attributes of a file with these values, NAME=VALUE each."""
     from winkfs.container.ondisk.typed import USER, canonical, to_attributes
 
     schema, given = container.columns, pairs(values, "VALUE")
@@ -203,7 +203,7 @@ def check_place(container: Files, name: bytes) -> None:
 
 @contextlib.contextmanager
 def source(file: str) -> Iterator[BinaryIO]:
-    """The file to read, or standard input for `-`."""
+    """Open the file to read, or standard input for `-`."""
     if file == STDIN:
         yield sys.stdin.buffer
     else:
@@ -239,12 +239,12 @@ def append(base: str, name: str, file: str) -> None:
                 check_place(container, key)
                 container.put_file(key, whole)
                 return
-            while data := whole.read(PIECE):  # where that fails, nothing is appended
+            while data := whole.read(PIECE):  # if that fails, nothing is appended
                 container.append(key, data)
 
 
 def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:
-    """All of standard input first: it may take hours, and may be interrupted."""
+    """Read all of standard input: it may take hours, and may be interrupted."""
     while data := content.read(PIECE):
         spool.write(data)
     spool.seek(0)
@@ -271,12 +271,12 @@ def rm(
     Without -r a directory must be empty. A missing name is an error (exit status 1); all others are
     removed. An interrupted run removes nothing.
 
-    With --where, all files are removed of which COND is true, on columns, path, size and mtime;
-    with a NAME, too, only those of them that it matches. If another commit to a data set has
-    changed one of these files meanwhile, none is removed.
+    --where removes all files for which COND, on columns, path, size and mtime, is true; with a NAME
+    only those that match it too. If another commit to a data set has changed one of these files
+    meanwhile, none is removed.
     """
     if not names and where is None:
-        raise click.UsageError("say which files: NAME... or --where COND")
+        raise click.UsageError("name the files: NAME... or --where COND")
     failures = Failures(base)
     mode: str = "r" if dry_run else "a"
     with opened(base, mode) as container:
@@ -295,7 +295,7 @@ def rm(
 
 
 class _Removal:
-    """Removes files at once, and directories when all files are gone."""
+    """Removal of files at once, and of directories after all files."""
 
     def __init__(
         self, container: Files, failures: Failures, *, dry_run: bool, verbose: bool
@@ -303,7 +303,7 @@ class _Removal:
         self._container, self._failures = container, failures
         self._dry_run, self._verbose = dry_run, verbose
         self._gone: set[bytes] = set()  # of a dry run
-        self._directories: dict[bytes, str] = {}  # name -> as it was given; perhaps none of it
+        self._directories: dict[bytes, str] = {}  # name -> its argument; it may not exist
 
     def take(self, argument: str) -> None:
         """Remove a file, or all that match; note directories."""
@@ -321,7 +321,7 @@ class _Removal:
             self._failures.add(argument, str(error))
 
     def take_where(self, where: str, globs: tuple[str, ...]) -> None:
-        """Remove the files of which a condition is true, and one of the globs, if there are any."""
+        """Remove the files for which a condition is true and one of the globs, if any, matches."""
         matches = [glob_matcher(glob) if is_glob(glob) else glob.__eq__ for glob in globs]
         for entry in self._container.scan(where=where, problem=self._failures.damage):
             if entry.ftype == FileType.DIR:
@@ -330,7 +330,7 @@ class _Removal:
                 self._remove(to_bytes(entry.name))
 
     def _take_all(self, glob: str) -> bool:
-        """-> whether any name matches."""
+        """Remove all files that match a glob -> whether any name matches."""
         found, match, prefix = False, glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
             if match(entry.name):
@@ -342,7 +342,7 @@ class _Removal:
         return found
 
     def directories(self, *, recursive: bool) -> None:
-        """Remove the directories; those that are not empty only with `recursive`."""
+        """Remove the directories that were named; if they are not empty, only if `recursive`."""
         if not self._directories:
             return
         full: set[bytes] = set()
@@ -417,14 +417,14 @@ def _name(container: Files, argument: str) -> bytes:
 
 
 def _below(container: Files, name: bytes) -> list[bytes]:
-    """All names below a directory; no scan for what is a file."""
+    """Return all names below a directory; a file needs no scan."""
     if name in container and not is_directory(container, name):
         return []
     return [to_bytes(entry.name) for entry in container.scan(prefix=name + b"/")]
 
 
 def _fault(container: Files, target: bytes) -> str | None:
-    """Why no mount would show what gets this name."""
+    """Return why a mount would not show a file or directory of this name, None if it would."""
     fault = place_fault(target)
     if fault is None and target not in container and _has_below(container, target):
         return TAKEN
@@ -432,7 +432,7 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 
 def _has_below(container: Files, name: bytes) -> bool:
-    """Whether any name is below this one. Cost: without a catalog a pass over all inodes."""
+    """Return whether any name is below this one. Cost: without a catalog a pass over all inodes."""
     from winkfs.container.container import Container
     from winkfs.container.select import Query, positions_of
 

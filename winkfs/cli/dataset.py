@@ -1,4 +1,4 @@
-"""`winkfs dataset`"""
+"""`winkfs dataset`: data sets and their generations."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def create(root: str) -> None:
 def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
     """Copy containers into a data set as new shards.
 
-    The data set is created if it does not exist. All are added in one generation. If several have
-    a file of the same name, the last BASE wins. Files that were deleted in a BASE are not deleted
-    in other shards.
+    The data set is created if it does not exist. All shards are added in one generation. If several
+    contain a file of one name, the last BASE wins. Files that were deleted in a BASE are not
+    deleted in other shards.
     """
     from winkfs.dataset.maintain import adopt
 
@@ -86,12 +86,12 @@ def compact(
 ) -> None:
     """Merge small shards, and reclaim dead bytes.
 
-    Rewritten are small shards, and those of which a quarter or more is waste: replaced or deleted
-    files. The visible files do not change. The old shards stay for older generations until
+    Rewrites small shards, and those of which a quarter or more is waste: replaced or deleted files.
+    The visible files do not change. The old shards stay for older generations until
     `winkfs dataset vacuum`.
 
-    With --compress, shards that are stored otherwise are rewritten, too, and what is put later is
-    stored so. Without it, what is rewritten stays compressed if the data set is.
+    With --compress, shards that are not compressed so are rewritten too, and what is put later is
+    compressed so. Without it, rewritten shards are compressed as the data set is.
     """
     from winkfs.dataset.compaction import compact as run
 
@@ -154,7 +154,6 @@ def history(root: str, as_json: bool) -> int:
 
 
 def _record(manifest: Manifest) -> dict[str, Any]:
-
     return {
         "generation": manifest.generation,
         "time": time_text(manifest.time_ns // NANO),
@@ -179,7 +178,7 @@ def _record(manifest: Manifest) -> dict[str, Any]:
 )  # fmt: skip
 @click.option(
     "--older-than", type=DURATION, default="7d", show_default=True, metavar="AGE",
-    help="Keep what is younger: 90m, 36h, 7d. 0: only while nobody writes.",
+    help="Keep what is younger: 90m, 36h, 7d. Use 0 only while no process writes.",
 )  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
 @JSON
@@ -206,7 +205,7 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
 
 @dataset.command()
 @ROOT
-@click.option("--apply", is_flag=True, help="Do it; otherwise only list the steps.")
+@click.option("--apply", is_flag=True, help="Make the changes; otherwise only list the steps.")
 @JSON
 def repair(root: str, apply: bool, as_json: bool) -> int:
     """Restore damaged manifests from their copies.
@@ -220,7 +219,7 @@ def repair(root: str, apply: bool, as_json: bool) -> int:
     done = run(root, apply=apply)
     record = {"base": root, "mended": done.mended, "copies": done.copies, "left": done.left,
               "applied": apply}  # fmt: skip
-    lines = [printable(line if apply else f"would be mended: {line}") for line in done.mended]
+    lines = [printable(line if apply else f"would be repaired: {line}") for line in done.mended]
     if done.copies:
         lines.append(f"{done.copies} copies of manifests {'made' if apply else 'are missing'}")
     nothing = [] if lines or done.left else ["nothing to repair"]

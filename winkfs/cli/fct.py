@@ -1,15 +1,14 @@
-"""`winkfs fct`: look into and change a single kvseq, hindex or perm file, or a segment of a message
+"""`winkfs fct`: inspect and change a single kvseq, hindex or perm file, or a segment of a message
 store."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import starmap
 from pathlib import Path
 from types import ModuleType
@@ -56,35 +55,16 @@ FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
 def integer(text: str) -> int:
-    """A whole number, decimal or with 0x, as an argument or option."""
+    """Parse a whole number, decimal or with 0x, of an argument or option."""
     try:
         return int(text, 0)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a whole number") from None
 
 
-def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """What formats and disk refuse becomes one line and exit 1."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **options: Any) -> None:
-        try:
-            command(*args, **options)
-        except BrokenPipeError:
-            raise  # click ends quietly: `fct list | head`
-        except OSError as error:
-            what = error.strerror or str(error)
-            text = f"{error.filename}: {what}" if error.filename else what
-            raise click.ClickException(text) from None
-        except ValueError as error:  # FormatError is one
-            raise click.ClickException(str(error)) from None
-
-    return wrapped
-
-
 @contextlib.contextmanager
 def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
-    """The file; who writes a container's file holds the container's lock meanwhile."""
+    """Open a file. A file of a container is opened for changes under the container's lock."""
     from winkformats.disk.paths import open_file
     from winkformats.kv.superblock import read_superblock
     from winkfs.container.ondisk.lock import WriterLock
@@ -103,10 +83,10 @@ def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
 def container_in(
     file: str, *, writable: bool = False, data: str | None = None, key: bytes = b""
 ) -> Iterator[tuple[str, Any]]:
-    """(name of the format, the KVSeq, HIndex or Perm in a file); closed at the end.
+    """Open the KVSeq, HIndex or Perm in a file -> (name of the format, it).
 
     data    the kvseq whose keys an hindex compares; without it the stored hash decides
-    key     the key that is looked for
+    key     the key to look up
     """
     from winkformats.errors import FormatError
     from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
@@ -123,13 +103,13 @@ def container_in(
             more = {"key_of": stack.enter_context(keys_in(data)) if data else trusted}
         container = format_class(form).open(storage, writable, **more)
         if getattr(container, "truncated", False):
-            click.echo(f"{file}: cut short; this is what is left", err=True)
+            click.echo(f"{file}: truncated; this is what is left", err=True)
         yield form, container
         container.close()
 
 
 def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
-    """Keys for an hindex without its kvseq: the stored hash has agreed already, if there is one."""
+    """Return the keys for an hindex without its kvseq, whose stored hash has matched already."""
 
     def key_of(pointer: int) -> bytes:
         if cellsz < 2:
@@ -143,7 +123,7 @@ def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
 
 @contextlib.contextmanager
 def keys_in(data: str) -> Iterator[KeyOf]:
-    """kv_pointer -> key of a kvseq file."""
+    """Open a kvseq -> a function from kv_pointer to key."""
     from winkformats.disk.paths import open_file
     from winkformats.kv.sequence import KVSeq
 
@@ -153,12 +133,12 @@ def keys_in(data: str) -> Iterator[KeyOf]:
 
 
 def format_class(form: str) -> Any:
-    """-> KVSeq, HIndex or Perm."""
+    """Return the class KVSeq, HIndex or Perm."""
     return pkgutil.resolve_name(f"winkformats.{CLASSES[form]}")
 
 
 def parse_variable(name: str, value: str) -> tuple[str, int]:
-    """NAME and a number or text -> a superblock variable. Raises BadParameter."""
+    """Return a superblock variable from NAME and a number or text. Raises BadParameter."""
     from winkformats.kv.superblock import TEXTS, text_value
 
     if not (name.isascii() and name.isprintable() and " " not in name and 1 <= len(name) <= 8):
@@ -183,7 +163,6 @@ def parse_variable(name: str, value: str) -> tuple[str, int]:
 @click.argument("value")
 @click.option("--word", "words", type=integer, multiple=True, help="hindex: another word.")
 @DATA
-@one_line_errors
 def add(file: str, key: str, value: str, words: tuple[int, ...], data: str | None) -> None:
     """Add an entry and print its place.
 
@@ -209,9 +188,8 @@ def add(file: str, key: str, value: str, words: tuple[int, ...], data: str | Non
 @click.command("list")
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@one_line_errors
 def list_(file: str, as_json: bool) -> None:
-    """List the entries of a kvseq, the used cells of an hindex, the pairs of a perm.
+    """List the entries, used cells or pairs of a file.
 
     \b
     kvseq   position, size, - or D (deleted), key, length of the value, value
@@ -224,7 +202,7 @@ def list_(file: str, as_json: bool) -> None:
 
 
 def rows_of(form: str, container: Any) -> Iterator[Row]:
-    """The entries, cells or pairs of a KVSeq, HIndex or Perm."""
+    """Yield the entries, cells or pairs of a KVSeq, HIndex or Perm."""
     if form == "hindex":
         yield from starmap(cell_row, container.iterate())
     elif form == "perm":
@@ -253,7 +231,7 @@ def pair_row(index: int, pair: Pair) -> Row:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """A row for people: columns, a long or unprintable value cut and escaped."""
+    """Return a row for people: columns, with long values cut and unprintable ones escaped."""
     cells = []
     for name, value in row.items():
         if name == "deleted":
@@ -268,7 +246,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def short(value: str) -> str:
-    """At most SHOWN characters that a terminal takes for nothing but text."""
+    """Return at most SHOWN characters of a value, escaped for a terminal."""
     return printable(value[:SHOWN]) + ("..." if len(value) > SHOWN else "")
 
 
@@ -277,12 +255,11 @@ def short(value: str) -> str:
 @click.argument("which", metavar="KEY|INDEX")
 @click.option("--at", is_flag=True, help="KEY is a position in a kvseq or a slot of an hindex.")
 @DATA
-@one_line_errors
 def get(file: str, which: str, at: bool, data: str | None) -> None:
     """Print one entry.
 
     \b
-    kvseq   KEY        the value of the last entry with that key that is not deleted, raw
+    kvseq   KEY        the raw value of the last live entry with that key
     hindex  KEY        slot, pointer, stored hash, further words
     perm    INDEX      index, pointer, hash
     """
@@ -302,7 +279,7 @@ def get(file: str, which: str, at: bool, data: str | None) -> None:
 
 
 def find(container: KVSeq, key: bytes) -> bytes:
-    """The value of the last live entry with a key; the whole file is read."""
+    """Return the value of the last live entry with a key. Cost: reads the whole file."""
     found = None
     for entry in container.iterate():
         if entry.key == key:
@@ -322,9 +299,11 @@ def find(container: KVSeq, key: bytes) -> bytes:
     show_default=True,
     help="MiB of memory; more pairs are sorted through a file beside FILE.",
 )
-@one_line_errors
 def group(file: str, data: str | None, memory: int) -> None:
-    """Sort the pairs of a perm by hash, with --data equal hashes by key."""
+    """Sort the pairs of a perm by hash.
+
+    With --data, pairs with equal hashes are sorted by key.
+    """
     with container_in(file, writable=True) as (form, container), contextlib.ExitStack() as stack:
         if form != "perm":
             raise click.ClickException(f"{file}: only a perm can be grouped, this is a {form}")
@@ -363,7 +342,6 @@ for command in (add, list_, get, group):
     help="Set a variable to a number or to up to 8 characters; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@one_line_errors
 def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """Print every variable of FILE's superblock.
 
@@ -387,7 +365,7 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
 
 
 def meaning(block: Superblock, name: str) -> str:
-    """What a number says to a person, '' where it speaks for itself."""
+    """Return the meaning of a variable's number for people, "" if the number is enough."""
     from winkformats.kv.superblock import FORMAT_NAMES, INCOMPAT_BITS, value_text
 
     value = block[name]
@@ -430,7 +408,6 @@ def meaning(block: Superblock, name: str) -> str:
     metavar="VAR VALUE",
     help="Another variable of the superblock.",
 )
-@one_line_errors
 def create(
     file: str,
     form: str,
@@ -464,7 +441,7 @@ def create(
 
 
 def version_of(file: str) -> ModuleType:
-    """The module of a segment's version, by the end of its name."""
+    """Return the module for the version of a segment, by the suffix of its name."""
     from winkformats.messagestore import rdq, sqs
 
     for version in (rdq, sqs):
@@ -474,7 +451,7 @@ def version_of(file: str) -> ModuleType:
 
 
 def found_in(version: ModuleType, storage: Storage) -> Scan:
-    """The messages of a segment, and in one of version 1 what is between them and is none."""
+    """Return the messages of a segment, and of one of version 1 also the bytes between them."""
     from winkformats.messagestore import rdq
 
     return rdq.survey(storage) if version is rdq else version.scan(storage)
@@ -483,13 +460,12 @@ def found_in(version: ModuleType, storage: Storage) -> Scan:
 @fct.command()
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@one_line_errors
 def scan(file: str, as_json: bool) -> None:
-    """List the messages of a segment of a message store: id, size of the record, offset.
+    """List the messages of a message store's segment.
 
-    Where a segment of version 2 is damaged, what is wrong there comes last, and the exit status
-    is 1. Of one of version 1 the bytes that are no message are reported on standard error: damage,
-    or what the broker left there.
+    Columns: id, size of the record, offset. Damage in a segment of version 2 is reported last, and
+    the exit status is 1. In one of version 1, bytes that are not a message are reported on standard
+    error: they are damage, or remains that the broker left.
     """
     from winkformats.disk.paths import open_file
 
@@ -513,7 +489,7 @@ def scan(file: str, as_json: bool) -> None:
 @FILE
 @click.option(
     "--keep", "ids", required=True, metavar="IDS", type=click.Path(dir_okay=False),
-    help="A file of the ids to keep, in hexadecimal, one a line.",
+    help="A file with the ids to keep, in hexadecimal, one a line.",
 )  # fmt: skip
 @click.option("--no-truncate", is_flag=True, help="Leave the end of the segment as it is.")
 @click.option(
@@ -521,12 +497,12 @@ def scan(file: str, as_json: bool) -> None:
     help="Change a segment in a folder of RabbitMQ, too. Stop the broker first: its clean.dot is "
     "renamed to clean.dot.old, so that it makes its index anew when it starts.",
 )  # fmt: skip
-@one_line_errors
 def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
-    """Move the messages that are kept to the front of a segment, in place, and truncate it.
+    """Move the messages to keep to the front of a segment.
 
-    Ids of other segments may be in the list: it may be that of a whole store. Prints
-    {"truncate_size": bytes, "moved": messages}. No store may have the segment open.
+    The segment is changed in place and truncated. The list may contain ids of other segments, as
+    that of a whole store. Prints {"truncate_size": bytes, "moved": messages}. No store may have the
+    segment open.
     """
     import numpy as np
 
@@ -541,14 +517,14 @@ def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
         found = found_in(version, storage)
         if found.error:
             raise click.ClickException(
-                f"{file}: {found.said} at byte {found.end}: nothing is changed in a damaged segment"
+                f"{file}: {found.said} at byte {found.end}: a damaged segment is not changed"
             )
         if found.lost:
-            raise click.ClickException(f"{file}: {found.lost_said}: nothing is changed then")
+            raise click.ClickException(f"{file}: {found.lost_said}: nothing was changed")
         kept = [message for message in found.messages if message.msg_id in wanted]
         if wanted and not kept and found.rows:
             raise click.ClickException(
-                f"{file}: it has no message {min(wanted).hex()}, nor another of the list; to drop "
+                f"{file}: it has none of the messages listed, such as {min(wanted).hex()}; to drop "
                 "all of its messages, give an empty list"
             )
         broker.take_over(directory)
@@ -562,7 +538,7 @@ def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
 
 
 def ids_in(path: str) -> set[bytes]:
-    """The ids in a file. Raises ClickException."""
+    """Return the ids in a file. Raises ClickException."""
     from winkformats.messagestore.segment import ID
 
     found = set()

@@ -1,4 +1,4 @@
-"""mount.winkfs and umount.winkfs: what mount(8) and umount(8) run for `-t winkfs` and in fstab.
+"""mount.winkfs and umount.winkfs, which mount(8) and umount(8) run for `-t winkfs` and fstab.
 
     mount.winkfs BASE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
     umount.winkfs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
@@ -16,17 +16,17 @@ from typing import Final
 from winkfs.cli import main
 from winkfs.cli._common import warn
 
-WRONG_USAGE: Final = 1  # as mount(8) says it
+WRONG_USAGE: Final = 1  # the exit status of mount(8)
 _STATUS: Final = {1: 32, 2: WRONG_USAGE}  # ours: that of mount(8)
 
 
 def mount() -> int:
-    """The entry point of mount.winkfs -> exit status."""
+    """Run mount.winkfs -> exit status."""
     return _helper("mount.winkfs BASE DIR [-sfnv] [-o OPTIONS]", 2, "sfnvrwN:o:t:", _mount)
 
 
 def umount() -> int:
-    """The entry point of umount.winkfs -> exit status."""
+    """Run umount.winkfs -> exit status."""
     return _helper("umount.winkfs DIR [-fln]", 1, "flnrvN:t:", _umount)
 
 
@@ -56,7 +56,7 @@ def _mount(flags: dict[str, str], places: list[str]) -> int:
 
 
 def _try(options: Sequence[str]) -> int:
-    """Everything but the mount -> exit status."""
+    """Check the options without mounting -> exit status."""
     from winkmount.options import parse
 
     try:

@@ -22,7 +22,7 @@ CONTID = click.option(
     "--contid",
     type=int,
     metavar="N",
-    help="CONTID of the container, if the superblock is lost and no other file has it.",
+    help="CONTID of the container, if the superblock is lost and no other file contains it.",
 )
 
 
@@ -71,14 +71,14 @@ def reindex(base: str, as_json: bool) -> int:
 @click.option("--keep", type=click.IntRange(0), default=0, show_default=True, metavar="N",
               help="Keep N earlier states in DEST.")  # fmt: skip
 @click.option("--state", type=click.IntRange(0), default=0, metavar="N",
-              help="BASE is a backup: copy the state N backups before its last.")  # fmt: skip
+              help="Of a backup BASE, copy the state N backups before the last.")  # fmt: skip
 @JSON
 def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
-    """Copy a container or a data set to DEST, as of its last sync, while others write to it.
+    """Copy a container or a data set to DEST, as of its last sync, while it is being written.
 
-    Run again with the same DEST it copies only what is new; after a compaction of BASE, all. A run
-    that is killed leaves DEST as it was. DEST is an ordinary container or data set. The exit status
-    is 1 if BASE is damaged: it is copied as it is.
+    A later run with the same DEST copies only what is new; after a compaction of BASE it copies
+    everything. A run that is killed leaves DEST unchanged. DEST is an ordinary container or data
+    set. The exit status is 1 if BASE is damaged: it is copied as it is.
     """
     with Progress("copying", "bytes") as bar:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
@@ -108,8 +108,8 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
     disk needs space for both. No other process may write to the container; readers continue. A run
     that is killed leaves the container unchanged. For a data set: `winkfs dataset compact`.
 
-    With --compress all contents are written anew, compressed or plain, and so will be what is put
-    later; without it they stay as they are.
+    With --compress all contents are rewritten, compressed or with none not compressed, and so is
+    what is put later. Without it they stay as they are.
     """
     from winkfs.container.compact import compact as run
 
@@ -123,7 +123,7 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
 
 @click.command()
 @CONTAINER
-@click.option("--apply", is_flag=True, help="Do it; otherwise only list the steps.")
+@click.option("--apply", is_flag=True, help="Make the changes; otherwise only list the steps.")
 @CONTID
 @JSON
 def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
@@ -140,8 +140,8 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
     record = {"base": base, "applied": apply, "steps": done.steps, "lost": done.lost,
               "bare": done.bare, "older": done.older, "removed": done.removed}  # fmt: skip
     lines = [step if apply else f"would {step}" for step in done.steps]
-    lines += [f"what was taken out is in {done.removed}"] if done.removed else []
-    end = f"{base}: nothing to repair" if not done.steps else "nothing was changed: --apply does it"
+    lines += [f"what was removed is in {done.removed}"] if done.removed else []
+    end = f"{base}: nothing to repair" if not done.steps else "nothing was changed: see --apply"
     answer(record, as_json, *lines, *([] if apply and done.steps else [end]))
     return 1 if done.lost or done.bare or done.older or (done.steps and not apply) else 0
 
@@ -150,7 +150,7 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
 @CONTAINER
 @click.option(
     "--previous", is_flag=True,
-    help="To the sync before the last, if the second superblock still holds it.",
+    help="Return to the sync before the last, if the second superblock still contains it.",
 )  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
 @JSON
@@ -189,7 +189,7 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     for problem in done.problems:
         warn(problem)
     if done.guessed:
-        warn(f"{file}: its superblock is lost: made up from {done.guessed}")
+        warn(f"{file}: its superblock is lost: reconstructed from {done.guessed}")
     record = {"file": file, "out": out, "files": done.files, "partial": done.partial,
               "orphans": done.orphans, "problems": done.problems}  # fmt: skip
     partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")

@@ -1,4 +1,4 @@
-"""`winkfs mount`, `umount` and `mounts`, and what `info` says of a mounted directory."""
+"""`winkfs mount`, `umount` and `mounts`, and the state of a mounted directory for `info`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 )
 @click.option(
     "--cache", type=click.Choice(["kernel", "none"]),
-    help="Whether the kernel caches contents (default: kernel).",
+    help="kernel: the kernel caches contents (default); none: it does not.",
 )  # fmt: skip
 @click.option(
     "--sync-every", metavar="SECONDS", help="Interval between automatic syncs (default: 5)."
@@ -91,8 +91,8 @@ def mount(
     seconds. A data set is mounted read-only.
 
     \b
-      winkfs mount corpus mnt                      read and write, only for me
-      winkfs mount --ro -o allow_other corpus mnt  for all users, as modes and owners allow
+      winkfs mount corpus mnt                      read and write, for this user
+      winkfs mount --ro -o allow_other corpus mnt  read-only, for all users
       winkfs mounts                                list all mounts
 
     In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. Reference: docs/mount.md.
@@ -132,11 +132,11 @@ def mount(
 
 
 def _when_free(base: str, opener: Callable[[], Source]) -> Source:
-    """Open it, after the server of an earlier mount, if `umount` did not wait for its end."""
+    """Open a source. If the server of an earlier mount still ends, wait for it."""
     from winkfs.errors import Locked
     from winkmount.service import is_ending
 
-    chances = 2  # just after an umount it may not know itself that it ends
+    chances = 2  # just after an umount the server may not have noticed yet that it ends
     while True:
         try:
             return opener()
@@ -153,8 +153,8 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
 
 @click.command("umount")
 @DIRECTORY
-@click.option("-l", "--lazy", is_flag=True, help="Even if it is in use; ends with its last user.")
-@click.option("-f", "--force", is_flag=True, help="Even if its server does not answer.")
+@click.option("-l", "--lazy", is_flag=True, help="Detach it now, and end when it is not in use.")
+@click.option("-f", "--force", is_flag=True, help="Unmount even if its server does not answer.")
 def umount(directory: str, lazy: bool, force: bool) -> None:
     """Unmount DIR. Returns when everything is synced and the server has ended."""
     from winkmount.binding import MountError
@@ -188,7 +188,7 @@ def mounts(as_json: bool) -> None:
 
 
 def mounted(directory: str) -> Mount | None:
-    """The mount of ours whose top directory this is."""
+    """Return the winkfs mount on this directory, None if there is none."""
     from winkmount.mounts import canonical, mount_at
 
     mount = mount_at(canonical(directory))
@@ -196,7 +196,7 @@ def mounted(directory: str) -> Mount | None:
 
 
 def mount_record(mount: Mount) -> Record:
-    """What a mount says of itself, after what the kernel says of it."""
+    """Return what the kernel has on a mount and what its server reports."""
     from winkmount.mounts import ask
 
     record: Record = {"base": mount.origin, "directory": mount.point}
@@ -215,7 +215,7 @@ def mount_record(mount: Mount) -> Record:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    """The line of a mount; who serves it, or why nobody says so."""
+    """Return the line of a mount, with the pid of its server or the reason why it has none."""
     serving = record["state"] == "serving"
     since = record["since"]
     if since:

@@ -66,12 +66,12 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 )  # fmt: skip
 @click.option(
     "--ignore-zeros", is_flag=True,
-    help="Of a tar file: read on behind its end, as of archives that were joined, like tar -i.",
+    help="Read a tar file beyond its end marker, as of concatenated archives, like tar -i.",
 )  # fmt: skip
 @MAX_RATIO
 @click.option(
     "--bad-list", metavar="FILE", type=click.Path(dir_okay=False),
-    help="Write what was not stored, or not as it is, to FILE, one JSON object per line.",
+    help="Write what was not stored unchanged to FILE, one JSON object per line.",
 )  # fmt: skip
 @COMPRESS
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
@@ -101,10 +101,10 @@ def pack(
     separate file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
 
     Devices, sockets and fifos are listed and skipped; the exit status is still 0. Files that cannot
-    be read, that change while they are read, or that cannot be stored as they are, are listed too,
-    and the exit status is 1; all others are packed. So are members of a tar file with wrong
-    headers, and the members that are whole of one that is cut. The files of BASE itself are
-    skipped. Times beyond the years 1677 to 2262 become the nearest in them.
+    be read, that change while they are read, or that cannot be stored unchanged are listed too, and
+    the exit status is 1; all others are packed. The same holds for members of a tar file with wrong
+    headers; of a truncated tar file, all complete members are packed. The files of BASE itself are
+    skipped. Times outside the years 1677 to 2262 become the nearest time inside.
 
     A new container is written as BASE.partial and renamed when it is complete. With --update the
     container is changed in place; an append-only one accepts no file older than its last. A data
@@ -154,11 +154,11 @@ def pack(
 
 
 class Noted:
-    """Prints and lists what was not packed as it is.
+    """Printer of notes on files that were left out, failed or were changed to fit.
 
     where  the source
-    bad    is given what failed
-    keep   whether to fill `lists`, for JSON: left_out, failed, clamped
+    bad    receives what failed
+    keep   fill `lists` for JSON: left_out, failed, clamped
     """
 
     def __init__(self, where: str, bar: Progress, bad: BadList, *, keep: bool) -> None:
@@ -176,7 +176,7 @@ class Noted:
 
 
 def _summary(report: PackReport, seconds: float) -> str:
-    """What was done, for a person."""
+    """Return a line on what was packed, for people."""
     kinds = [(report.files, "file", "files"), (report.directories, "directory", "directories")]
     kinds += [(report.links, "link", "links"), (report.updated, "updated", "updated")]
     kinds += [(report.unchanged, "unchanged", "unchanged")]
@@ -201,7 +201,7 @@ def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[byte
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
     "-p", "--same-permissions", is_flag=True,
-    help="Trust BASE: restore set-id and sticky bits, and links that lead out of DIR.",
+    help="Trust BASE: restore set-id and sticky bits, and links to places outside DIR.",
 )  # fmt: skip
 @click.option("--no-same-owner", is_flag=True, help="Do not restore owners, even as root.")
 @AS_OF
@@ -234,7 +234,9 @@ def unpack(
     from winkfs.archive.unpack import unpack as run
 
     if directory == "-":
-        raise click.UsageError("unpack makes files: - is no directory (./- is one of that name)")
+        raise click.UsageError(
+            "unpack writes files: - is not a directory (./- is one of that name)"
+        )
     problems: list[dict[str, str]] = []
     pattern = None if glob is None else glob_text(glob)
     with Progress("unpacking", "files") as bar:

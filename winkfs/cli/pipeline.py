@@ -1,4 +1,4 @@
-"""`winkfs pipeline JOB`: the jobs of Spark, each also a program for spark-submit."""
+"""`winkfs pipeline JOB`: Spark jobs, each of which is also a program for spark-submit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pipeline() -> None:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What every job takes."""
+    """Add the options of every job to a command."""
     for option in (
         click.option(
             "--log", metavar="FILE", type=click.Path(dir_okay=False),
@@ -87,11 +87,11 @@ def run(
     bad_list: str | None = None,
     show: Callable[[dict[str, Any]], None] = emit,
 ) -> int:
-    """Run a job in the session of this process, or one of its own, and print its summary -> the
-    exit status: 1 if there were bad records."""
+    """Run a job in the session of this process, or a new one, and print its summary -> exit status:
+    1 if there were bad records."""
     from winkfs.spark.jobs.session import cpu_seconds, session
 
-    # Of PySpark 4.3 with pandas 3; no job has a frame of pandas.
+    # PySpark 4.3 warns of pandas 3; no job uses a frame of pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     start = time.monotonic()
     with _bad_list(bad_list) as report, session(name, master, conf, log) as spark:
@@ -124,7 +124,7 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.argument("dataset")
 @click.option(
     "--kind", type=click.Choice(["tree", "tar", "warc", "parquet", "records"]),
-    help="Kind of the inputs (default: detected). For a directory: its files of that kind.",
+    help="Kind of the inputs (default: detected). For a directory: read its files of that kind.",
 )  # fmt: skip
 @click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
 @click.option("--content-column", default="content", show_default=True, help="Of Parquet files.")
@@ -134,11 +134,11 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 )
 @click.option("--again", is_flag=True, help="Read inputs again that DATASET already contains.")
 @click.option(
-    "--latest", is_flag=True, help="Of web documents keep only the newest capture of each URL."
+    "--latest", is_flag=True, help="Keep only the newest capture of each URL of web documents."
 )
 @click.option(
     "--ignore-zeros", is_flag=True,
-    help="Of tar files: read on behind their end, as of archives that were joined, like tar -i.",
+    help="Read tar files beyond their end marker, as of concatenated archives, like tar -i.",
 )  # fmt: skip
 @MAX_RATIO
 @FAIL_FAST
@@ -160,16 +160,17 @@ def ingest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Read directories, tar, WARC and Parquet files and stores of records into a data set.
+    """Read directories, archives and stores into a data set.
 
-    Names are relative to the directory, those in the archive, or the ids of records. Web documents,
-    from WARC and ARC files, are called host/path?query, and their URL is the column url: responses
-    with an HTTP status of 200 to 299, resources and conversions. The newest capture of a URL has
-    that name, older ones have @YYYYMMDDhhmmss behind it. An interrupted run resumes where it
-    stopped: inputs that are in DATASET and have not changed are skipped.
+    INPUT is a directory, a tar, WARC, ARC or Parquet file, or a store of records. Names are
+    relative to the directory, those in the archive, or the ids of records. From WARC and ARC files
+    come responses with an HTTP status of 200 to 299, resources and conversions: they are named
+    host/path?query, and the column url contains their URL. The newest capture of a URL has that
+    name; older ones are followed by @YYYYMMDDhhmmss. An interrupted run resumes: inputs that are in
+    DATASET and have not changed are skipped.
 
-    With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows what the
-    documents say of themselves.
+    With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows the title and
+    language that the documents state.
     """
     from winkfs.spark.jobs import ingest as job
     from winkfs.spark.jobs.ingest import ParquetColumns, TarOptions
@@ -191,7 +192,7 @@ AS_OF = click.option("--as-of", metavar="WHEN", help="Generation of the data set
 PARTS = click.option("--parts", type=click.IntRange(1), metavar="N", help="Parts of the order.")
 KEY = click.option(
     "--key", required=True, metavar="SQL",
-    help="Over path, size, mtime, content ..: \"mtime\", \"split(path, '/')[0]\".",
+    help="Expression of path, size, mtime, content ...: \"mtime\", \"split(path, '/')[0]\".",
 )  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def digest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Make a digest set: hashes, size, time, title and language by path.
+    """Make a digest set: hashes, size, time, title, language.
 
     SOURCE is a container or a data set. `winkfs pipeline lookup DIGESTS PATH` finds a document. An
     existing digest set is replaced when the new one is complete.
@@ -344,7 +345,7 @@ def compact(
 ) -> int:
     """Merge small shards and drop hidden files.
 
-    The same as `winkfs dataset compact`, on many cores or machines.
+    Does what `winkfs dataset compact` does, on many cores or machines.
     """
     from winkfs.spark.jobs import compact as job
 
@@ -364,7 +365,7 @@ def compact(
 @AS_OF
 @options
 def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **where: Any) -> int:
-    """Show files and bytes by type, size, day, and site or directory."""
+    """Show files and bytes by type, size, day, and site."""
     from winkfs.spark.jobs import stats as job
 
     return run(
@@ -382,9 +383,10 @@ def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **whe
     help="Read paths from FILE, one per line; - is standard input.",
 )  # fmt: skip
 def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
-    """Look up documents in a digest set; print one JSON object each.
+    """Look up documents in a digest set.
 
-    Does not start Spark. The exit status is 1 if a document is missing.
+    Prints one JSON object each. Does not start Spark. The exit status is 1 if a document is
+    missing.
     """
     import winkfs.digests
 
@@ -409,7 +411,7 @@ def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
 
 
 def _look_up(digests: Digests, names: list[bytes]) -> Iterable[Digest | FormatError | None]:
-    """The digest of each, None where there is none, or what keeps it from being read."""
+    """Return the digest of each name, None if there is none, or the error that prevents reading."""
     try:
         return digests.get_many(names)
     except FormatError:

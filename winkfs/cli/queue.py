@@ -18,12 +18,13 @@ from winkfs.cli._common import (
     DURATION,
     JSON,
     SIZE,
+    TIME,
     answer,
+    complete_folder,
     counted,
     emit,
     pairs,
     printable,
-    time_value,
     warn,
 )
 from winkfs.cli.verbs import (
@@ -34,7 +35,6 @@ from winkfs.cli.verbs import (
     LINES,
     batches_of,
     bodies_of,
-    complete_folder,
     put_all,
     report_check,
     reporting,
@@ -377,7 +377,7 @@ def compact(
 @queue.command()
 @DIR
 @click.argument("id", type=click.IntRange(1), required=False)
-@click.option("--time", "when", type=time_value, metavar="T",
+@click.option("--time", "when", type=TIME, metavar="T",
               help="From the first message pushed at T or later.")  # fmt: skip
 @click.option("--first", is_flag=True, help="From the first message.")
 @click.option("--last", is_flag=True, help="Behind the last message.")

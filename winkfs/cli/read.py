@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import grp
 import json
+import pwd
 import stat as modes
 import sys
 import time
@@ -20,6 +22,7 @@ from winkfs.cli._common import (
     BASE,
     JSON,
     PIECE,
+    TIME,
     VERSION,
     WHERE,
     Failures,
@@ -40,7 +43,6 @@ from winkfs.cli._common import (
     printable,
     shown,
     stat_record,
-    time_value,
     type_name,
 )
 from winkfs.entry import FileType, Stat
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
 
 DAY: Final = 86_400  # seconds
-KEPT: Final = 8 << 20  # bytes read one by one that may stay in the page cache
+CACHED_BYTES: Final = 8 << 20  # bytes that `cat` reads and may leave in the page cache
 MINUTES: Final = 1440  # of a day
 Record = dict[str, Any]
 
@@ -63,9 +65,9 @@ Record = dict[str, Any]
 @BASE
 @click.argument("glob", required=False)
 @click.option("-l", "long", is_flag=True, help="Show mode, owner, size and time, like ls -l.")
-@click.option("--since", type=time_value, metavar="T", help="Only files with mtime T or later.")
-@click.option("--until", type=time_value, metavar="T", help="Only files with an mtime before T.")
-@click.option("--columns", metavar="A,B", help="Show the values of these columns, too; * for all.")
+@click.option("--since", type=TIME, metavar="T", help="Only files with mtime T or later.")
+@click.option("--until", type=TIME, metavar="T", help="Only files with an mtime before T.")
+@click.option("--columns", metavar="A,B", help="Show the values of these columns too; * for all.")
 @WHERE
 @AS_OF
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -82,15 +84,15 @@ def ls(
 ) -> int:
     """List the files of a container or a data set, in byte order of their names.
 
-    A data set of which more than 100 shards may have such names is listed shard by shard.
+    A data set is listed shard by shard if more than 100 of its shards may contain such names.
 
     GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs
     and docs/ do. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
-    (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Values of columns stand behind
-    the name, with tabs between them; - is null. COND is as WHERE of SQL has it, on columns, path,
-    size and mtime; a time without a zone is UTC there.
+    (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Values of columns follow the
+    name, separated by tabs; - is null. COND is a condition as in WHERE of SQL, on columns, path,
+    size and mtime; there a time without a zone is UTC.
 
-    What is listed is what the catalog says, if there is one: `winkfs verify` finds damaged files.
+    The listing comes from the catalog, if there is one: use `winkfs verify` to find damaged files.
     Damage that a listing meets is reported and skipped; the exit status is then 1.
     """
     failures = Failures(base)
@@ -151,7 +153,7 @@ def _list(
 
 
 def _itself(container: Reader, argument: str) -> bytes | None:
-    """The name of one file that is meant, None for a glob, and for what is below a directory."""
+    """Return the name of the one file that is meant, None for a glob or a directory."""
     name = name_bytes(argument)
     if name not in container:
         name = as_path(argument)
@@ -161,7 +163,7 @@ def _itself(container: Reader, argument: str) -> bytes | None:
 
 
 def _matching(rows: FileTable, match: Callable[[str], object]) -> FileTable:
-    """The rows whose names match."""
+    """Return the rows whose names match."""
     import numpy as np
 
     kept = np.fromiter(map(bool, map(match, to_strs(rows.names))), bool, len(rows.names))
@@ -169,7 +171,7 @@ def _matching(rows: FileTable, match: Callable[[str], object]) -> FileTable:
 
 
 class _Listing:
-    """Prints files. `count`: how many."""
+    """Printer of a listing. count: files that were printed."""
 
     def __init__(
         self, container: Reader, long: bool, as_json: bool, failures: Failures, columns: list[str]
@@ -182,7 +184,7 @@ class _Listing:
         self._out = sys.stdout.buffer
 
     def write(self, stat: Stat) -> None:
-        """One file; a link with its target."""
+        """Print one file; a link with its target."""
         self.count += 1
         values: dict[str, Any] = {}
         if self.columns:  # the catalog does not have them all, or it is a data set
@@ -199,8 +201,7 @@ class _Listing:
             except FormatError as error:
                 self.failures.add(stat.name, str(error))
         if self._json:
-            said = {name: column_json(value) for name, value in values.items()}
-            typed = {"columns": said} if self.columns else {}
+            typed = {"columns": _columns_json(values)} if self.columns else {}
             emit(stat_record(stat) | ({} if target is None else {"target": target}) | typed)
             return
         arrow = b"" if target is None else b" -> " + shown(target)
@@ -210,10 +211,9 @@ class _Listing:
     def write_rows(
         self, rows: FileTable, match: Callable[[str], object] | None, owner: tuple[int, int]
     ) -> None:
-        """The files of some rows of the catalog whose names match; `owner`: of those without
-        attributes.
+        """Print the rows of the catalog whose names match.
 
-        cost  0.1 us a name, 1 for -l, 2 for --json
+        owner  uid and gid of files without attributes
         """
         import numpy as np
 
@@ -233,14 +233,14 @@ class _Listing:
             self._out.write(b"".join(shown(n) + b"\n" for n in names) if self._tty else raw)
 
     def _write_asked(self, name: str) -> None:
-        """One file of which the catalog does not say all."""
+        """Print one file whose metadata is not complete in the catalog."""
         try:
             self.write(self._container.stat(name))
         except FormatError as error:
             self.failures.damage(error)
 
     def _write_many(self, rows: FileTable, names: list[str], owner: tuple[int, int]) -> None:
-        """The same, of files of which the rows say all."""
+        """Print files whose metadata is complete in the rows."""
         columns = (column.tolist() for column in rows.stats(owner))
         fileids, sizes, times, ftypes, modes, uids, gids, _ = columns
         self.count += len(names)
@@ -250,16 +250,16 @@ class _Listing:
             sys.stdout.write("".join(found if values is None else map(_with, found, values)))
             return
         shown_names: Iterable[str] = map(printable, names) if self._tty else names
-        said: Iterable[str] = [""] * len(names)
+        starts: Iterable[str] = [""] * len(names)
         if self._long:
-            said = map(_long, ftypes, modes, uids, gids, sizes, times)
+            starts = map(_long, ftypes, modes, uids, gids, sizes, times)
         if values is not None:
             shown_names = map(str.__add__, shown_names, map(self._behind, values))
-        text = "".join(f"{line}{name}\n" for line, name in zip(said, shown_names, strict=True))
+        text = "".join(f"{start}{name}\n" for start, name in zip(starts, shown_names, strict=True))
         self._out.write(text.encode("utf-8", "surrogateescape"))
 
     def _values_of(self, rows: FileTable) -> list[dict[str, Any]]:
-        """The values of the columns that are shown, of each row."""
+        """Return the values of the columns that are shown, for each row."""
         from winkfs.container.ondisk.typed import split, to_value
 
         schema = {name: self._container.columns[name] for name in self.columns}
@@ -282,7 +282,7 @@ class _Listing:
 def _json(
     name: str, ftype: int, size: int, mtime_ns: int, mode: int, uid: int, gid: int, fileid: int
 ) -> str:
-    """What `stat_record` says, as a line of JSON: in a fifth of the time of the json module."""
+    """Return `stat_record` as a line of JSON; faster than the json module."""
     whole, rest = divmod(mtime_ns, NANO)
     mtime = whole if rest == 0 else mtime_ns / NANO
     return (
@@ -293,26 +293,30 @@ def _json(
 
 
 def _with(line: str, values: dict[str, Any]) -> str:
-    """The same line with the values of columns."""
-    said = json.dumps({name: column_json(value) for name, value in values.items()})
-    return f'{line[:-2]}, "columns": {said}}}\n'
+    """Return a line of `_json` with values of columns added."""
+    return f'{line[:-2]}, "columns": {json.dumps(_columns_json(values))}}}\n'
+
+
+def _columns_json(values: Mapping[str, Any]) -> Record:
+    return {name: column_json(value) for name, value in values.items()}
 
 
 _type = functools.cache(type_name)
 
 
 def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -> str:
-    """The line of ls -l up to the name; one link each, for a container has no hard links."""
+    """Return the line of ls -l up to the name; one link each: a container has no hard links."""
     return f"{_owned(ftype, mode, uid, gid)} {size:12} {_when(mtime_ns // NANO)} "
 
 
 @functools.cache
 def _owned(ftype: int, mode: int, uid: int, gid: int) -> str:
-    return f"{_mode(ftype, mode)} 1 {_user(uid):8} {_group(gid):8}"
+    owner, group = _account(pwd.getpwuid, uid), _account(grp.getgrgid, gid)
+    return f"{_mode(ftype, mode)} 1 {owner:8} {group:8}"
 
 
 def _when(seconds: int) -> str:
-    """A time as ls -l prints it."""
+    """Return a time as ls -l prints it."""
     day = _day(seconds // DAY)
     if day is None:
         return _second(seconds)
@@ -323,8 +327,9 @@ def _when(seconds: int) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _day(day: int) -> tuple[int, tuple[str, str, str]] | None:
-    """Of a day of UTC: by how many minutes the local time differs, and the dates of this day, the
-    next and the last; None: these are not whole, or not the same all day."""
+    """Return of a day of UTC the offset of local time in minutes, and the dates of this day, the
+    next and the previous one; None if the offset changes during the day or is not in whole
+    minutes."""
     try:
         first, last = (time.localtime(day * DAY + at).tm_gmtoff for at in (0, DAY - 1))
         texts = [time.strftime("%Y-%m-%d", time.gmtime((day + i) * DAY)) for i in (0, 1, -1)]
@@ -341,7 +346,7 @@ def _clock(minutes: int) -> str:
 def _second(seconds: int) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # a year the C library does not know
+    except (OverflowError, ValueError, OSError):  # a year that the C library does not support
         return str(seconds)
 
 
@@ -356,23 +361,12 @@ def _kind(ftype: int) -> int:
 
 
 @functools.cache
-def _user(uid: int) -> str:
-    import pwd
-
+def _account(look_up: Callable[[int], tuple[Any, ...]], number: int) -> str:
+    """Return the name of a user or a group, its number if there is none."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return str(look_up(number)[0])
     except (KeyError, OverflowError):
-        return str(uid)
-
-
-@functools.cache
-def _group(gid: int) -> str:
-    import grp
-
-    try:
-        return grp.getgrgid(gid).gr_name
-    except (KeyError, OverflowError):
-        return str(gid)
+        return str(number)
 
 
 @click.command()
@@ -401,7 +395,7 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
 
 
 def _is_many(container: Reader, argument: str) -> bool:
-    """Whether it is a glob whose files the catalog of a container tells."""
+    """Return whether an argument is a glob to be looked up in the catalog of a container."""
     from winkfs.container.container import Container
 
     if not is_glob(argument) or not isinstance(container, Container):
@@ -413,9 +407,9 @@ def _is_many(container: Reader, argument: str) -> bool:
 
 
 def _write_all(container: Any, glob: str, failures: Failures) -> None:
-    """The contents of all files that match, in byte order of the names; nothing else is read."""
+    """Write the contents of all files that match, in byte order of the names."""
     match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
-    found, passed = False, Passed(container)
+    found, cache = False, CacheLimit(container)
     for rows in container.rows(prefix, failures.damage):
         chosen = _matching(rows, match)
         found = found or bool(chosen.names)
@@ -427,20 +421,20 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
                     _write(container, name)
                 else:
                     sys.stdout.buffer.write(data)
-                    passed.add(len(data))
+                    cache.add(len(data))
             except FormatError as error:
                 failures.add(to_str(name), str(error))
-    passed.finish()
+    cache.finish()
     if not found:
         failures.add(glob, "no name matches")
 
 
-class Passed:
-    """Is told of contents that were read once. Beyond KEPT bytes, no page stays that was not
-    in the page cache before."""
+class CacheLimit:
+    """Limit on what contents that are read once leave in the page cache: beyond CACHED_BYTES, no
+    page stays that was not there before."""
 
     def __init__(self, container: Any) -> None:
-        self._storage, self._kept = container.store.kv.storage, KEPT
+        self._storage, self._left = container.store.kv.storage, CACHED_BYTES
         self._budget: CacheBudget | None = None
 
     def add(self, size: int) -> None:
@@ -448,11 +442,11 @@ class Passed:
 
         if self._budget:
             self._budget.touches(self._storage, size // PAGE + 1)
-        elif self._kept < size:
+        elif self._left < size:
             self._storage.remember_resident()
             self._budget = CacheBudget()
         else:
-            self._kept -= size
+            self._left -= size
 
     def finish(self) -> None:
         if self._budget:
@@ -460,7 +454,7 @@ class Passed:
 
 
 def _write(container: Reader, name: bytes) -> bool:
-    """-> False for a directory."""
+    """Write the content of a file -> False for a directory."""
     if container.stat(name).ftype == FileType.DIR:
         return False
     with container.open_file(name) as file:
@@ -481,7 +475,7 @@ def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
         record = stat_record(found)
         values = container.getcolumns(found.name)
         if values and as_json:
-            record["columns"] = {key: column_json(value) for key, value in values.items()}
+            record["columns"] = _columns_json(values)
         if found.ftype == FileType.LINK:
             record["target"] = container.readlink(found.name)
         lines = [f"{key + ':':10}{value}" for key, value in record.items()]
@@ -510,7 +504,7 @@ def info(base: str, as_json: bool) -> int:
     if mount:
         record = mount_record(mount)
         if not as_json and record.get("unsynced_since", "") is None:
-            del record["unsynced_since"]  # nothing is unsynced, which is not unknown
+            del record["unsynced_since"]  # it would be printed as unknown, but all is synced
     elif (found := find_kind(base.rstrip("/") or "/")) and (found[0].folder or base[-1:] != "/"):
         record = found[0].function("info", found[1])(found[1])
     elif Path(base).is_dir():
@@ -524,7 +518,7 @@ def info(base: str, as_json: bool) -> int:
 
 
 def file_record(file: str) -> Record:
-    """Raises FormatError where it is none of ours; OSError."""
+    """Return what the superblock of a file has. Raises FormatError for any other file; OSError."""
     from winkformats.disk.paths import open_file
     from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
 
@@ -538,7 +532,7 @@ def file_record(file: str) -> Record:
         record |= describe(block) if describe else {}
         record["last_sync"] = time_text(block.get("SYNCTIME"))
         cut = record["size"] < record["filesize"]
-        record["problems"] = [f"{file}: cut short, {record['size']} of {record['filesize']} bytes "
+        record["problems"] = [f"{file}: truncated, {record['size']} of {record['filesize']} bytes "
                               "are there"] if cut else []  # fmt: skip
         record["superblock"] = block.record()
         return record

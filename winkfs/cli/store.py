@@ -20,13 +20,14 @@ from winkfs.cli._common import (
     Failures,
     Progress,
     complete_file,
+    complete_folder,
     opened_any,
     pairs,
     print_facts,
     printable,
     warn,
 )
-from winkfs.cli.verbs import DIR, bodies_of, complete_folder, put_all, report_check
+from winkfs.cli.verbs import DIR, bodies_of, put_all, report_check
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
 
@@ -50,18 +51,19 @@ def store() -> None:
     """Create, change and maintain stores of records with ids.
 
     \b
-    message   message store of RabbitMQ classic queues (.rdq, .sqs): records are counted references,
-              ids are 32 hexadecimal digits
-    log       LogStore: records have versions and come in transactions, ids are numbers
+    message  message store of RabbitMQ classic queues (.rdq, .sqs):
+             references are counted, ids are 32 hexadecimal digits
+    log      LogStore: records have versions and come in transactions,
+             ids are numbers
 
-    DIR is the folder of the store; which kind it is, is found out. ls, cat, info, verify and mount
-    show the records of such a folder as files with their ids as names.
+    DIR is the folder of the store; its kind is detected. ls, cat, info, verify and mount show the
+    records of such a folder as files with their ids as names.
     """
 
 
 @contextlib.contextmanager
 def records(base: str, mode: str = "r", *, force: bool = False) -> Iterator[Records]:
-    """The store at DIR, open; its refusals name it. Damage that it skipped: see `opened`."""
+    """Open the store of records at DIR; its refusals name it. On damage see `opened`."""
     from winkfs.stores.records import Records
 
     kind, path = store_at(base)
@@ -72,13 +74,13 @@ def records(base: str, mode: str = "r", *, force: bool = False) -> Iterator[Reco
             yield found
         except FormatError:
             raise
-        except ValueError as error:  # an id that can be none
+        except ValueError as error:  # not an id
             raise Refusal(str(error), base) from None
 
 
 def store_at(base: str) -> tuple[Kind, str]:
-    """The kind of store at a path, and its canonical path. Raises NoSuchFile; Refusal for one of a
-    kind that is none of records."""
+    """Return the kind of the store at a path, and its canonical path. Raises NoSuchFile; Refusal
+    for a store that does not contain records."""
     from winkfs.registry import find_kind
 
     found = find_kind(base)
@@ -92,7 +94,7 @@ def store_at(base: str) -> tuple[Kind, str]:
 
 
 def forced(kind: Kind, force: bool) -> dict[str, bool]:
-    """The option of a kind that --force means. Raises UsageError where it has none."""
+    """Return the options of a kind that --force sets. Raises UsageError if it has none."""
     if force and not kind.has("broker"):
         raise click.UsageError(f"--force is for the folders of a broker, not for a {kind.name}")
     return {"force": True} if force else {}
@@ -106,7 +108,7 @@ def _no_records(kind: Kind, base: str) -> Refusal:
 
 
 def kinds() -> dict[str, Kind]:
-    """The kinds that can be created, by what they are called here: `log` of a log store."""
+    """Return the kinds that can be created by their short names, as `log` for a log store."""
     from winkfs.registry import kinds_with
 
     return {kind.name.removesuffix(" store"): kind for kind in kinds_with("create")}
@@ -115,7 +117,7 @@ def kinds() -> dict[str, Kind]:
 def complete_kind(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """For the shell: the kinds."""
+    """Complete the name of a kind for the shell."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(name) for name in kinds() if name.startswith(incomplete)]
@@ -126,9 +128,12 @@ def complete_kind(
 @click.option("--kind", "name", required=True, metavar="KIND", shell_complete=complete_kind,
               help="message or log, or another that is installed.")  # fmt: skip
 @click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
-              help="A setting of the kind; for a wrong NAME it says which there are.")  # fmt: skip
+              help="A setting of the kind; a wrong NAME lists the settings.")  # fmt: skip
 def create(base: str, name: str, options: tuple[str, ...]) -> None:
-    """Make an empty store in the folder DIR, which is made where there is none."""
+    """Make an empty store in the folder DIR.
+
+    DIR is created if it does not exist.
+    """
     known = kinds()
     if name not in known:
         there = ", ".join(sorted(known)) or "none"
@@ -140,7 +145,8 @@ def create(base: str, name: str, options: tuple[str, ...]) -> None:
 
 
 def _settings(function: Callable[..., Any], kind: str, given: Mapping[str, str]) -> Record:
-    """The options of a kind, each of the type of its default; numbers as `winkfs.units` has sizes.
+    """Return the options of a kind, each of the type of its default; numbers may have units as
+    sizes have them (`winkfs.units`).
 
     raises  UsageError
     """
@@ -175,11 +181,12 @@ def _value(name: str, word: str, default: object) -> Any:
 @click.option("--lines", is_flag=True, help="Each line of the FILEs is a record.")
 @FORCE
 def put(base: str, files: tuple[str, ...], id: str | None, lines: bool, force: bool) -> None:
-    """Add a record for each FILE, and print their ids, a line each, as they are durable.
+    """Add a record for each FILE, and print their ids.
 
-    FILE is standard input where there is none, or for -. Of a folder, all files below it are put,
-    in byte order of their paths, and links are left out. Without --id the store chooses the ids. A
-    record that is there gets one more reference, or a new version, as is the way of the store.
+    The ids are printed, one a line, when the records are durable. Without a FILE, or for -,
+    standard input is read. Of a folder, all files below it are put in byte order of their paths;
+    links are left out. Without --id the store chooses the ids. A record that exists gets one more
+    reference in a message store, a new version in a LogStore.
     """
     if id is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
         raise click.UsageError("--id goes with one FILE")
@@ -194,7 +201,7 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool, force: b
 @click.option("-o", "--output", "out", metavar="FILE", shell_complete=complete_file,
               help="Write it to FILE, not to standard output.")  # fmt: skip
 def get(base: str, id: str, out: str | None) -> None:
-    """Write the body of one record to standard output, or to a file."""
+    """Write the body of a record to standard output, or to a file."""
     with records(base) as found:
         body = next(iter(found.bodies([found.row(id)])))
     if out is None or out == STDIN:
@@ -206,7 +213,7 @@ def get(base: str, id: str, out: str | None) -> None:
 def _each(
     found: Records, ids: tuple[str, ...], failures: Failures, work: Callable[[str], None]
 ) -> None:
-    """Work on each of the ids; what is missing or wrong is one line, and the others go on."""
+    """Process each of the ids; a missing or wrong one is reported in one line."""
     for id in ids:
         try:
             work(id)
@@ -220,7 +227,7 @@ def _each(
 @DIR
 @IDS
 def cat(base: str, ids: tuple[str, ...]) -> int:
-    """Write the bodies of records to standard output, one after another.
+    """Write the bodies of records to standard output.
 
     A missing or damaged record is an error (exit status 1); all others are written.
     """
@@ -239,9 +246,10 @@ def cat(base: str, ids: tuple[str, ...]) -> int:
 @IDS
 @FORCE
 def rm(base: str, ids: tuple[str, ...], force: bool) -> int:
-    """Remove records, or one reference of each where references are counted.
+    """Remove records.
 
-    A missing record is an error (exit status 1); all others are removed.
+    If references are counted, one reference of each is removed. A missing record is an error (exit
+    status 1); all others are removed.
     """
     failures = Failures(base)
     with records(base, "a", force=force) as found:
@@ -254,9 +262,10 @@ def rm(base: str, ids: tuple[str, ...], force: bool) -> int:
 @DIR
 @JSON
 def ls(base: str, as_json: bool) -> None:
-    """List the records: id, size of the body, references where they are counted, file and offset.
+    """List the records with id, size, file and offset.
 
-    They come in the order of the files and of the offsets in them.
+    References are listed too, if they are counted. The order is that of the files and of the
+    offsets in them.
     """
     with records(base) as found:
         write = _json if as_json else _line
@@ -302,7 +311,7 @@ def verify(base: str, as_json: bool) -> int:
 @DIR
 @JSON
 def stats(base: str, as_json: bool) -> None:
-    """Show how many records and bytes there are, and what the store knows beside."""
+    """Show the number of records and bytes, and other counters."""
     with records(base) as found:
         facts = {"records": len(found), **found.stats()}
     print_facts({"base": base, "kind": store_at(base)[0].name} | facts, as_json)
@@ -310,11 +319,14 @@ def stats(base: str, as_json: bool) -> None:
 
 @store.command()
 @DIR
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only print what would be done.")
 @FORCE
 @JSON
 def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
-    """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
+    """Reclaim the space of records that were removed or replaced.
+
+    Readers continue meanwhile.
+    """
     with records(base, "a", force=force) as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
     return print_facts(done, as_json)
@@ -325,9 +337,10 @@ def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
 @click.argument("target", shell_complete=complete_folder)
 @JSON
 def salvage(base: str, target: str, as_json: bool) -> int:
-    """Copy every intact record of DIR, a store in any state, into a new store TARGET.
+    """Copy the intact records of a damaged store.
 
-    Says what was saved and what was lost, in bytes; the exit status is 1 if anything was lost.
+    DIR may be in any state; TARGET is a new store. Prints what was saved and what was lost, in
+    bytes; the exit status is 1 if anything was lost.
     """
     kind, path = store_at(base)
     function = kind.function("salvage", path)
@@ -342,10 +355,10 @@ def salvage(base: str, target: str, as_json: bool) -> int:
 @FORCE
 @JSON
 def migrate(base: str, force: bool, as_json: bool) -> None:
-    """Rewrite what is in an older format: in a message store all .rdq files become .sqs files.
+    """Rewrite a message store: all .rdq files become .sqs files.
 
     No released version of RabbitMQ reads .sqs files: a broker whose folder was migrated has lost
-    its messages. Only winkfs reads them then.
+    its messages. Then only winkfs reads them.
     """
     kind, path = store_at(base)
     function = kind.function("migrate", path)

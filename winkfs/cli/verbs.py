@@ -1,5 +1,5 @@
-"""What `winkfs store`, `queue` and `ring` have in common: options, contents that are put, and the
-verbs of all, of which each group declares its own options and columns."""
+"""Options and verbs that `winkfs store`, `queue` and `ring` share; each group declares its own
+options and columns."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from winkfs.cli._common import (
     Progress,
     answer,
     complete_file,
+    complete_folder,
     counted,
     emit,
     print_facts,
@@ -28,8 +29,6 @@ from winkfs.cli._common import (
 )
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from winkfs.container.verify import Report
     from winkfs.stores.ledgerq.queue import Queue
     from winkfs.stores.records import Records
@@ -42,24 +41,15 @@ Opened = TypeVar("Opened", "Queue", "Ring")
 Item = TypeVar("Item")
 
 
-def complete_folder(
-    ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """For the shell: any folder, as it does it itself."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="dir")]
-
-
 DIR: Final = click.argument("base", metavar="DIR", shell_complete=complete_folder)
 CONTENTS: Final = click.argument(
     "files", metavar="[CONTENT]...", nargs=-1, shell_complete=complete_file
 )
 COUNT: Final = click.option(
-    "-n", "--count", type=click.IntRange(1), default=1, help="Up to so many records (1)."
+    "-n", "--count", type=click.IntRange(1), default=1, help="Up to this many records (default 1)."
 )
 ALL: Final = click.option("-a", "--all", "every", is_flag=True, help="All records.")
-LINES: Final = click.option("--lines", is_flag=True, help="A line feed behind each record.")
+LINES: Final = click.option("--lines", is_flag=True, help="Write a line feed after each record.")
 
 
 @contextlib.contextmanager
@@ -81,11 +71,11 @@ def report_check(
     base: str, noun: str, check: Callable[[str, Progress], Report], as_json: bool,
     record: Callable[[Report], Facts] | None = None, *, pages: str = "",
 ) -> int:  # fmt: skip
-    """Check a store, and report what was found -> exit status.
+    """Check a store, and print what was found -> exit status.
 
-    noun    what is in it
-    record  of what was found, if not the usual one
-    pages   a noun: what else is counted
+    noun    what the store contains
+    record  makes the record of a report, if it is not the usual one
+    pages   a noun for the units that are counted beside the records, if any
     """
     with Progress("verifying", "bytes") as bar:
         report = check(base, bar)
@@ -98,7 +88,7 @@ def report_check(
 
 
 def show_stats(found: Queue | Ring, kind: str, reported: str, as_json: bool) -> None:
-    """Show what is known of a store, except for one fact, which `reporting` reports."""
+    """Print the facts of a store, except for one, which `reporting` prints."""
     facts = {"base": found.path, "kind": kind} | found.stats()
     del facts[reported]
     print_facts(facts, as_json)
@@ -107,7 +97,7 @@ def show_stats(found: Queue | Ring, kind: str, reported: str, as_json: bool) -> 
 def show_rows(
     header: str, line: Callable[[Facts], str], rows: Iterable[Facts], as_json: bool
 ) -> None:
-    """Show rows below a header for people, or a record each."""
+    """Print rows below a header for people, or as records."""
     if not as_json:
         click.echo(header)
     for facts in rows:
@@ -123,8 +113,8 @@ def written(
     """Write items to standard output, and yield each when it is written.
 
     body   the attribute that is the body of an item
-    facts  of an item, to be written with its body as an object; None: the body alone
-    lines  a line feed behind each
+    facts  makes the record of an item, to be written with its body; None: the body alone
+    lines  write a line feed after each
     """
     for item in items:
         data: bytes = getattr(item, body)
@@ -140,7 +130,7 @@ def put_all(
     batches: Iterable[list[bytes]],
     put: Callable[[list[bytes]], Iterable[str | int]],
 ) -> None:
-    """Put bodies, and print their ids, a line each, as they are durable."""
+    """Put bodies, and print their ids, one a line, when they are durable."""
     made: list[str | int] = []
     size = 0
     try:
@@ -150,7 +140,7 @@ def put_all(
             if len(made) >= SYNC or size >= SYNC_BYTES:
                 _acknowledge(found, made)
                 made, size = [], 0
-    except BaseException:  # what is put has to be known
+    except BaseException:  # the ids of what was put have to be printed
         with contextlib.suppress(OSError):
             _acknowledge(found, made)
         raise
@@ -164,12 +154,12 @@ def _acknowledge(found: Records | Queue, ids: list[str | int]) -> None:
 
 
 def bodies_of(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
-    """Raises OSError."""
+    """Yield the bodies one by one: see `batches_of`. Raises OSError."""
     return chain.from_iterable(batches_of(files, lines))
 
 
 def batches_of(files: tuple[str, ...], lines: bool) -> Iterator[list[bytes]]:
-    """The bodies: of lines as many at a time as a read brings, so that no pipe is waited for.
+    """Yield the bodies in lists: one for a file, or the lines of a read, not waiting for a pipe.
 
     files   paths; none: standard input
     raises  OSError
@@ -200,7 +190,7 @@ def _lines(content: Any) -> Iterator[list[bytes]]:
 
 
 def _below(folder: str) -> Iterator[str]:
-    """The files below a folder, in byte order."""
+    """Yield the files below a folder, in byte order."""
     with os.scandir(folder) as listing:
         entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     for entry in entries:
