@@ -51,7 +51,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     },
     "the catalog": {
         "chunk": "winkfs.container.catalog.CHUNK",  # bytes of names sorted in memory
-        "piece": "winkfs.container.survey.FILES",  # inodes of a piece of columns
+        "piece": "winkfs.container.survey.TABLE_FILES",  # inodes of a piece of columns
         "block": "winkfs.container.ondisk.catalog.BLOCK",  # rows of a block
         "together": "winkfs.container.ondisk.run.AT_ONCE",  # blocks decoded together
         "gap": "winkfs.container.ondisk.run.GAP",  # bytes between blocks that are read

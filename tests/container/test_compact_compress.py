@@ -28,7 +28,7 @@ import winkfs
 from winkformats.kv.superblock import Superblock
 from winkfs import Container, FileType, NotAllowed, Refusal
 from winkfs.container.compact import compact
-from winkfs.container.frames import ENOUGH
+from winkfs.container.frames import ENOUGH_BYTES
 from winkfs.container.ondisk.inode import FRAME, Extent, Inode
 
 zstandard = pytest.importorskip("zstandard")
@@ -221,7 +221,7 @@ def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
 def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
     noise = random.Random(1)
     with winkfs.create(base) as c:
-        c.put_many((f"{i}", noise.randbytes(ENOUGH // 50)) for i in range(100))
+        c.put_many((f"{i}", noise.randbytes(ENOUGH_BYTES // 50)) for i in range(100))
     compact(base, compress="zstd")
     with winkfs.open(base) as c:
         chosen = c.store.frames.compression

@@ -57,7 +57,7 @@ from winkfs.container.building import building
 from winkfs.container.bulk import BYTES, ROWS, BulkPut, Row
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.frames import SAMPLE, SAMPLE_FILES
+from winkfs.container.frames import SAMPLE_BYTES, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.entry import FileType, default_mode
@@ -248,10 +248,10 @@ def _samples(
 ) -> tuple[list[bytes], int]:
     """Contents of some files of a directory, anywhere in it, and bytes of all its files, about.
 
-    cost    a look at each of the first MOST_SEEN files, and SAMPLE bytes read at most
+    cost    a look at each of the first MOST_SEEN files, and SAMPLE_BYTES bytes read at most
     """
     tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
-    total, left = 0, SAMPLE
+    total, left = 0, SAMPLE_BYTES
     chosen: list[bytes] = []
     rng = random.Random(0)  # the same tree becomes the same container
     seen = (seen for seen in tree().sizes() if seen.size)
@@ -341,7 +341,7 @@ class Packer:
         self._report = report
         # A dictionary is trained by the first that are put.
         many = packers > 1 or container.changes.may_learn
-        self._room = (SAMPLE if many else BATCH) // packers
+        self._room = (SAMPLE_BYTES if many else BATCH) // packers
         self._progress = progress or (lambda done: None)
         settings = container.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes

@@ -23,7 +23,7 @@ from winkformats.arrays import Bools, Int64, column_at, ends_of, keep_heap, numb
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
 from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
-from winkfs.container.frames import ENOUGH, FEWEST, SAMPLE, SAMPLE_FILES
+from winkfs.container.frames import ENOUGH_BYTES, MIN_SAMPLE_FILES, SAMPLE_BYTES, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import PIECE
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -152,7 +152,7 @@ class BulkPut:
 
     def _gather(self, source: Iterator[Any], batch: list[Any]) -> None:
         """Take the rows of a batch, those by which a dictionary is trained at once."""
-        rows, most = (SAMPLE_FILES, SAMPLE) if self._changes.may_learn else (ROWS, BYTES)
+        rows, most = (SAMPLE_FILES, SAMPLE_BYTES) if self._changes.may_learn else (ROWS, BYTES)
         size = 0
         while len(batch) < rows and size < most:
             start = len(batch)
@@ -291,7 +291,7 @@ class BulkPut:
         """Try a dictionary for content like this, if there is enough."""
         samples = [bytes(data[:PIECE]) for data in contents if len(data)]
         size = sum(map(len, samples))
-        if len(samples) >= FEWEST and size >= ENOUGH:
+        if len(samples) >= MIN_SAMPLE_FILES and size >= ENOUGH_BYTES:
             self._changes.learn(samples, size)
 
     def _compressed(self, columns: Columns, chosen: Bools) -> Columns:

@@ -1,8 +1,8 @@
-"""Frames: content that is compressed in a container, read and made.
+"""Frames: compressed content of a container.
 
-Frames      what frames have in them, for everybody who reads
+Frames      decompresses frames, for all readers
 Compressor  makes frames, for a writer
-trained     a dictionary for content like some samples, where it pays
+trained     trains a dictionary on samples, and returns it if it saves enough
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.compressed import KEY, LARGEST, Compression, zstd
 
 PROBE: Final = b"some words, and the same words again: some words" * 9
-LEAST: Final = 64  # bytes of content below which no frame is made
+MIN_FRAME_BYTES: Final = 64  # content below which no frame is made
 THREADS: Final = min(os.cpu_count() or 1, 8)
-SHARED: Final = 1 << 19  # bytes of content from which several threads compress them
-SAMPLE: Final = 16 << 20  # bytes of content by which a dictionary is trained, at most
+SHARED_BYTES: Final = 1 << 19  # contents from which several threads compress them
+SAMPLE_BYTES: Final = 16 << 20  # bytes of content on which a dictionary is trained, at most
 SAMPLE_FILES: Final = 4096
-FEWEST: Final = 32  # files of a sample below which there is no dictionary
-ENOUGH: Final = 256 << 10  # bytes of one, also
-HELD_OUT: Final = 8  # each eighth file is not trained on, but tried
-DICTIONARY: Final = 256 << 10  # bytes, at most
-PER_BYTE: Final = 32  # bytes of sample for each of the dictionary
-PAYS: Final = 0.97  # of the size without a dictionary
+MIN_SAMPLE_FILES: Final = 32  # below which no dictionary is trained
+ENOUGH_BYTES: Final = 256 << 10  # bytes of a sample that suffice to train a dictionary
+HELD_OUT: Final = 8  # each eighth file is not trained on, but compressed to test the dictionary
+DICTIONARY_BYTES: Final = 256 << 10  # at most
+SAMPLE_PER_BYTE: Final = 32  # bytes of sample for each byte of the dictionary
+MAX_RATIO: Final = 0.97  # of the size with a dictionary to that without, for it to be used
 
 
 class Frames:
     """Reads the frames of a data file; threads may share it.
 
-    at  returns the position of the entry that says what new content is compressed with, 0: none
+    at  returns the position of the entry that sets the compression of new content, 0: none
     """
 
     def __init__(self, kv: KVSeq, at: Callable[[], int]) -> None:
@@ -49,7 +49,7 @@ class Frames:
 
     @property
     def compression(self) -> Compression:
-        """What new content is compressed with, as of now. Raises CorruptError."""
+        """The current compression of new content. Raises CorruptError."""
         at = self.at()
         if not at:
             return Compression(0)
@@ -66,31 +66,31 @@ class Frames:
 
     @property
     def level(self) -> int:
-        """The level of `compression`; 0 also where that is damaged."""
+        """The level of `compression`; 0 also if that entry is damaged."""
         try:
             return self.compression.level
         except CorruptError:
             return 0
 
     def load(self) -> None:
-        """Have the dictionary in memory: the file may be closed from now on."""
+        """Read the dictionary into memory, so that the file may be closed."""
         try:
             _ = self.compression
         except CorruptError:
             self._search()
 
     def content(self, frame: bytes, pos: int) -> bytes:
-        """What is in the frame that is the value of the entry at `pos`.
+        """Decompress the frame that is the value of the entry at `pos`.
 
-        raises  CorruptError, also where the dictionary is damaged or is not there; Refusal where
-                zstandard is not installed
-        cost    memory: LARGEST, whatever the frame says
+        raises  CorruptError, also if the dictionary is damaged or missing; Refusal if zstandard is
+                not installed
+        cost    memory: LARGEST at most
         """
         library = zstd(self._file)
         try:
             head = library.get_frame_parameters(frame)
             if head.content_size > LARGEST:
-                what = "a frame says that it has more in it than a frame can have"
+                what = "a frame claims to have more in it than a frame can have"
                 raise CorruptError(what, file=self._file, offset=pos, found=head.content_size)
             reader = self._decompressor(library, head.dict_id, pos)
             found: bytes = reader.decompress(frame, allow_extra_data=False)
@@ -100,7 +100,7 @@ class Frames:
         return found
 
     def _decompressor(self, library: Any, number: int, pos: int) -> Any:
-        """That of this thread, for frames with this ID: they keep state."""
+        """Return the decompressor of this thread for a dictionary ID; decompressors have state."""
         known: dict[Any, Any] = self._mine.__dict__
         if number not in known:
             words = self._dictionary(number, pos) if number else b""
@@ -109,22 +109,23 @@ class Frames:
         return known[number]
 
     def _dictionary(self, number: int, pos: int) -> bytes:
-        said = "which is not there"
+        state = "which is not there"
         try:
             if self.compression.dictid == number:
                 return self.compression.dictionary
         except CorruptError as error:
-            said = f"which is damaged ({error.what} at byte {error.offset})"
+            state = f"which is damaged ({error.what} at byte {error.offset})"
         found = self._search().get(number)
         if found is None:
-            what = f"content needs dictionary {number}, {said}"
+            what = f"content needs dictionary {number}, {state}"
             raise CorruptError(what, file=self._file, offset=pos)
         return found
 
     def _search(self) -> dict[int, bytes]:
-        """All dictionaries that the data file has, by ID: the superblock may have lost where.
+        """Return all dictionaries of the data file, by ID: the superblock may have lost their
+        positions.
 
-        cost    a pass over the data file; once
+        cost    one pass over the data file, once
         """
         kv = self._kv
         if self._searched[0] != kv.end:
@@ -139,17 +140,16 @@ class Frames:
 
 
 def find_all(kv: KVSeq, start: int, stop: int) -> list[int]:
-    """Positions of the intact entries between two of them that say what content is compressed
-    with."""
+    """Return positions of the intact entries of [start, stop) that set the compression."""
     found: list[int] = []
-    with contextlib.suppress(CorruptError):  # no checksums to find where it goes on
+    with contextlib.suppress(CorruptError):  # without checksums, the next entry cannot be found
         for batch in scan_intact(kv.storage, kv.layout, start, stop, problem=lambda _: None):
             found += batch.pos[entries_of(batch, KEY)].tolist()
     return found
 
 
 def entries_of(batch: Batch, key: bytes) -> Int64:
-    """Indices of the entries of a batch that have this key."""
+    """Return the indices of the entries of a batch that have this key."""
     first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
     chosen = np.flatnonzero((batch.key_len == len(key)) & (first == key[0]))
     same = np.array([found == key for found in batch.key_views(chosen)], bool)
@@ -158,11 +158,15 @@ def entries_of(batch: Batch, key: bytes) -> Int64:
 
 
 class Compressor:
-    """Makes frames. Not for several threads at once; it uses several."""
+    """Makes frames, on several threads; only one thread may call it at a time."""
 
     def __init__(self, compression: Compression, file: str, pos: int = 0) -> None:
-        """Raises Refusal where zstandard is not installed; CorruptError, for the entry at `pos`,
-        where nobody could read what is made with the dictionary."""
+        """Prepare compressors.
+
+        pos     position of the entry with the dictionary
+        raises  Refusal if zstandard is not installed; CorruptError if frames that are made with the
+                dictionary could not be read
+        """
         library = zstd(file)
         words = compression.dictionary
         chosen = library.ZstdCompressionDict(words) if words else None
@@ -174,12 +178,12 @@ class Compressor:
         ]
 
     def one(self, data: Any) -> bytes | None:
-        """A frame of some content, PIECE at most; None: it would be hardly smaller."""
+        """Return the frame of a content; None if it would be hardly smaller."""
         return _frame(self._made[0], data)
 
     def many(self, contents: Sequence[Any]) -> list[bytes | None]:
-        """The same of many."""
-        if THREADS == 1 or sum(map(len, contents)) < SHARED:
+        """Return the frames of many contents, None for each that would be hardly smaller."""
+        if THREADS == 1 or sum(map(len, contents)) < SHARED_BYTES:
             return list(map(self.one, contents))
         from concurrent.futures import ThreadPoolExecutor  # few containers need it
 
@@ -194,7 +198,7 @@ class Compressor:
 
 
 def _is_usable(library: Any, dictionary: Any, number: int) -> bool:
-    """Whether frames that are made with it have its ID, and come back."""
+    """Return whether frames that are made with a dictionary have its ID and can be read."""
     try:
         frame = library.ZstdCompressor(dict_data=dictionary).compress(PROBE)
         back = library.ZstdDecompressor(dict_data=dictionary).decompress(frame)
@@ -204,22 +208,22 @@ def _is_usable(library: Any, dictionary: Any, number: int) -> bool:
 
 
 def _frame(compressor: Any, data: Any) -> bytes | None:
-    if len(data) < LEAST:
+    if len(data) < MIN_FRAME_BYTES:
         return None
     frame: bytes = compressor.compress(data)
     return frame if len(frame) <= len(data) - (len(data) >> 4) else None
 
 
 def trained(samples: Sequence[bytes], level: int, total: int, file: str) -> Compression:
-    """What to compress with: with a dictionary of the samples, where it pays.
+    """Return the compression for content like some samples, with a dictionary if it saves enough.
 
     total   bytes of content that there are, about
-    raises  Refusal where zstandard is not installed
+    raises  Refusal if zstandard is not installed
     """
     library, plain = zstd(file), Compression(level, True)
     held, rest = samples[::HELD_OUT], [x for i, x in enumerate(samples) if i % HELD_OUT]
-    size = min(DICTIONARY, sum(map(len, rest)) // PER_BYTE)
-    if len(samples) < FEWEST or size < 1024:
+    size = min(DICTIONARY_BYTES, sum(map(len, rest)) // SAMPLE_PER_BYTE)
+    if len(samples) < MIN_SAMPLE_FILES or size < 1024:
         return plain
     try:
         made = library.train_dictionary(size, rest)
@@ -228,8 +232,8 @@ def trained(samples: Sequence[bytes], level: int, total: int, file: str) -> Comp
     best = Compression(level, True, made.dict_id(), made.as_bytes())
     content = sum(map(len, held))
     without, with_it = (_size(Compressor(one, file), held) for one in (plain, best))
-    own = len(best.dictionary) * content / max(total, content)  # the share of it in these
-    return best if with_it + own < PAYS * without else plain
+    own = len(best.dictionary) * content / max(total, content)  # its bytes, as a share of these
+    return best if with_it + own < MAX_RATIO * without else plain
 
 
 def _size(compressor: Compressor, contents: Sequence[bytes]) -> int:

@@ -1,19 +1,19 @@
 """Index: from the key of an inode to its position.
 
     base      BASE.idx; never changed on disk, only replaced by rename
-    overlay   what changed since: key -> position, 0 for a name that is gone
-    bulk      (S, position) columns of files put in bulk, not yet looked at for duplicate names.
-              While it is not empty, base and overlay may hold what is superseded
+    overlay   changes since then: key -> position, 0 for a name that was removed
+    bulk      (S, position) columns of files put in bulk, not yet searched for duplicate names.
+              While it is not empty, base and overlay may have superseded positions
 
-A position that a later one replaces is superseded: its delflags are set once that is durable. A key
-that is found is compared with the entry; where that is damaged, and nothing else has the key, it is
-taken for it: a read of it reports the damage. That a key is not there, and what it has of all
-files, comes from pages of the base whose checksums are right; where one is wrong, the base is made
-anew from the data file, and asked again.
+A position that a later one replaces is superseded: its delflags are set once the later one is
+durable. The key of an entry that is found is compared; if the entry is damaged and no other has the
+key, it counts as found, so that a read of it reports the damage. The absence of a key, and a list
+of all files, rely on pages of the base whose checksums are right; if one is wrong, the base is made
+anew from the data file, and used instead.
 
-Other threads look at base, overlay, bulk and stale without a lock (`read.Short`). So a key
-is in the overlay before what it superseded is gone from there, from bulk or from the drafts; a
-position leaves the overlay only behind `stale`.
+Other threads read base, overlay, bulk and stale without a lock (`short.Short`). So a key is put
+into the overlay before its old position is removed from there, from bulk or from the drafts; a
+position leaves the overlay only after `stale` is set.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 UNSEEN: Final = -1  # for the position of an inode that was not looked up
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
-JOINED: Final = 512  # bulk rows that are joined with those that come next
+JOINED_ROWS: Final = 512  # bulk rows below which an array is joined with the next one
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
 
@@ -48,11 +48,11 @@ NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # ke
 class Index:
     """Base, overlay and bulk rows as one map from keys to positions.
 
-    key_at    gives the key of the inode entry at a position; raises CorruptError
-    is_bad    whether the entry there is damaged
-    distrust  is told that the base is damaged, and has another one adopted, or raises
-    gone      positions that a name has that is in no base, for the part where its inode was is cut
-              off; None: nothing is
+    key_at    returns the key of the inode entry at a position; raises CorruptError
+    is_bad    returns whether the entry at a position is damaged
+    distrust  called if the base is damaged; makes the index adopt a new base, or raises
+    gone      positions of names whose newest inode was cut off, so that they are in no base; None:
+              the data file is not truncated
     """
 
     def __init__(
@@ -68,31 +68,32 @@ class Index:
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
         self._gone_at: dict[bytes, int] = {}  # keys of the overlay -> tombstones that were replayed
-        self._unseen: list[bytes] = []  # keys of the overlay of which these are not known yet
+        self._unseen: list[bytes] = []  # keys of the overlay that were not looked up in base yet
         self.bulk: list[Rows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
-        self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
-        self._settled = NO_ROWS  # bulk rows without double names, too many to fold
+        self.stale: list[bool] = []  # shared with readers of this index; not empty: it was replaced
+        self._settled = NO_ROWS  # bulk rows without duplicate names, too many to fold
         self.gone: Gone | None = None
-        # Is called with each name that comes and goes, but for those put in bulk: see `assign`.
+        # Called with each name that is added or removed, except in bulk: see `assign`.
         self.trail: Callable[[bytes, int], None] | None = None
 
     @property
     def count(self) -> int:
-        """Number of files. Needs `settle` first where there are bulk rows."""
+        """Number of files. If there are bulk rows, `settle` must come first."""
         self._see()
         live = sum(map(bool, self.overlay.values())) + len(self._settled.pos)
         return (self.base.live if self.base else 0) - len(self.hidden) + live
 
     def lookup(self, key: bytes) -> int:
-        """Position of the inode with this key, 0 where there is none."""
+        """Return the position of the inode with this key, 0: there is none."""
         found = self.overlay.get(key)
         if found is not None:
             return found
         return self._lookup_base(key)
 
     def lookup_many(self, keys: list[bytes]) -> list[int]:
-        """The same of many keys; the pages of the base that say so are checked."""
+        """Return the positions of many keys, 0: none; the pages of the base that are used are
+        verified."""
         get = self.overlay.get
         found = zip(map(get, keys), self._lookup_base_many(keys), strict=True)
         return [old if new is None else new for new, old in found]
@@ -105,7 +106,7 @@ class Index:
         return found
 
     def _see(self) -> None:
-        """Look up what was assigned before anybody asked what it replaces."""
+        """Look up what the keys replace that were assigned without a look-up."""
         if self._unseen:
             self.hidden.update(filter(None, self._lookup_base_many(self._unseen)))
             self._unseen = []
@@ -120,10 +121,8 @@ class Index:
         return int(self.gone.find(np.array([s], np.uint64))[0])
 
     def _ask(self, question: Callable[Concatenate[Base, P], T], *args: P.args, **kw: P.kwargs) -> T:
-        """Ask the base, which there must be; one that is damaged is replaced, and the other asked.
-
-        args  of the question, behind the base
-        """
+        """Call a method of the base, which must exist; if that is damaged, it is replaced and the
+        call repeated."""
         while True:
             assert self.base is not None
             try:
@@ -134,9 +133,9 @@ class Index:
                 self._distrust(error)
 
     def recheck(self, key: bytes) -> bool:
-        """Look again at the cells of a key whose inode was not what its cell had promised.
+        """Verify the cells of a key whose cell did not lead to its live inode.
 
-        ->  whether they were wrong: `lookup` then has another answer
+        ->  whether they were wrong, so that `lookup` must be called again
         """
         base = self.base
         if base is None or key in self.overlay:
@@ -145,26 +144,27 @@ class Index:
         return self.base is not base
 
     def check(self) -> None:
-        """Have all of the base be right."""
+        """Verify all of the base; replace it if it is damaged."""
         if self.base is not None:
             self._ask(Base.check)
 
     def adopt(self, base: Base) -> None:
-        """Go on with a base that holds what the damaged one should, all else as it is."""
+        """Replace the damaged base by one with the content it should have; keep all else."""
         self.close()
         self._outdate()
         self.base, self._unseen = base, []
-        if self.hidden:  # what was marked deleted meanwhile is in no base made anew
+        if self.hidden:  # a new base does not have inodes that were marked deleted meanwhile
             self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
         self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
 
     def candidates(self, keys: Sequence[bytes], *, compared: bool = False) -> Int64:
-        """Positions that most likely belong to the keys, int64[n], 0: none. Compare the keys.
+        """Return the positions that most likely belong to the keys, int64[n], 0: none.
 
-        Where a key differs, `lookup` has the answer: two keys then share a 64-bit hash.
+        The caller compares the keys. If one differs, two keys share a 64-bit hash, and `lookup` has
+        the answer.
 
-        compared  the caller looks at keys and delflags, and asks `lookup` where they are not right;
-                  else the cells are checked
+        compared  the caller checks keys and delflags, and calls `lookup` if they are wrong;
+                  otherwise the cells are verified
         """
         found = self._candidates(keys, sure=not compared)
         if self.overlay:
@@ -174,7 +174,7 @@ class Index:
         return found
 
     def _candidates(self, keys: Sequence[bytes], *, sure: bool) -> Int64:
-        """The same of the base alone. `sure`: see `Base.find_many`."""
+        """Return candidates from the base alone. `sure`: see `Base.find_many`."""
         if self.base is None or not self.base.finds_many:
             return np.fromiter(map(self._lookup_base, keys), np.int64, len(keys))
         s, bits = hashing.hash_keys(self.settings.htalgo, keys)
@@ -182,7 +182,7 @@ class Index:
         return found if self.gone is None else np.where(found > 0, found, self.gone.find(s))
 
     def cells_of(self, s: UInt64) -> tuple[UInt64, Int64]:
-        """S and position of all cells of the base with these hashes, each of them given once.
+        """Return S and position of all cells of the base with these hashes, which are distinct.
 
         Needs CELLSZ >= 2 and slots that follow from S.
         """
@@ -201,11 +201,11 @@ class Index:
         old: int | None = None,
         at: int | None = None,
     ) -> None:
-        """The key now belongs to `pos`; 0 removes it.
+        """Set the position of a key; 0 removes it.
 
-        new  there was no such key
-        old  its position as far as that is known; UNSEEN: it is looked up when that matters
-        at   of an entry that is replayed: its position
+        new  the key did not exist
+        old  its old position, if known; UNSEEN: it is looked up when it is needed
+        at   position of the entry, if it is replayed
         """
         if self.trail is not None:
             self.trail(name_of(key), pos)
@@ -225,9 +225,9 @@ class Index:
             self._gone_at.pop(key, None)
 
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
-        """Files put in bulk; whether their names are double is looked at by `settle`."""
+        """Add files put in bulk; `settle` finds duplicate names."""
         rows = hash_rows(self.settings.htalgo, keys, pos)
-        if self.bulk and len(self.bulk[-1].pos) < JOINED:  # each array has 112 bytes more
+        if self.bulk and len(self.bulk[-1].pos) < JOINED_ROWS:  # small arrays take more memory
             self.bulk[-1] = join_rows([self.bulk[-1], rows])
         else:
             self.bulk.append(rows)
@@ -237,20 +237,21 @@ class Index:
                 self._bulk_keys = None
 
     def settle(self) -> list[int]:
-        """Find double names among the bulk rows -> positions of inodes that were superseded."""
+        """Find duplicate names of the bulk rows -> positions of superseded inodes."""
         if not self.bulk:
             return []
         parts, keys = self.bulk[:], self._bulk_keys
-        self.bulk[:] = [NO_ROWS]  # in one step: it must not be empty yet
+        self.bulk[:] = [NO_ROWS]  # in one step: readers must not see it empty yet
         rows = join_rows(parts)
         try:
             return self._settle(rows, keys) if len(rows.pos) else []
-        except BaseException:  # damage that was met: the files are still there
+        except BaseException:  # the files are still there
             self.bulk[:] = [rows]
             raise
 
     def _settle(self, rows: Rows, keys: Iterable[bytes] | None) -> list[int]:
-        """`keys`: of the rows; None: they are too many for the overlay."""
+        """Enter rows into overlay or `_settled` -> superseded positions. `keys`: of the rows; None:
+        too many for the overlay."""
         fold = not self.must_merge and keys is not None
         if not fold:
             self._outdate()
@@ -261,7 +262,7 @@ class Index:
             kept[drop] = False
             rows, keys = rows.take(kept), keys and compress(keys, kept)
         gone += self._give_way(rows, fold=fold)
-        if fold:  # from memory: the pages may be gone
+        if fold:  # from memory: their pages may not be in the page cache any more
             assert keys is not None
             self.overlay.update(zip(keys, rows.pos.tolist(), strict=True))
             self.bulk.clear()
@@ -271,14 +272,14 @@ class Index:
         return gone
 
     def _outdate(self) -> None:
-        """What was made from this index answers nothing any more."""
+        """Invalidate the short way and other readers of this index."""
         self.stale.append(True)
         self.stale = []
 
     def _give_way(self, rows: Rows, *, fold: bool) -> list[int]:
-        """Have the rows replace what overlay and base hold under their names -> its positions.
+        """Remove the names of rows from overlay and base -> the positions they had.
 
-        fold  the caller writes them over it in the overlay
+        fold  the caller overwrites them in the overlay
         """
         found, overlay, base = list[int](), self.overlay, self.base
         over = np.sort(hashing.hash_keys(self.settings.htalgo, overlay)[0])
@@ -301,14 +302,14 @@ class Index:
 
     @property
     def pending(self) -> int:
-        """Changes that the base does not hold."""
+        """Number of changes that are not in the base."""
         rows = sum(len(rows.pos) for rows in (self._settled, *self.bulk))
         return len(self.overlay) + len(self.hidden) + rows
 
     def changes(self, covered: int) -> dict[bytes, int] | None:
-        """What happened to names since the data file ended at `covered`.
+        """Return the changes of names since the data file ended at `covered`.
 
-        ->  name -> position of its inode, 0: it is gone; None: the base is newer
+        ->  name -> position of its inode, 0: it was removed; None: the base is newer
         """
         if self.base is None or self.base.covered > covered or self.bulk or self.must_merge:
             return None
@@ -319,20 +320,21 @@ class Index:
 
     @property
     def must_merge(self) -> bool:
-        """Whether there are settled rows that only a new base can hold."""
+        """True if there are settled rows, which only a new base can take."""
         return len(self._settled.pos) > 0
 
     def replaced(self) -> Int64:
-        """Positions in the base that do not count any more, int64[..]."""
+        """Return the positions in the base that were superseded, int64[..]."""
         self._see()
         return np.fromiter(self.hidden, np.int64, len(self.hidden))
 
     def has_since(self, since: int) -> bool:
-        """Whether what is put from `since` on is in memory: `positions` need not read the base."""
+        """Return whether all inodes from `since` on are in memory: `positions` then does not read
+        the base."""
         return self.base is None or self.base.covered <= since
 
     def positions(self, since: int = 0) -> Int64:
-        """Positions of all inodes from `since` on, ascending: the files in disk order.
+        """Return the positions of all inodes from `since` on, ascending: the files in disk order.
 
         cost    sorts them, n log n; memory: the array
         """
@@ -346,12 +348,12 @@ class Index:
         return positions[int(np.searchsorted(positions, since)) :]
 
     def merged(self) -> tuple[Rows, Int64 | None]:
-        """Everything as rows for a new base, and the user's words of its cells."""
+        """Return everything as rows for a new base, and the further words of its cells."""
         empty = np.empty((0, self.settings.cellsz), np.int64)
         cells = np.concatenate([empty, *self._live_cells()])
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
             rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
-        else:  # the slot does not follow from the cell: ask the keys
+        else:  # a cell does not determine its slot: read the keys
             keys = map(self._key_at, cells[:, 0].tolist())
             rows = hash_rows(self.settings.htalgo, list(keys), cells[:, 0].copy())
         live = [(key, pos) for key, pos in self.overlay.items() if pos]
@@ -367,8 +369,8 @@ class Index:
         return joined, extra
 
     def _live_cells(self) -> Iterator[Int64]:
-        """The cells of the base that count, in pieces, int64[.., cellsz]. It is made sure that it
-        names each file once: by its sums or, where it has none, by counting."""
+        """Yield the live cells of the base, int64[.., cellsz] each. Verifies that the base names
+        each file once: by its page checksums or, without these, by counting."""
         if self.base is not None:
             self._ask(_whole)
             hidden = self.replaced()
@@ -376,14 +378,14 @@ class Index:
                 yield cells[~np.isin(cells[:, 0], hidden)] if len(hidden) else cells
 
     def fold(self) -> None:
-        """Keep settled rows in memory after all, where no new base could be written."""
+        """Put settled rows into the overlay, after a new base could not be written."""
         if self.must_merge:
             self.overlay.update((self._key_at(pos), pos) for pos in self._settled.pos.tolist())
             self._settled = NO_ROWS
             self.bulk[:] = [rows for rows in self.bulk if rows is not NO_ROWS]
 
     def replace(self, base: Base | None) -> None:
-        """Go on with this base alone; another one is closed."""
+        """Use this base, without any changes; close the old one."""
         if base is not self.base:
             self.close()
         self.stale.append(True)
@@ -398,7 +400,7 @@ class Index:
 
 
 def _cells_of(base: Base, s: UInt64) -> list[tuple[int, int]]:
-    """S and position of the cells with these hashes."""
+    """Return S and position of the cells with these hashes."""
     there = base.find_many(s, table.bits_of(s))[0] > 0 if base.finds_many else slice(None)
     cells = list[tuple[int, int]]()
     for stored in s[there].tolist():
@@ -409,7 +411,7 @@ def _cells_of(base: Base, s: UInt64) -> list[tuple[int, int]]:
 
 
 def _whole(base: Base) -> None:
-    """Raises DerivedDamage where cells are wrong, lost or doubled."""
+    """Raise DerivedDamage if cells are wrong, lost or doubled."""
     base.check()
     if base.proven:
         return

@@ -35,7 +35,7 @@ from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
 from winkfs.container.ondisk.typed import Declared, is_whole, to_values
 from winkfs.container.read import Content
 from winkfs.container.select import Query, between_times, positions_of
-from winkfs.container.survey import DENSE, FILES, SPAN, Decoded, Inodes, Problem
+from winkfs.container.survey import DENSE_BYTES, SPAN_BYTES, TABLE_FILES, Decoded, Inodes, Problem
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, OpenEntry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
@@ -120,14 +120,14 @@ class Window:
     def batch(self, positions: Int64, at: int) -> int:
         """Read what the files from positions[at] on need -> index after the last of them."""
         begin = self._begin(positions, at)
-        limit = int(np.searchsorted(positions, begin + SPAN))
-        stop = min(max(limit, at + 1), at + FILES, len(positions))
+        limit = int(np.searchsorted(positions, begin + SPAN_BYTES))
+        stop = min(max(limit, at + 1), at + TABLE_FILES, len(positions))
         self._data, self._base = memoryview(b""), begin
         span, count = int(positions[stop - 1]) - begin, stop - at
         # Of a selection the files may lie far apart: what is between them need not be read.
         near = span < SPARSE * self._usual * count
-        if span < DENSE * count or (self.contents and near):
-            length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN + INODE_READ)
+        if span < DENSE_BYTES * count or (self.contents and near):
+            length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN_BYTES + INODE_READ)
             self._data = self._reader.read(begin, min(length, self._end - begin))
         return stop
 
@@ -135,7 +135,9 @@ class Window:
         """Where the entries of a file begin: after the inode before it, as we and others write."""
         if at:
             return int(positions[at - 1]) + 1
-        return self._start if int(positions[0]) < SPAN else int(positions[0]) - SPAN // 8
+        return (
+            self._start if int(positions[0]) < SPAN_BYTES else int(positions[0]) - SPAN_BYTES // 8
+        )
 
     def ordinary(self, positions: Int64) -> tuple[Decoded, Int64]:
         """The ordinary and good ones among the inodes of the batch: see `Inodes`."""

@@ -1,7 +1,7 @@
-"""The short way: one file of the usual layout in few steps, without the lock of the handle.
+"""The short way: reads one file of the usual layout in few steps, without the lock of the handle.
 
-A handle reads through a map, a mount by pread; both are compiled (see `native`), and `Plain` is the
-same in Python.
+A handle reads a mapping, a mount by pread; both are compiled (see `native`), and `PythonReader` is
+their reference.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
 
-LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
-NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
-EXTENTS: Final = 16  # of a file that the short way reads, most
-USUAL_KEY: Final = 255  # bytes of most keys
-USUAL: Final = 1 << 20  # bytes of a content that a container need not have itself
+LOOK: Final = 0.05  # seconds after which a reader checks whether BASE.data was replaced
+READ_BEFORE_BYTES: Final = 8 << 10  # that are read with an inode, at most
+MAX_EXTENTS: Final = 16  # of a file that the short way reads
+USUAL_KEY: Final = 255  # bytes that most keys do not exceed
+ALWAYS_READ_BYTES: Final = 1 << 20  # content that is read even if the container is smaller
 
 Known = tuple[bytes, int, Inode]
 """The key of a file, the position of its inode, and this."""
@@ -49,15 +49,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """The short way to files of the usual layout, for threads without the lock.
+    """Functions that read files of the usual layout without the lock.
 
-    Each of the first three, by name, has three answers: what is asked for; False: there is no file
-    of that name; None: the ordinary way decides. It is None for ever once the index is replaced, or
-    another process has synced. The others are asked by the position of an inode.
+    The first three take a name, and return the result; False: there is no such file; None: use the
+    ordinary way. After the index was replaced, or another process has synced, it is always None:
+    then make a new one. The other two take the position of an inode.
 
     stale   not empty: the index was replaced
-    limits  int64[2]: bytes of the data file that are looked at; see `Lookups.limits`
-    reach   how many could be looked at
+    limits  int64[2]: bytes of the data file that are visible; see `Lookups.limits`
+    reach   up to which byte `limits` may be raised
     """
 
     read: Read
@@ -71,19 +71,19 @@ class Short:
 
 
 def _ask(given: object, most: int = INT64) -> None:
-    """The answer that the ordinary way decides."""
+    """Return None: use the ordinary way."""
 
 
 ORDINARY: Final = Short(_ask, _ask, _ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
-"""Of a handle that is closed, or has to look at something before it answers."""
+"""For a handle that is closed, or that must check something before it answers."""
 FIRST: Final = replace(ORDINARY)
-"""Of a handle that was opened just now, and maybe for few files."""
+"""For a handle that was just opened, and may read few files only."""
 
 
 def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) -> Short:
-    """The short way to a store as it is now. The caller has the lock.
+    """Return the short way to a store as it is now. The caller has the lock.
 
-    often   whether many files have been read: a copy of the index is worth its time
+    often   many files have been read, so that a copy of the index is worth its time
     """
     index, kv, settings = store.index, store.kv, store.settings
     # CONTID + position must not wrap.
@@ -93,11 +93,11 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
     try:
         kv.show(kv.end - 1)
         compiled = _compiled(store, base, drafts, often)
-    except (OSError, CorruptError):  # the disk is full; no descriptor is left; cut short
+    except (OSError, CorruptError):  # disk full, no descriptor left, or file truncated
         return replace(ORDINARY, stale=index.stale)
     if compiled is not None:
         return compiled
-    plain = Plain(store, drafts, base)
+    plain = PythonReader(store, drafts, base)
     return Short(
         plain.read, plain.has, plain.find, plain.read_at, plain.find_at, index.stale,
         plain.limits, INT64,
@@ -107,7 +107,7 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
 def _compiled(
     store: Store, base: Base | None, drafts: dict[bytes, Draft], often: bool
 ) -> Short | None:
-    """What is compiled; None where there is nothing for this layout or disk."""
+    """Return the compiled short way; None: there is none for this layout or disk."""
     kv, code = store.kv, code_for(store)
     if code is None or not (store.mapped or isinstance(kv.storage, FileStorage)):
         return None
@@ -129,7 +129,8 @@ def _compiled(
     found = code.reader(
         view, limits, *form_of(store), cells, *shape, _sums(store, base), store.index.overlay,
         drafts, (store.index.stale, store.index.bulk), _descriptor(kv.storage, view), descriptor,
-        min(kv.end // max(live, 1), NEAR), -1 if _is_steady(store) else store.filesize_at,
+        min(kv.end // max(live, 1), READ_BEFORE_BYTES),
+        -1 if _is_steady(store) else store.filesize_at,
         int.from_bytes(store.filesize, sys.byteorder), int((time.monotonic() + LOOK) * 1e9),
         store.frames.content,
     )  # fmt: skip
@@ -137,8 +138,8 @@ def _compiled(
 
 
 def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], pos: int) -> Short:
-    """The short way as it is now, for the inode at this position: the same one, if only more was
-    written. The caller has the lock."""
+    """Return a valid short way to the inode at this position; the old one, with a higher limit, if
+    only entries were added. The caller has the lock."""
     kv = store.kv
     if not short.stale:
         if pos < short.limits[0]:
@@ -152,22 +153,22 @@ def renewed(short: Short, store: Store, drafts: dict[bytes, Draft], pos: int) ->
 
 
 def _is_steady(store: Store) -> bool:
-    """Whether no other process changes what it shows."""
+    """Return whether no other process can change the visible files."""
     return store.writable or store.frozen
 
 
 def _sums(store: Store, base: Base | None) -> bytearray | bytes | None:
-    """Of each page of the index, whether it was found right, so that a name is not there if it is
-    not in it; None: of all."""
+    """Return for each page of the index whether it was verified, so that it proves the absence of a
+    name; None: all prove it."""
     if base is None:
         return None
-    if store.index.gone is not None:  # there are names in no index
+    if store.index.gone is not None:  # the index lacks names
         return bytes((base.offset + base.size) // PAGE + 1)
     return None if base.sums is None else base.sums.good
 
 
 def _or_none(read: Callable[P, T]) -> Callable[P, T | None]:
-    """A method that leaves to the ordinary way what is damaged, or closed meanwhile."""
+    """Decorate a method to return None, for the ordinary way, on damage or after a close."""
 
     @wraps(read)
     def asked(*given: P.args, **named: P.kwargs) -> T | None:
@@ -179,8 +180,9 @@ def _or_none(read: Callable[P, T]) -> Callable[P, T | None]:
     return asked
 
 
-class Plain:
-    """The functions of `Short` in Python: what `native.code.reader` does, by `Storage.read`."""
+class PythonReader:
+    """The functions of `Short` in Python, by `Storage.read`: the reference of
+    `native.code.reader`."""
 
     def __init__(self, store: Store, drafts: Mapping[bytes, Draft], base: Base | None) -> None:
         kv, index = store.kv, store.index
@@ -196,31 +198,31 @@ class Plain:
         self._last: Known | None = None
 
     def has(self, name: object) -> bool | None:
-        """-> whether there is a file."""
+        """Return whether there is a file."""
         found = self.find(name)
         return bool(found) if found is not None else None
 
     @_or_none
     def find(self, name: object) -> Found | Literal[False] | None:
-        """-> the facts of a file, as its inode has them."""
+        """Return the fields of a file's inode."""
         known = self._named(name)
         return self._facts(*known) if known else known
 
     @_or_none
     def find_at(self, pos: int) -> tuple[bytes, Found] | None:
-        """-> the name of a file, and its facts."""
+        """Return the name of a file, and the fields of its inode."""
         known = self._inode(pos) if self._is_sure() else None
         return (name_of(known[0]), self._facts(*known)) if known else None
 
     @_or_none
     def read(self, name: object, most: int = INT64) -> bytes | Literal[False] | None:
-        """-> the content of a file."""
+        """Return the content of a file."""
         known = self._named(name)
         return self._bytes(*known[1:], most) if known else known
 
     @_or_none
     def read_at(self, pos: int, most: int = INT64) -> bytes | None:
-        """-> the content of the file whose inode stands there."""
+        """Return the content of the file whose inode is at `pos`."""
         known = self._inode(pos) if self._is_sure() else None
         return self._bytes(*known[1:], most) if known else None
 
@@ -231,26 +233,28 @@ class Plain:
 
     def _bytes(self, pos: int, inode: Inode, most: int) -> bytes | None:
         size = inode.lsize
-        if size > most or (size > USUAL and size > self.limits[0]) or len(inode.extents) > EXTENTS:
+        if size > most or len(inode.extents) > MAX_EXTENTS:
+            return None
+        if size > ALWAYS_READ_BYTES and size > self.limits[0]:
             return None
         return self._content.read(inode.extents, 0, size, holder=pos)
 
     def _entry(self, pos: int, least: int = 0, most: int = INT64) -> KVEntry:
-        """The checked entry at a position. See `EntryAt`. `most`: bytes that it may have."""
+        """Return the verified entry at a position, see `EntryAt`. `most`: its bytes, at most."""
         end = min(self.limits[0], pos + most)
         return self._layout.read(self._data.read, pos, end, self._data.name, least + ENTRY_OVERHEAD)
 
     def _is_sure(self) -> bool:
-        """Whether all that is there is known."""
+        """Return whether no change has happened that this reader does not see."""
         if self._stale or self._bulk:
             return False
         if self._filesize is None:
             return True
-        at, size = self._filesize  # another process may write, or put a file in its place
+        at, size = self._filesize  # another process may write, or replace the file
         return self._data.read(at, 8) == size and time.monotonic() <= self._due
 
     def _named(self, name: object) -> Known | Literal[False] | None:
-        """-> the inode of a name."""
+        """Return the inode of a name."""
         try:
             raw = name.encode("utf-8", "surrogateescape") if type(name) is str else name
         except UnicodeEncodeError:
@@ -266,11 +270,11 @@ class Plain:
         if pos > 0:
             found = self._inode(pos, len(key))
             return found if found and found[0] == key else None
-        return False if pos == 0 and not self._stale else None  # it was looked at behind the cells
+        return False if pos == 0 and not self._stale else None  # checked again after the look-up
 
     def _inode(self, pos: int, length: int = USUAL_KEY) -> Known | None:
-        """-> the inode at a position. `length`: of its key, most likely."""
-        if self._last and pos == self._last[1]:  # what was found by its name is read
+        """Return the inode at a position. `length`: a guess for its key, bytes."""
+        if self._last and pos == self._last[1]:  # a `find` is often followed by a read
             return self._last
         entry = self._entry(pos, self._room + length - ENTRY_OVERHEAD, 2 * MAX_SHORT_INODE)
         if self._stale or entry.deleted or not entry.key[: -len(INODE)]:
@@ -282,7 +286,7 @@ class Plain:
         return self._last
 
     def _position(self, s: int) -> int:
-        """The position that the index has for a hash; 0: it surely has none, -1: that is unsure."""
+        """Return the position that the index has for a hash; 0: certainly none, -1: uncertain."""
         base = self._base
         if base is None:
             return -1
@@ -299,8 +303,8 @@ class Plain:
 
 
 def _descriptor(storage: Storage, view: mmap.mmap | memoryview | bytes) -> int:
-    """By which to see how long a file is that is mapped, or to read one that is not; -1: the view
-    is none that can be cut."""
+    """Return the descriptor by which the compiled code reads a file, or sees the length of a mapped
+    one; -1: a view in memory, which needs none."""
     if isinstance(storage, FileStorage) and (isinstance(view, mmap.mmap) or not view):
         return storage.fd
     return -1

@@ -1,11 +1,11 @@
 """Survey: the inodes of a data file as columns, by range or by positions.
 
-inode_rows  every batch of a range with its inode entries as they are stored, all entries checked
-files_at    the files whose inodes stand at given positions, as a FileTable
-read_rows   the same with what their attributes say, as the catalog has them
+inode_rows  yields each batch of a range with its inode entries as stored, all entries verified
+files_at    returns the files whose inodes are at given positions, as a FileTable
+read_rows   yields them with their attributes, as rows for the catalog
 
-Most inodes are decoded together (`InodeRows`), whatever the layout of their entries; one that is
-large, builds on others, or is damaged is read by itself. Damage goes to a callback.
+Most inodes are decoded together (`InodeRows`), in any layout of entries; an inode that is large,
+builds on others, or is damaged is read by itself. Damage is passed to a callback.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ Problem = Callable[[CorruptError], None]
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
-SPAN: Final = 8 << 20  # bytes of the data file read at once
-FILES: Final = 2048  # inodes of a piece, at most
-DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
-FEW: Final = 1024  # inodes whose pages may stay in the page cache: to find what to drop costs more
-KEYS: Final = 255  # bytes of a key behind which the length of a value is looked for
-APART: Final = 512  # bytes read of an entry that is read for itself
-SEVERAL: Final = 8  # of these, above which the disk is asked for all before the first is waited for
-LONGEST: Final = 1312  # bytes of an entry that is decoded with others, at most
+SPAN_BYTES: Final = 8 << 20  # of the data file read at once
+TABLE_FILES: Final = 2048  # files of a table, at most
+DENSE_BYTES: Final = 16 << 10  # a file, below which it is faster to read everything between inodes
+CACHED_INODES: Final = 1024  # whose pages may stay in the page cache: finding them costs more
+MAX_KEY: Final = 255  # bytes of a key after which the length of a value is read
+ENTRY_READ_BYTES: Final = 512  # of an entry that is read by itself
+READ_AHEAD_FROM: Final = 8  # such entries, from which all are requested before the first is read
+MAX_BATCH_ENTRY: Final = 1312  # bytes of an entry that is decoded with others
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
-ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
+ATTRS_READ_BYTES: Final = 512  # read first of an entry of attributes
 
 
 # --- a range, as it is stored ---
 
 
 class InodeRows:
-    """Inode entries of a batch, as columns of n rows in file order.
+    """The inode entries of a batch, as columns of n rows in file order.
 
     which     int64[n]  their indices in the batch
     pos       int64[n]  kv_pointers
@@ -89,11 +89,11 @@ class InodeRows:
         self.pos, self.deleted = batch.pos[which], batch.flags[which] == 1
         self.size = batch.value_len[which]
         full = self.size > 0
-        self.fields: Int64 = np.zeros((FIELDS, len(which)), np.int64).T  # each column in one piece
+        self.fields: Int64 = np.zeros((FIELDS, len(which)), np.int64).T  # columns are contiguous
         self.fields[full] = batch.words(batch.value[which[full]], FIELDS, ">i8")
 
     def take(self, chosen: Int64) -> InodeRows:
-        """Return some of them: ascending indices."""
+        """Return the rows with these indices, ascending."""
         if len(chosen) == len(self.which):
             return self
         return InodeRows(self.batch, self.form, self.which[chosen])
@@ -125,14 +125,14 @@ class InodeRows:
 
     @property
     def named(self) -> Bools:
-        """Which have a name that can be."""
+        """True for inodes with a valid name, bool[n]."""
         ends = self.batch.key[self.which] + self.batch.key_len[self.which] - len(INODE)
         named: Bools = (ends > self.batch.key[self.which]) & (self.batch.raw[ends - 1] != 0)
         return named
 
     @property
     def others(self) -> Int64:
-        """Indices of the entries of the batch that are not among these."""
+        """Indices of the other entries of the batch."""
         chosen = np.ones(len(self.batch), bool)
         chosen[self.which] = False
         return np.flatnonzero(chosen)
@@ -142,28 +142,28 @@ class InodeRows:
 
     @cached_property
     def counts(self) -> Int64:
-        """How many pairs each has; 0 where it has no room for them, int64[n]."""
+        """Number of pairs of each inode; 0 if the pairs would exceed it, int64[n]."""
         count = self.fields[:, 6]
         room = (self.size - HEAD.size) // self.form.pair
         return np.where((count > 0) & (count <= room), count, 0)
 
     @cached_property
     def ends(self) -> Int64:
-        """Where among the pairs of all inodes those of each begin, and the last ones end."""
+        """int64[n + 1]: the pairs of inode i are those from ends[i] to ends[i + 1] of all pairs."""
         return ends_of(self.counts)
 
     @cached_property
     def places(self) -> tuple[Int64, Int64]:
-        """Of the pairs of all inodes, in file order: the row of each, and where it stands in the
-        window, int64[m]."""
+        """The m pairs of all inodes, in file order: row of each, and its offset in the window,
+        int64[m]."""
         row = np.repeat(np.arange(len(self.counts)), self.counts)
         number = np.arange(len(row)) - self.ends[row]
         return row, self.batch.value[self.which[row]] + HEAD.size + number * self.form.pair
 
     @cached_property
     def pairs(self) -> tuple[Int64, Int64]:
-        """The same pairs: the row of each, int64[m]; (kv_pointer, skip, size), int64[m, 3], the
-        first of attributes with size < 0."""
+        """The m pairs of all inodes: row of each, int64[m]; (kv_pointer, skip, size), int64[m, 3].
+        A pair of attributes comes first in its inode, and has size < 0."""
         row, where = self.places
         pairs = np.zeros((3, len(row)), np.int64).T
         step = 1 if self.form.pairoff else 2
@@ -172,8 +172,8 @@ class InodeRows:
 
     @cached_property
     def fit(self) -> Bools:
-        """Which can be all of an inode, but for CKSUM: those that build on no other, and have
-        fields and extents that fit together, bool[n]."""
+        """True for inodes that build on no other and whose fields and extents are consistent,
+        bool[n]. CKSUM is not verified."""
         row, (pointer, skip, size) = self.pairs[0], self.pairs[1].T
         named = np.zeros(len(row), bool)  # attributes
         first = self.ends[:-1][self.counts > 0]
@@ -188,7 +188,7 @@ class InodeRows:
 
     @cached_property
     def sound(self) -> Bools:
-        """Which of those that fit have a right CKSUM, too, bool[n]."""
+        """True for inodes that `fit` and have a right CKSUM, bool[n]."""
         found = self.fit.copy()
         begin = self.batch.value[self.which[found]]
         end = begin + HEAD.size + self.counts[found] * self.form.pair
@@ -202,7 +202,7 @@ class InodeRows:
 
     @property
     def firsts(self) -> Int64:
-        """Position of the first entry of each file: its inode or what it points to before that."""
+        """Position of the first entry of each file: its inode, or an entry that it points to."""
         found, (row, pairs) = self.pos.copy(), self.pairs
         there = pairs[:, 0] > 0
         np.minimum.at(found, row[there], pairs[there, 0])
@@ -210,7 +210,7 @@ class InodeRows:
 
 
 def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Which entries of the batch are inodes: those whose key ends in "/I0"."""
+    """Return which entries of a batch are inodes: their keys end in "/I0"."""
     tail, raw = batch.key + batch.key_len, batch.raw
     found = (batch.key_len >= 3) & (tail <= len(raw))  # a damaged length may point anywhere
     if not batch.whole:
@@ -221,7 +221,7 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
 
 
 def chained(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Which entries of the batch are inodes that build on others."""
+    """Return which entries of a batch are inodes that build on others."""
     found = is_inode(batch) & (batch.value_len >= HEAD.size)
     found &= batch.value + HEAD.size <= len(batch.raw)
     found[found] = batch.words(batch.value[found] + 8, 1, ">i8")[:, 0] != 0
@@ -229,7 +229,7 @@ def chained(batch: Batch) -> npt.NDArray[np.bool_]:
 
 
 def fileids(batch: Batch, chosen: Int64) -> Int64:
-    """The number in front of the / in the keys of these entries: the FILEID their keys name."""
+    """Return the FILEIDs that the keys of these entries begin with, int64[n]; 0: none."""
     found, at = np.zeros(len(chosen), np.int64), batch.key[chosen]
     end = np.minimum(at + batch.key_len[chosen], len(batch.raw))
     going = np.ones(len(chosen), bool)
@@ -250,12 +250,12 @@ def rows_of(
     *,
     checked: bool = False,
 ) -> InodeRows:
-    """The inode entries of a batch, each checked; a bad one is handed to `problem` and left out.
+    """Return the inode entries of a batch, verified; a bad one is passed to `problem` and left out.
 
-    checked  the entries of the batch were found good
+    checked  the entries of the batch were verified already
     """
     which = np.flatnonzero(is_inode(batch))
-    if len(which) and not batch.whole:  # one that is larger than a window
+    if len(which) and not batch.whole:  # an entry larger than a window
         data = memoryview(batch.storage.read(batch.base, int(batch.end[0])))
         batch = Batch(batch.storage, batch.layout, batch.base, data, batch.at)
     size = batch.value_len[which]
@@ -268,7 +268,7 @@ def rows_of(
     rows = InodeRows(batch, settings.form, which)
     if batch.layout.checksum:
         return rows
-    wrong = []  # no checksum of entries covers them
+    wrong = []  # without checksums of entries, that of the inode is verified
     for row in np.flatnonzero((rows.size > 0) & ~rows.sound).tolist():
         try:
             offset, file = int(rows.pos[row]), batch.storage.name
@@ -289,11 +289,11 @@ def inode_rows(
     problem: Problem,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Batch, InodeRows]]:
-    """Every batch of [start, stop) with its inode entries, all entries of it checked.
+    """Yield every batch of [start, stop) with its inode entries; all its entries are verified.
 
-    problem  called with what is damaged, which is skipped
-    raises   CorruptError where the chain of entries breaks and there are no checksums to find where
-             it goes on
+    problem  called with each damage, which is skipped
+    raises   CorruptError if the chain of entries breaks, and without checksums the next entry
+             cannot be found
     """
     for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
         yield batch, rows_of(batch, settings, problem, checked=True)
@@ -303,11 +303,11 @@ def inode_rows(
 
 
 class Decoded(NamedTuple):
-    """Some files, and where their attributes are, which the table does not have yet.
+    """Decoded files, and positions of their attributes, which the table does not have yet.
 
     attrs   int64[n, 2]: kv_pointer and bytes of the attributes; 0, 0: there are none
-    words   object[n]: the bytes of the attributes, checked, where they lay in what was read; None:
-            no file has any
+    words   object[n]: the verified bytes of attributes that were read with the inodes, else None;
+            None: no file has any
     """
 
     table: FileTable
@@ -318,9 +318,8 @@ class Decoded(NamedTuple):
 class Inodes:
     """Decodes the inodes of a container.
 
-    problem  called with each damaged inode, which is left out; None: CorruptError
-    storage  of the data file; None: that of the handle, which may be closed before `ordinary` is
-             called
+    problem  called with each damaged inode, which is left out; None: CorruptError is raised
+    storage  of the data file; None: that of `kv`
     """
 
     def __init__(
@@ -336,37 +335,39 @@ class Inodes:
         self._layout, self._settings = kv.layout, settings
 
     def near(self, positions: Int64, data: memoryview, base: int) -> Decoded:
-        """The files with inodes at `positions`; `data`: bytes of the file from `base` on."""
+        """Decode the inodes at `positions`; `data`: bytes of the file from `base` on."""
         return self._with_words(self._all(positions, data, positions - base), data, base)
 
     def ordinary(self, positions: Int64, data: memoryview, base: int) -> tuple[Decoded, Int64]:
-        """-> those that are ordinary and good, and their indices among the positions."""
+        """Decode the inodes at `positions` that are ordinary and intact -> these, and their indices
+        among the positions."""
         found, which = self.gathered(positions, data, positions - base)
         return self._with_words(found, data, base), which
 
     def of(self, rows: InodeRows) -> Decoded:
-        """The files of checked entries."""
+        """Decode verified entries."""
         found, which = self._decoded(rows)
         batch = rows.batch
         return self._with_words(self._filled(found, which, rows.pos), batch.data, batch.base)
 
     def apart(self, positions: Int64) -> Decoded:
-        """The same where there is too much between the inodes to read it."""
-        inside = np.flatnonzero((positions >= self._start) & (positions <= self._end - APART))
-        # Through the view there is a page fault each: that takes 1.8 times as long.
-        if len(inside) > SEVERAL:
+        """Decode the inodes at `positions`, which are far apart: each is read by itself."""
+        last = self._end - ENTRY_READ_BYTES
+        inside = np.flatnonzero((positions >= self._start) & (positions <= last))
+        # Read, not mapped: a mapping would take a page fault for each.
+        if len(inside) > READ_AHEAD_FROM:
             for start in positions[inside].tolist():
-                self._storage.read_ahead(start, APART)
+                self._storage.read_ahead(start, ENTRY_READ_BYTES)
         at = np.full(len(positions), -1)
-        data, at[inside] = fetch(self._storage, positions[inside], APART)
+        data, at[inside] = fetch(self._storage, positions[inside], ENTRY_READ_BYTES)
         return self._all(positions, data, at)
 
     def _all(self, positions: Int64, data: memoryview | bytes, at: Int64) -> Decoded:
-        """`at`: offsets of the entries in `data`, negative for those that are not there."""
+        """Decode the inodes at `positions`. `at`: their offsets in `data`, negative: not in it."""
         return self._filled(*self.gathered(positions, data, at), positions)
 
     def _filled(self, found: Decoded, which: Int64, positions: Int64) -> Decoded:
-        """Add those of the positions that are not among the found ones, `which`."""
+        """Add the inodes at the positions other than `which`, read one by one."""
         if len(which) == len(positions):
             return found
         alone = [one for pos in np.delete(positions, which).tolist() if (one := self._alone(pos))]
@@ -380,32 +381,36 @@ class Inodes:
     def gathered(
         self, positions: Int64, data: memoryview | bytes, at: Int64
     ) -> tuple[Decoded, Int64]:
-        """As `ordinary`, without attributes. `at`: offsets in `data`, as `_all` takes them."""
-        batch, there = entries_at(self._storage, self._layout, data, at, positions, most=LONGEST)
+        """Decode as `ordinary`, without attributes. `at`: offsets in `data`, as in `_all`."""
+        batch, there = entries_at(
+            self._storage, self._layout, data, at, positions, most=MAX_BATCH_ENTRY
+        )
         rows = rows_of(batch, self._settings, lambda error: None)
         found, which = self._decoded(rows)
         return found, there[rows.which[which]]
 
     def _decoded(self, rows: InodeRows) -> tuple[Decoded, Int64]:
-        """-> those that have a name and build on no other, and their indices among the rows."""
+        """Return the files that have a name and whose inodes fit, and their indices among the
+        rows."""
         which = np.flatnonzero(rows.fit & rows.named)
         return self._files(rows.take(which)), which
 
     def _files(self, rows: InodeRows) -> Decoded:
-        """Inodes with a name and a right number of pairs."""
+        """Return the files of inodes that have a name and a right number of pairs."""
         fields, count, lsize, first = rows.fields, rows.counts, rows.lsize, rows.ends[:-1]
-        pairs = np.concatenate([rows.pairs[1].T, np.zeros((3, 2), np.int64)], 1)  # behind the last
+        # Padded, so that an index after the last pair is valid.
+        pairs = np.concatenate([rows.pairs[1].T, np.zeros((3, 2), np.int64)], 1)
         special = (count > 0) & (pairs[2, first] < 0)
         attrs = np.zeros((len(count), 2), np.int64)
         attrs[special] = pairs[::2, first[special]].T * (1, -1)
         content, skip, size = pairs[:, first + special]
         plain = (count - special == 1) & (size == lsize) & (skip == 0) & (content > 0) & (lsize > 0)
         plain &= fields[:, 1] == 0
-        follows = np.where(special, attrs[:, 0], rows.pos)  # attributes stand between the two
+        follows = np.where(special, attrs[:, 0], rows.pos)  # attributes are between the two
         plain &= self._is_value(content, lsize, follows, rows.fileid, plain)
         pointer = np.where(lsize == 0, EMPTY, np.where(plain, content, BY_INODE))
         unit, mtime = self._settings.mtime_unit, rows.mtime
-        beyond = ((mtime > HIGHEST) | (mtime < -HIGHEST)) & (unit > 1)  # int64 does not hold it
+        beyond = ((mtime > HIGHEST) | (mtime < -HIGHEST)) & (unit > 1)  # as ns, not in int64
         kind = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
         kind += special * SPECIAL + beyond * ASK
         columns = rows.pos, rows.fileid, lsize, nanoseconds(mtime, unit), pointer, kind
@@ -414,13 +419,13 @@ class Inodes:
         return Decoded(FileTable.of(names, *columns), attrs, None)
 
     def _with_words(self, found: Decoded, data: memoryview, base: int) -> Decoded:
-        """Take the attributes of files that lie in what was read, as they do beside an inode."""
+        """Add the attributes that are in `data`, as those beside their inode are."""
         pos, size = found.attrs.T
         mine = np.flatnonzero(pos >= max(base, 1))
         if not len(mine):
             return found
         at, pos = pos[mine] - base, pos[mine]
-        batch, there = entries_at(self._storage, self._layout, data, at, pos, most=LONGEST)
+        batch, there = entries_at(self._storage, self._layout, data, at, pos, most=MAX_BATCH_ENTRY)
         mine = mine[there]
         good = batch.value_len >= size[mine]
         good[batch.bad()] = False
@@ -433,10 +438,10 @@ class Inodes:
     def _is_value(
         self, pointer: Int64, size: Int64, pos: Int64, fileid: Int64, asked: Bools
     ) -> Bools:
-        """Whether the value of the entry at `pointer` has `size` bytes.
+        """Return whether the value of the entry at `pointer` has `size` bytes, bool[n].
 
-        That needs no look at it where its end is `pos`, the start of the next entry of the file,
-        and its key, as "<fileid>/D0", cannot be shorter.
+        The entry need not be read if `pos`, the start of the next entry of the file, is its end
+        with the shortest possible key, "<fileid>/D0".
         """
         layout = self._layout
         found = np.zeros(len(pos), bool)
@@ -449,20 +454,20 @@ class Inodes:
         return found
 
     def _value_sizes(self, pointer: Int64) -> Int64:
-        """Bytes of the values of these entries, unchecked; -1 for what is none. int64[n]"""
+        """Return the sizes of the values of these entries, unverified; -1: no entry. int64[n]"""
         found, layout = np.full(len(pointer), -1, np.int64), self._layout
         last = self._end - layout.delflag - layout.key.prefix
         which = np.flatnonzero((pointer >= self._start) & (pointer < last))
-        data, at = fetch(self._storage, pointer[which], APART)
+        data, at = fetch(self._storage, pointer[which], ENTRY_READ_BYTES)
         batch, there = entries_at(self._storage, layout, data, at, pointer[which], heads=True)
-        near = batch.key_len <= KEYS
+        near = batch.key_len <= MAX_KEY
         found[which[there[near]]] = batch.value_len[near]
         return found
 
     # --- one ---
 
     def _alone(self, pos: int) -> Decoded | None:
-        """Any inode; None: it is damaged."""
+        """Decode any inode by itself; None: it is damaged."""
         try:
             if not self._start <= pos < self._end:
                 raise CorruptError("no entry", file=self._name, offset=pos)
@@ -483,10 +488,10 @@ class Inodes:
     # --- attributes ---
 
     def complete(self, found: Decoded, *, typed: bool) -> FileTable:
-        """The files with what their attributes say, those of which cannot be read to be asked.
+        """Return the files with mode, owner and ctime; ASK is set if attributes cannot be read.
 
         typed   with the values of columns of the user
-        cost    reads attributes that do not lie beside their inodes
+        cost    reads attributes that are not beside their inodes
         """
         table, which = found.table, np.flatnonzero(found.table.special)
         if not len(which):
@@ -494,7 +499,7 @@ class Inodes:
         words = [None] * len(which) if found.words is None else found.words[which].tolist()
         places, read, known = found.attrs[which].tolist(), list[int](), list[bytes]()
         for i, (pos, size), word in zip(which.tolist(), places, words, strict=True):
-            # What is simple needs no dictionary: of four attributes a third of the time.
+            # Attributes of the usual form need no slow decoding.
             if word is None or CTIME_NAME in word or not is_whole(word, ATTRS.size):
                 try:
                     word = word or self._attrs_at(pos)[:size]
@@ -516,30 +521,31 @@ class Inodes:
 
     def _attrs_at(self, pos: int) -> bytes:
         read, end = self._storage.read, self._end
-        return self._layout.read(read, pos, end, self._name, ATTRS_READ).value
+        return self._layout.read(read, pos, end, self._name, ATTRS_READ_BYTES).value
 
 
 def _surveyed(
     store: DataFile, positions: Int64, problem: Problem | None
 ) -> Iterator[tuple[Inodes, Decoded]]:
-    """The files whose inodes stand at `positions`, ascending, int64[n], some at a time."""
+    """Yield the files whose inodes are at `positions`, ascending, int64[n], some at a time."""
     if not len(positions):
         return
     kv = store.kv
     kv.show(kv.end - 1)  # all of it written
     storage = kv.storage.duplicate()
-    if len(positions) > FEW:
+    many = len(positions) > CACHED_INODES
+    if many:
         storage.remember_resident()
-    reader = storage.bulk(int(positions[0]), kv.end, uncached=len(positions) > FEW)
+    reader = storage.bulk(int(positions[0]), kv.end, uncached=many)
     inodes, at = Inodes(kv, store.settings, problem), 0
     try:
         while at < len(positions):
-            begin, stop = int(positions[at]), min(at + FILES, len(positions))
-            if int(positions[stop - 1]) - begin < DENSE * (stop - at):
-                stop = max(int(np.searchsorted(positions[:stop], begin + SPAN)), at + 1)
+            begin, stop = int(positions[at]), min(at + TABLE_FILES, len(positions))
+            if int(positions[stop - 1]) - begin < DENSE_BYTES * (stop - at):
+                stop = max(int(np.searchsorted(positions[:stop], begin + SPAN_BYTES)), at + 1)
             span = int(positions[stop - 1]) - begin
-            if kv.start <= begin < kv.end and span < DENSE * (stop - at):
-                data = reader.read(begin, min(span + LONGEST, kv.end - begin))
+            if kv.start <= begin < kv.end and span < DENSE_BYTES * (stop - at):
+                data = reader.read(begin, min(span + MAX_BATCH_ENTRY, kv.end - begin))
                 yield inodes, inodes.near(positions[at:stop], data, begin)
             else:
                 yield inodes, inodes.apart(positions[at:stop])
@@ -553,13 +559,15 @@ def _surveyed(
 def files_at(
     store: DataFile, positions: Int64 | None = None, problem: Problem | None = None
 ) -> FileTable:
-    """The files whose inodes stand at `positions`, ascending; None: all that are live. The table
-    does not have what attributes say, but which files have some.
+    """Return the files whose inodes are at `positions`, ascending; None: all live files.
 
-    problem  called with each damaged inode, which is left out; None: CorruptError
+    The table has no modes, owners and ctimes, but which files have attributes. A writer has settled
+    its changes before.
+
+    problem  called with each damaged inode, which is left out; None: CorruptError is raised
     raises   CorruptError; OSError
-    cost     reads the inodes, and what is between them where that is little.
-             Of more than 1,024 the page cache keeps nothing. A writer has settled what it put
+    cost     reads the inodes, and the bytes between them if these are few. The page cache keeps
+             none of more than CACHED_INODES inodes
     """
     if positions is None:
         positions = store.index.positions()
@@ -569,10 +577,10 @@ def files_at(
 def read_rows(
     store: DataFile, positions: Int64, lost: Problem | None = None
 ) -> Iterator[FileTable]:
-    """Rows of the files whose inodes stand at these ascending positions.
+    """Yield rows of the files whose inodes are at these ascending positions.
 
-    lost  is called with each damaged inode that is left out, because not even its name is sure;
-          None: those that are damaged are noted
+    lost  called with each damaged inode that is left out, because even its name is uncertain; None:
+          all damage is recorded in `store.notes`
     """
     damaged: list[CorruptError] = []
     for inodes, found in _surveyed(store, positions, damaged.append):

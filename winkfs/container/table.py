@@ -1,8 +1,8 @@
 """FileTable: n files of a container as columns, and several runs of them as one.
 
-A table has the COLUMNS of the catalog, the names, and the values of the columns of the user where
-these were asked for. It is made from inodes (`survey`), from blocks of the catalog
-(`ondisk/block.py`), and from what is put in bulk (`namesorter`).
+A table has the COLUMNS of the catalog, the names, and, if requested, the values of the columns of
+the user. It is made from inodes (`survey`), from blocks of the catalog (`ondisk/block.py`), and
+from files that are put in bulk (`namesorter`).
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ fileid   FILEID
 size     bytes
 mtime    nanoseconds since the epoch
 pointer  kv_pointer of the one data entry whose value is the whole content; EMPTY: there is no
-         content; BY_INODE: the inode has to be asked
+         content; BY_INODE: the inode must be read
 ctime    nanoseconds since the epoch
-kind     bits 0..7: FTYPE; GONE; SPECIAL: the file has attributes; ASK: int64 does not hold what
-         the inode says; from MODE_AT on: permission bits, of a file that has attributes
+kind     bits 0..7: FTYPE; GONE: a name that was removed; SPECIAL: the file has attributes; ASK: a
+         field does not fit into int64, the inode must be read; from MODE_AT on: permission bits, of
+         a file that has attributes
 owner    uid + (gid << 32), of a file that has attributes
 
-Reading the value at `pointer` includes to check its checksum, and that it is `size` bytes.
+A reader of the value at `pointer` must verify its checksum, and that it has `size` bytes.
 """
 EMPTY: Final = 0
 BY_INODE: Final = -1
@@ -67,11 +68,11 @@ ALWAYS: Final[Times] = (None, None)
 
 
 class FileTable:
-    """n files and their COLUMNS, int64[n, 8] in any memory order. Not to be changed.
+    """n files and their COLUMNS, int64[n, 8] in any memory order. Immutable.
 
-    names   as a column or joined; another form is made when it is first asked for
+    names   a list, an array or joined; another form is made at its first use
     values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
-            none has any, or they were not asked for
+            no file has any, or they were not requested
     """
 
     __slots__ = ("_column", "_joined", "_names", "numbers", "values")
@@ -96,7 +97,7 @@ class FileTable:
         pointer: Int64 | int = 0,
         kind: npt.NDArray[np.integer] | int = 0,
     ) -> FileTable:
-        """Files without attributes, last changed at their mtime."""
+        """Return a table of files without attributes, whose ctime is their mtime."""
         numbers = np.zeros((len(COLUMNS), len(pos)), np.int64)
         for column, values in (
             (POS, pos), (FILEID, fileid), (SIZE, size), (MTIME, mtime), (POINTER, pointer),
@@ -107,7 +108,7 @@ class FileTable:
 
     @classmethod
     def concat(cls, parts: Sequence[FileTable]) -> FileTable:
-        """Parts one behind the other."""
+        """Concatenate tables."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -134,7 +135,7 @@ class FileTable:
 
     @property
     def names(self) -> list[bytes]:
-        """The names. Cost: an object for each when they are first asked for."""
+        """The names. Cost: an object for each at the first use."""
         if self._names is None:
             if self._column is not None:
                 self._names = self._column.tolist()
@@ -151,7 +152,7 @@ class FileTable:
 
     @property
     def joined(self) -> Joined:
-        """The names one behind the other."""
+        """The names concatenated: (ends, bytes)."""
         if self._joined is None:
             column = self.column
             if column.dtype != object and len(column):
@@ -179,12 +180,12 @@ class FileTable:
 
     @property
     def names_joined(self) -> UInt8:
-        """The names of just these files, one behind the other."""
+        """The names of these files alone, concatenated."""
         ends, raw = self.joined
         return raw[ends[0] : ends[-1]]
 
     def name(self, index: int) -> bytes:
-        """One name."""
+        """Return one name."""
         if self._column is not None:
             return bytes(self._column[index])
         ends = self.name_ends
@@ -193,7 +194,7 @@ class FileTable:
 
     @property
     def last(self) -> bytes:
-        """The last name; there is one."""
+        """The last name; the table must not be empty."""
         return self.name(-1)
 
     # --- columns ---
@@ -214,7 +215,7 @@ class FileTable:
 
     @property
     def mtime(self) -> Int64:
-        """Nanoseconds since the epoch, int64[n]; what int64 cannot hold: its nearest."""
+        """Nanoseconds since the epoch, int64[n]; a time beyond int64 becomes the nearest one."""
         return self.numbers[:, MTIME]
 
     @property
@@ -233,37 +234,39 @@ class FileTable:
 
     @property
     def special(self) -> Bools:
-        """Which have attributes, bool[n]."""
+        """True for files with attributes, bool[n]."""
         special: Bools = self.kind & SPECIAL != 0
         return special
 
     @property
     def asked(self) -> Bools:
-        """Which rows do not say all: their inodes have to be asked, bool[n]."""
+        """True for rows that are incomplete, so that the inode must be read, bool[n]."""
         asked: Bools = self.kind & ASK != 0
         return asked
 
     @property
     def gone(self) -> Bools:
-        """Which rows say that there is no such name any more, bool[n]."""
+        """True for names that were removed, bool[n]."""
         gone: Bools = self.kind & GONE != 0
         return gone
 
     @property
     def directories(self) -> Bools:
-        """Which are directories, bool[n]."""
+        """True for directories, bool[n]."""
         directories: Bools = self.kind & 255 == FileType.DIR
         return directories
 
     @property
     def links(self) -> Bools:
-        """Which are symbolic links, bool[n]."""
+        """True for symbolic links, bool[n]."""
         links: Bools = self.kind & 255 == FileType.LINK
         return links
 
     def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
-        """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
-        `owner`: of files without attributes."""
+        """Return FILEIDs, sizes, mtimes, FTYPEs, modes, uids, gids and ctimes, int64[n] each.
+
+        owner  (uid, gid) of files without attributes
+        """
         kind, special = self.kind, self.special
         ftype = kind & 255
         mode = np.where(special, kind >> MODE_AT, MODES[ftype])
@@ -272,17 +275,17 @@ class FileTable:
         return fileid, size, mtime, ftype, mode, words & UINT32, words >> 32 & UINT32, ctime
 
     def columns(self, schema: Schema) -> dict[str, Column]:
-        """The values of columns of the user; null is what is none of its type."""
+        """Return the values of columns of the user; a value of a different type is null."""
         texts = split([b""] * len(self) if self.values is None else self.values, schema)
         pairs = zip(schema.items(), texts, strict=True)
         return {name: Column.of(kind, column) for (name, kind), column in pairs}
 
     def typed(self, schema: Schema) -> list[Texts]:
-        """Their texts, of each column."""
+        """Return the values of columns of the user as texts, for each column."""
         return [column.texts() for column in self.columns(schema).values()]
 
     def owned(self, owner: tuple[int, int]) -> FileTable:
-        """The same rows, with mode and owner in those of files without attributes, too."""
+        """Return the rows with mode and owner filled in for files without attributes."""
         plain = np.flatnonzero(~self.special)
         if not len(plain):
             return self
@@ -293,8 +296,10 @@ class FileTable:
         return self.with_numbers(numbers)
 
     def attribute(self, rows: Sequence[int], words: Sequence[bytes]) -> Bools:
-        """While it is made: take mode and owner of rows from their attributes -> which of them are
-        such as files can have, bool[..]; the others are to be asked."""
+        """Set mode and owner of rows from their attributes, while the table is made.
+
+        ->  which of them are valid, bool[..]; for the others ASK is set
+        """
         heads = np.frombuffer(b"".join([word[: ATTRS.size] for word in words]), ">i8")
         mode, uid, gid = heads.astype(np.int64).reshape(-1, 3).T
         good: Bools = (mode & ~PERMISSIONS | uid & ~UINT32 | gid & ~UINT32) == 0
@@ -302,10 +307,10 @@ class FileTable:
         self.numbers[rows, OWNER] = np.where(good, uid | gid << 32, 0)
         return good
 
-    # --- some of them ---
+    # --- selection of rows ---
 
     def within(self, times: Times) -> Bools:
-        """Which have an mtime in these times, bool[n]."""
+        """Return which files have an mtime in these times, bool[n]."""
         found, (since, until) = np.ones(len(self), bool), times
         if since is not None:
             found &= self.mtime >= since
@@ -314,11 +319,12 @@ class FileTable:
         return found
 
     def met(self, where: Condition, columns: Mapping[str, Column]) -> Bools:
-        """Of which a condition is true, bool[n]. `columns`: those of the user that it asks for."""
+        """Return for which files a condition is true, bool[n]. `columns`: those of the user that it
+        uses."""
         return where.met(lambda name: columns[name] if name in columns else self.builtin(name))
 
     def builtin(self, name: str) -> Column:
-        """Return what a condition asks of all files, see `where.BUILTIN`; null is what none has."""
+        """Return a column that all files have, see `where.BUILTIN`; nulls for any other name."""
         if name not in BUILTIN:
             return Column.nulls("string", len(self))
         valid = np.ones(len(self), bool)
@@ -329,15 +335,15 @@ class FileTable:
         return Column("int64", valid, self.size if name == "size" else self.kind & 255, [])
 
     def with_numbers(self, numbers: Int64) -> FileTable:
-        """The same names and values with other numbers."""
+        """Return a table with these names and values, and other numbers."""
         return FileTable(self._any(), numbers, self.values)
 
     def _any(self) -> TextColumn | Joined:
-        """The names in a form that there is."""
+        """Return the names in a form that exists already."""
         return self.joined if self._column is None else self._column
 
     def part(self, start: int, stop: int | None = None) -> FileTable:
-        """The rows [start, stop), without a copy of the numbers."""
+        """Return the rows [start, stop), without a copy of the numbers."""
         if start == 0 and (stop is None or stop == len(self)):
             return self
         names = self._any()
@@ -350,7 +356,7 @@ class FileTable:
         return FileTable(some, self.numbers[start:stop], values)
 
     def take(self, index: Int64 | Bools) -> FileTable:
-        """The rows with these indices, int64[m] in any order, or those marked, bool[n]."""
+        """Return the rows with these indices, int64[m] in any order, or those marked, bool[n]."""
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index
         names = self._any()
         some: TextColumn | Joined
@@ -366,8 +372,8 @@ class FileTable:
         return FileTable(some, numbers, None if self.values is None else self.values[index])
 
     def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> FileTable:
-        """Without files whose inodes are in `hidden`, ascending, and without directories and
-        links."""
+        """Return the rows without files whose inodes are in `hidden`, ascending, and, unless
+        `include_dirs`, without directories and links."""
         seen = np.ones(len(self), np.bool_)
         if hidden is not None and len(hidden):
             seen = ~among(self.pos, hidden)
@@ -376,13 +382,13 @@ class FileTable:
         return self if seen.all() else self.take(seen)
 
     def by_position(self) -> FileTable:
-        """The same in the order of their inodes."""
+        """Return the rows in the order of the positions of their inodes."""
         pos = self.pos
         return self if (pos[1:] > pos[:-1]).all() else self.take(np.argsort(pos))
 
 
 def owner_word(uid: int, gid: int) -> int:
-    """The `owner` of a row."""
+    """Return the column `owner` of a row."""
     return uid | (gid - (gid >> 31 << 32)) << 32
 
 
@@ -393,8 +399,8 @@ NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 
 
 def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
-    """Several runs, each in byte order of the names, as one, the oldest first: of rows with one
-    name that of the last run."""
+    """Merge runs, each in byte order of the names, the oldest run first; of several rows with one
+    name, the last run wins."""
     waiting = [(NOTHING, filter(len, run)) for run in runs]
     while True:
         waiting = [(rows or next(run, NOTHING), run) for rows, run in waiting]
@@ -415,11 +421,11 @@ def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
 
 
 def _over(parts: list[FileTable]) -> FileTable:
-    """Rows, the oldest first, in byte order of their names; of those with one name the last."""
+    """Merge tables, the oldest first, in byte order of the names; of several rows with one name,
+    the last wins."""
     if len(parts) == 1:
         return parts[0]
-    # Timsort joins what is in order in parts in a fifth of the time of `text_order`. It is stable:
-    # the newest comes last.
+    # Timsort merges sorted parts quickly. It is stable, so the newest row of a name comes last.
     found = FileTable.concat(parts)
     found = found.take(np.argsort(found.column, kind="stable"))
     kept = np.ones(len(found), bool)
@@ -428,7 +434,7 @@ def _over(parts: list[FileTable]) -> FileTable:
 
 
 def live(parts: Iterator[FileTable]) -> Iterator[FileTable]:
-    """Without rows that say that a name is gone."""
+    """Yield the tables without rows of removed names."""
     for rows in parts:
         kept = ~rows.gone
         if kept.all():

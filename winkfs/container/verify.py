@@ -1,7 +1,7 @@
-"""Reports on a whole container, which is not changed.
+"""Reports on a whole container; read-only.
 
-verify  reads everything once and reports what is wrong
-info    what it is, what is in it and where its bytes are
+verify  reads everything once and reports all faults
+info    describes the container, its content and the use of its bytes
 """
 
 from __future__ import annotations
@@ -42,16 +42,20 @@ from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text
 
-LIMIT: Final = 1000  # problems named one by one
-EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
-PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
+MAX_PROBLEMS: Final = 1000  # named one by one
+EXACT_BYTES: Final = 1 << 30  # entries up to which `info` counts the dead ones exactly
+ENTRY_OVERHEAD: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 Record = dict[str, Any]
 
 
 @dataclass
 class Report:
-    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults;
-    `marked`: positions of entries of live files that are marked deleted, for a repair."""
+    """Result of a verification.
+
+    problems  a line for each fault; more: the number of further faults
+    notes     messages that are no faults
+    marked    positions of entries of live files that are marked deleted, for a repair
+    """
 
     problems: list[str] = field(default_factory=list)
     files: int = 0
@@ -62,7 +66,7 @@ class Report:
     marked: list[int] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
-        if len(self.problems) < LIMIT:
+        if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
         else:
             self.more += 1
@@ -73,7 +77,7 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
     progress  called with the number of bytes read since the last call
     ->        a report; damage is in it, not raised
-    raises    FileNotFoundError where there is no container
+    raises    FileNotFoundError if there is no container
     cost      one pass over the data file, twice a reindex; memory: 38 bytes a file
     """
     try:
@@ -85,17 +89,17 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
 
 
 class Check:
-    """One pass over a data file, then what is derived from it. A repair uses it, too.
+    """Checks a data file in one pass, then its derived files. A repair uses it, too.
 
-    broken   what was met where entries should be, in file order
-    found    the result of reading the entries
-    extents  which of them are wrong
+    broken   damaged ranges of entries, in file order
+    found    the live files and counters of the entries
+    extents  checks extents, and has the wrong ones
     """
 
     found: Rebuilt
 
     def __init__(self, store: Store, *, frames: bool = True) -> None:
-        """`frames`: whether to decompress contents."""
+        """Prepare a check. `frames`: whether to decompress contents."""
         self._store, self._name = store, store.kv.storage.name
         self._report = Report(notes=list(store.remarks))
         self.broken: list[FormatError] = []
@@ -104,7 +108,7 @@ class Check:
         self._damaged = False
 
     def run(self, progress: Callable[[int], None] | None = None) -> Report:
-        """Look at everything. Damage is in the report, not raised."""
+        """Check everything -> a report; damage is in it, not raised."""
         for note in self._store.notes:
             self._report.add(note)
         try:
@@ -135,7 +139,7 @@ class Check:
             found = self._read(None if sorter is None else RowCollector(store, sorter), progress)
             self._check_end(found)
             if self._damaged:
-                return  # what is derived from whole entries says other things than what is left
+                return  # derived files also cover the damaged entries, so they would differ
             self._check_counters(found, index)
             if index is not None and not doubtful:
                 self._check_index(index, found)
@@ -144,7 +148,7 @@ class Check:
                 self._check_catalog(catalog, sorter, found)
 
     def _read(self, names: RowCollector | None, progress: Callable[[int], None] | None) -> Rebuilt:
-        """Check all entries -> what they say."""
+        """Check all entries -> the live files and counters."""
         store, kv, report = self._store, self._store.kv, self._report
         self.found = found = Rebuilt(kv, store.settings, names)
         try:
@@ -155,7 +159,7 @@ class Check:
                 found.take(rows)
                 self._check_fields(rows)
                 self.extents.take(rows)
-        except FormatError as error:  # no checksums by which to find where it goes on
+        except FormatError as error:  # without checksums, the next entry cannot be found
             self._break(error)
         try:
             _ = store.frames.compression
@@ -168,7 +172,7 @@ class Check:
         return found
 
     def _check_end(self, found: Rebuilt) -> None:
-        """Name what the index has and a file that is cut short has not."""
+        """Report the files that the index has and a truncated data file has not."""
         store, kv = self._store, self._store.kv
         if kv.truncated:
             gone = gone_of(store.base, store.settings, kv.superblock, found.rows, found.end)
@@ -184,7 +188,7 @@ class Check:
         self._report.add(str(error))
 
     def _check_fields(self, rows: InodeRows) -> None:
-        """Types, directories, and in the append-only variant the order of mtimes."""
+        """Check types, directories, and in the append-only variant the order of mtimes."""
         ftype, full = rows.fields[:, 4], rows.size > 0
         wrong = (ftype < 0) | (ftype > 255) | ((ftype == FileType.DIR) & (rows.lsize != 0))
         for pos in rows.pos[wrong].tolist():
@@ -209,7 +213,7 @@ class Check:
                 "winkfs repair takes the marks back"
             )
         if block.get("SYNCSIZE", store.kv.end) != store.kv.end:
-            return  # an unclean end: the next writer corrects them
+            return  # after an unclean end: the next writer corrects the counters
         if found.due and store.settings.havedups:
             self._report.notes.append(f"{self._name}: {found.due} older inodes of names that are "
                 "gone are not marked deleted: other programs take them for files; "
@@ -224,7 +228,7 @@ class Check:
             unmarked = len(due(store, [*found.unfinished, *found.dead.tolist()], found.successors))
             unmarked += len(found.superseded_columns())
             if block["AENTRIES"] == aentries - unmarked:
-                aentries -= unmarked  # a kill between two delflags: a writer sets the rest
+                aentries -= unmarked  # after a kill between two delflags: a writer sets the rest
         expected = {
             "ENTRIES": found.entries,
             "AENTRIES": aentries,
@@ -245,9 +249,9 @@ class Check:
         find: Callable[[Storage], Iterable[CorruptError]],
         opened: Storage | None = None,
     ) -> bool:
-        """Report what is damaged in a derived file -> whether it is of no use.
+        """Report damage of a derived file -> whether the file cannot be used.
 
-        opened  the file, where it could be opened as what it is
+        opened  the file, if it could be opened as a derived file
         """
         report, store = self._report, self._store
         try:
@@ -260,14 +264,17 @@ class Check:
         except DerivedDamage as error:
             found = [error]
         except (FormatError, OSError) as error:
-            report.notes.append(f"{_said(error)}: it is not used")
+            report.notes.append(f"{_one_line(error)}: it is not used")
             return True
         for problem in found:
             report.add(f"{problem}: run reindex")
         return bool(found)
 
     def _bad_entries(self, storage: Storage, *, known: bool) -> list[CorruptError]:
-        """Damaged entries of BASE.cat; of a stale or foreign one: none. `known`: it was opened."""
+        """Return the damaged entries of BASE.cat, none of a stale or foreign one.
+
+        known  whether it could be opened as a catalog
+        """
         found: list[CorruptError] = []
         block = read_superblock(storage)
         if (block.purpose, block.get("CONTID")) == (PURPOSE_CATALOG, self._store.settings.contid):
@@ -279,10 +286,10 @@ class Check:
         return found
 
     def _check_index(self, base: Base, found: Rebuilt) -> None:
-        """The index, with what the tail says, must hold exactly the live files."""
+        """Check that the index, with the changes of the tail, has exactly the live files."""
         add, rows, replaced = self._report.add, found.rows, self._replaced(base)
         if replaced is None:
-            return  # the next open makes it anew
+            return  # the next opening makes it anew
         if base.covered < self._store.kv.end:
             rows = rows.take(rows.pos < base.covered)
         hashed = base.shape.cellsz > 1
@@ -298,9 +305,9 @@ class Check:
                 "run reindex")  # fmt: skip
 
     def _replaced(self, base: Base) -> Int64 | None:
-        """Positions in an index of what the tail behind it replaces or deletes, int64[..].
+        """Return positions in an index that the tail after it replaces or deletes, int64[..].
 
-        ->  None where the tail does not say all that happened
+        ->  None if the tail does not record all changes
         """
         store, kv = self._store, self._store.kv
         index = Index(store.settings, base, store.key_at, store.is_bad)
@@ -320,14 +327,14 @@ class Check:
         count, classic = len(mine.marks), store.settings.classic
         same = (mine.marks, mine.positions) == (times.marks[:count], times.positions[:count])
         same |= classic and times.explains(mine)
-        if covered == store.kv.end:  # else there may be later ones
+        if covered == store.kv.end:  # otherwise there may be later marks
             second = NANO if store.settings.nanoseconds else 1
             last = [None if t.last is None else t.last // second for t in (mine, times)]
             same &= last[0] == last[1]
             if mine.marks[-1:] == times.marks[-1:]:
                 same &= mine.since == times.since or not times.marks
             else:
-                same &= classic  # another writer may have fewer
+                same &= classic  # other programs may write fewer marks
         if not same:
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
 
@@ -335,21 +342,21 @@ class Check:
         store = self._store
         try:
             if not same_rows(store, catalog, sorter.rows(at_any(found.rows.pos))):
-                what = "its rows are not what the inodes say: run reindex"
+                what = "its rows are not those of the inodes: run reindex"
                 self._report.add(f"{catalog.storage.name}: {what}")
         except CorruptError as error:
             self._report.add(f"{error}: run reindex")
 
 
-def _said(error: Exception) -> str:
-    """An error on one line, without the number of the system's."""
+def _one_line(error: Exception) -> str:
+    """Return an error on one line, without its errno."""
     if isinstance(error, OSError) and not isinstance(error, WinkError):
         return f"{os.fsdecode(error.filename or '')}: {error.strerror}"
     return str(error)
 
 
 def _bad_pages(storage: Storage) -> list[CorruptError]:
-    """Pages whose checksums are wrong."""
+    """Return an error for each page whose checksum is wrong."""
     sums = PageSums.load(storage, read_superblock(storage))
     what = "the checksum of a page is wrong"
     bad = sums.bad_pages() if sums is not None else []
@@ -360,11 +367,11 @@ def _bad_pages(storage: Storage) -> list[CorruptError]:
 
 
 def info(base: str) -> Record:
-    """What `winkfs info` says of a container.
+    """Return what `winkfs info` prints of a container.
 
-    raises  FormatError where BASE.data is not the data file of a container; OSError
-    cost    none that grows with the files, but for the dead entries, see EXACT; of a container with
-            compressed content these are always counted
+    raises  FormatError if BASE.data is not the data file of a container; OSError
+    cost    independent of the number of files, except that up to EXACT_BYTES, and always with
+            compressed content, a pass over the entries counts the dead ones
     """
     with Store(base, writable=False, load=False) as store:
         settings, kv = store.settings, store.kv
@@ -387,9 +394,9 @@ def info(base: str) -> Record:
 
 
 def _index_record(store: Store) -> Record:
-    """Whether BASE.idx covers all of the data file, and the bytes of the tail that it does not.
+    """Return the number of files, and how much of the data file BASE.idx covers.
 
-    The files are not counted without an index, nor where a tail is longer than a close leaves it.
+    The number is None without an index, or if the tail is longer than a close leaves it.
     """
     kv = store.kv
     base = open_base(store.directory, store.name, store.settings, kv.superblock, kv.end)
@@ -410,13 +417,14 @@ def _index_record(store: Store) -> Record:
 
 
 def _count(base: str) -> int:
-    """Number of files, also of those in the tail of the index. Cost: replays it."""
+    """Return the number of files, including those in the tail. Cost: replays the tail."""
     with Store(base, writable=False) as store:
         return store.index.count
 
 
 def _catalog_record(store: Store) -> Record:
-    """BASE.cat, where there is one: of its first run files, bytes and mtimes, and later rows."""
+    """Return facts of BASE.cat, if there is one: files, bytes and mtimes of its first run, and the
+    number of later rows."""
     try:
         catalog = open_catalog(store)
     except OSError:
@@ -435,15 +443,15 @@ def _catalog_record(store: Store) -> Record:
 
 
 def _space_record(kv: KVSeq) -> Record:
-    """Where the bytes of the data file are. Content is that of files, holes included."""
+    """Return the use of the bytes of the data file. Content is that of files, with holes."""
     block = kv.superblock
     used = kv.end - kv.start
     content, inodes = block.get("DTOTSZ", 0), block.get("ITOTSZ", 0)
     dead, exact = 0, kv.entries == kv.aentries
     if not exact:
-        dead = used - min(content + inodes + PER_ENTRY * kv.aentries, used)
-        # Of compressed files nothing else records what content takes.
-        if used <= EXACT or block.get("INCOMPAT", 0) & COMPRESSED:
+        dead = used - min(content + inodes + ENTRY_OVERHEAD * kv.aentries, used)
+        # The compressed size of contents is recorded nowhere else.
+        if used <= EXACT_BYTES or block.get("INCOMPAT", 0) & COMPRESSED:
             with suppress(FormatError):  # verify reports what is wrong
                 dead, exact = dead_bytes(kv.storage, kv.layout, kv.start, kv.end), True
     return {
@@ -458,23 +466,29 @@ def _space_record(kv: KVSeq) -> Record:
 
 
 def _compression_record(store: Store, space: Record) -> Record:
-    """What content is compressed with, and what it takes: all live entries but the inodes."""
+    """Return how content is compressed, and its size on disk: all live entries but the inodes."""
     if not store.settings.compressed:
         return {}
     try:
-        said = store.frames.compression
+        compression = store.frames.compression
     except CorruptError as error:
         store.note(error)
         return {}
     stored = space["live_bytes"] - space["inode_bytes"]
     content = space["content_bytes"]
     ratio = round(content / stored, 2) if content and stored > 0 else 1.0
-    record = {"codec": "zstd", "level": said.level, "dictionary_bytes": len(said.dictionary)}
-    return {"compression": record | {"compressed_bytes": stored, "ratio": ratio}}
+    record = {
+        "codec": "zstd",
+        "level": compression.level,
+        "dictionary_bytes": len(compression.dictionary),
+        "compressed_bytes": stored,
+        "ratio": ratio,
+    }
+    return {"compression": record}
 
 
 def _sizes(base: str) -> Record:
-    """Bytes of each file that is there, and the blocks it takes on the disk."""
+    """Return the size of each file of the container, and its bytes on disk."""
     sizes = {}
     for suffix in FILES:
         path = Path(base + suffix)

@@ -38,7 +38,7 @@ from winkfs.container.select import (
     values_between,
 )
 from winkfs.container.store import Store
-from winkfs.container.survey import LONGEST, Inodes, files_at
+from winkfs.container.survey import MAX_BATCH_ENTRY, Inodes, files_at
 from winkfs.container.table import BY_INODE, EMPTY, FileTable
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
@@ -484,7 +484,7 @@ class Source:
                 begin = first  # a large content, or what is not asked for
             stop = int(np.searchsorted(positions, max(begin + SPAN, first + 1)))
             last = int(positions[stop - 1])
-            data = self.contents.window(begin, min(last + LONGEST, kv.end) - begin)
+            data = self.contents.window(begin, min(last + MAX_BATCH_ENTRY, kv.end) - begin)
             yield inodes.near(positions[at:stop], data, begin).table
             at, begin = stop, last
 
