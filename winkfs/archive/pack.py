@@ -54,7 +54,7 @@ from winkfs.archive.update import (
     same_content,
 )
 from winkfs.container.building import building
-from winkfs.container.bulk import BYTES, ROWS, BulkPut, Row
+from winkfs.container.bulk import BATCH_BYTES, BATCH_ROWS, BulkPut, Row
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.frames import SAMPLE_BYTES, SAMPLE_FILES
@@ -289,7 +289,7 @@ class Gatherer:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._most = BYTES if has_ample_memory() else FEW_BYTES
+        self._most = BATCH_BYTES if has_ample_memory() else FEW_BYTES
         self._columns: list[Any] = [[], [], [], [], []]
         self._size = 0
 
@@ -308,7 +308,7 @@ class Gatherer:
         for column, more in zip(self._columns, (names, data, mtimes, ftypes, attrs), strict=True):
             column += more
         self._size += sum(map(len, data))
-        if self._size >= self._most or len(self._columns[0]) >= ROWS:
+        if self._size >= self._most or len(self._columns[0]) >= BATCH_ROWS:
             self.put()
 
     def put(self) -> None:

@@ -1,9 +1,9 @@
-"""Writing many files: one call of put_many, put_rows or put_batch, or a part of it.
+"""Writing many files: the batches of put_many, put_rows and put_batch.
 
-Files become columns. Runs of plain ones are encoded together, by the compiled path or here, and
+Files become columns. Runs of plain files are encoded together, by the compiled path or here, and
 appended as one chunk, which a thread writes while the next one is made. A plain file is a data
-entry and an inode of one extent, without attributes or with an entry of them between the two; where
-it has no content the data entry is left out. The others are written one by one.
+entry and an inode of one extent, with or without an attribute entry between the two; an empty file
+has no data entry. All other files are written one by one.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
     from winkfs.container.store import Store
     from winkfs.container.write import Changes
 
-ROWS: Final = 2048  # of a batch; 512 are 15 % slower, 1024 5 %
-STEP: Final = 16  # rows taken before their size is looked at; then as many as there are, at most
-MOST: Final = 256
-BYTES: Final = 2 << 20  # content of a batch, about
+BATCH_ROWS: Final = 2048  # of a batch, at most
+BATCH_BYTES: Final = 2 << 20  # content of a batch, about
+FIRST_ROWS: Final = 16  # taken before their size is counted; then the batch doubles
+MAX_STEP_ROWS: Final = 256  # by which it grows, at most
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
-LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
-APART: Final = 4096  # bytes of a content, in the mean, from which on contents are not copied
+LONG_ATTRS_BYTES: Final = 1 << 20  # attributes of a file that is written by itself
+UNCOPIED_BYTES: Final = 4096  # mean content from which contents are written without a copy
 Data = bytes | bytearray | memoryview
 
 
 class Encoded(bytes):
-    """In a Row in the place of mode, owner and xattrs: the bytes of an attribute entry, good, of
-    the mode that is usual, and as this container would write them."""
+    """The bytes of a valid attribute entry, as this container would write it, with the usual mode.
+    A Row has it in place of `xattrs`."""
 
 
 class Row(NamedTuple):
@@ -76,8 +76,8 @@ class Row(NamedTuple):
     xattrs: Mapping[bytes, bytes] | None = None
 
 
-class Columns(NamedTuple):
-    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
+class FileBatch(NamedTuple):
+    """A batch of n files as columns. `keys` are inode keys; `ns` are nanoseconds, None: now.
 
     key_lengths, lengths, ftypes    int64[n]; lengths in bytes, of keys and contents
     attrs   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
@@ -93,13 +93,13 @@ class Columns(NamedTuple):
     attrs: Sequence[Any]
     framed: Bools | None = None
 
-    def part(self, a: int, b: int) -> Columns:
-        """The files [a, b)."""
-        return Columns(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
+    def part(self, a: int, b: int) -> FileBatch:
+        """Return the files [a, b)."""
+        return FileBatch(*(column if column is None else column[a:b] for column in self))  # type: ignore[arg-type]
 
 
 class BulkPut:
-    """One call of put_many or put_rows."""
+    """A call of put_many, put_rows or put_batch."""
 
     def __init__(self, store: Store, changes: Changes) -> None:
         keep_heap()
@@ -112,7 +112,8 @@ class BulkPut:
         self._done = 0  # files of the batch that are written
 
     def put(self, files: Iterable[tuple[Any, ...]]) -> int:
-        """(name, data), (name, data, mtime) or (name, data, mtime, columns) each -> how many."""
+        """Put files, each (name, data), (name, data, mtime) or (name, data, mtime, columns) -> how
+        many."""
         return self._run(files, self._columns_of_tuples)
 
     def put_rows(self, rows: Iterable[Row]) -> int:
@@ -126,10 +127,10 @@ class BulkPut:
         ftypes: Sequence[int] | None = None,
         attrs: Sequence[Any] | None = None,
     ) -> int:
-        """Files as columns -> how many. One batch: BYTES of content, ROWS files, about.
+        """Put files that are columns -> how many. It is one batch: BATCH_BYTES, BATCH_ROWS, about.
 
         data    memoryviews are of bytes; they are not copied before they are written
-        ns      mtimes, int64[n] where all are known
+        ns      mtimes, int64[n] if all are known
         """
         n = len(names)
         self._changes.settle_drafts()
@@ -143,7 +144,7 @@ class BulkPut:
             batch: list[Any] = []
             try:
                 self._gather(source, batch)
-            finally:  # what came before an error is kept
+            finally:  # files that came before an error are kept
                 if batch:
                     self._write_batch(batch, columns)
                     total += len(batch)
@@ -151,21 +152,23 @@ class BulkPut:
                 return total
 
     def _gather(self, source: Iterator[Any], batch: list[Any]) -> None:
-        """Take the rows of a batch, those by which a dictionary is trained at once."""
-        rows, most = (SAMPLE_FILES, SAMPLE_BYTES) if self._changes.may_learn else (ROWS, BYTES)
+        """Take the rows of a batch; the first batch is large enough to train a dictionary."""
+        rows, most = (
+            (SAMPLE_FILES, SAMPLE_BYTES) if self._changes.may_learn else (BATCH_ROWS, BATCH_BYTES)
+        )
         size = 0
         while len(batch) < rows and size < most:
             start = len(batch)
-            batch.extend(islice(source, min(max(STEP, start), MOST)))
+            batch.extend(islice(source, min(max(FIRST_ROWS, start), MAX_STEP_ROWS)))
             if len(batch) == start:
                 return
             try:
                 size += sum(map(len, map(CONTENT, batch[start:])))
-            except (TypeError, IndexError):  # no bytes: the columns will say so
+            except (TypeError, IndexError):  # not bytes: making columns raises
                 return
 
     def _write_batch(self, batch: list[Any], columns: Any) -> None:
-        """What comes before a file that is refused is written."""
+        """Write a batch; if a file is refused, write those before it, and raise the error."""
         self._done = 0
         try:
             self._write(columns(batch))
@@ -178,7 +181,7 @@ class BulkPut:
 
     # --- columns ---
 
-    def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
+    def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> FileBatch:
         if native.code is not None and (plain := self._pairs(native.code, batch)) is not None:
             return plain
         try:
@@ -200,17 +203,17 @@ class BulkPut:
             attrs = [made(one) if one else None for one in values]
         return self._columns(names, list(map(as_content, data)), ns, None, attrs)
 
-    def _pairs(self, code: type[Native], batch: list[tuple[Any, ...]]) -> Columns | None:
-        """Of pairs of name and bytes, compiled; None: what is not so plain, or is to be refused."""
+    def _pairs(self, code: type[Native], batch: list[tuple[Any, ...]]) -> FileBatch | None:
+        """Make a batch of (name, bytes), compiled; None: an item is different, or invalid."""
         n = len(batch)
         sizes = np.empty((2, n), np.int64)
         found = code.pairs(batch, sizes[0], sizes[1])
         if found is None or sizes[0].min() < 4 or sizes[0].max() > self._longest + 3:
             return None
         none, plain = (None,) * n, np.full(n, FileType.FILE)
-        return Columns(found[0], sizes[0], found[1], sizes[1], none, plain, none)
+        return FileBatch(found[0], sizes[0], found[1], sizes[1], none, plain, none)
 
-    def _columns_of_rows(self, batch: list[Row]) -> Columns:
+    def _columns_of_rows(self, batch: list[Row]) -> FileBatch:
         for row in batch:
             if not isinstance(row, Row):
                 raise TypeError(f"put_rows takes a Row for each file, not {shown(row)}")
@@ -235,8 +238,8 @@ class BulkPut:
         ns: Sequence[int | None] | Int64,
         ftypes: Sequence[int] | None,
         attrs: Sequence[Any],
-    ) -> Columns:
-        """`ftypes`: None: all are documents."""
+    ) -> FileBatch:
+        """Make a batch of columns. `ftypes`: None: all are FILE."""
         n, keys = len(names), inode_keys(names)
         key_lengths = _lengths(keys)
         if len(keys) != n or int(key_lengths.min()) < 4:
@@ -245,10 +248,10 @@ class BulkPut:
             raise NameTooLong(f"a name may have {self._longest} bytes", self._store.base)
         lengths = _lengths(data)
         kinds = np.full(n, FileType.FILE) if ftypes is None else np.array(ftypes, np.int64)
-        return Columns(keys, key_lengths, data, lengths, ns, kinds, attrs)
+        return FileBatch(keys, key_lengths, data, lengths, ns, kinds, attrs)
 
-    def _mtimes(self, columns: Columns) -> Int64:
-        """FMTIMEs, int64[n]. ao: raises NotAllowed where one lies before its predecessor."""
+    def _mtimes(self, columns: FileBatch) -> Int64:
+        """Return FMTIMEs, int64[n]. ao: raises NotAllowed if one is before its predecessor."""
         times, ns = self._store.times, columns.ns
         if not isinstance(ns, np.ndarray):
             if ns[0] is None and ns.count(None) == len(ns):
@@ -265,7 +268,7 @@ class BulkPut:
 
     # --- writing ---
 
-    def _write(self, columns: Columns) -> None:
+    def _write(self, columns: FileBatch) -> None:
         """Write a batch in order: plain files together, the others one by one."""
         if self._changes.may_learn:
             self._learn(columns.data)
@@ -274,7 +277,7 @@ class BulkPut:
         if any(columns.attrs):
             files = zip(columns.keys, columns.ftypes.tolist(), columns.attrs, strict=True)
             ftypes, words = zip(*starmap(self._word, files), strict=True)
-            plain &= _lengths(words) < LONG
+            plain &= _lengths(words) < LONG_ATTRS_BYTES
             columns = columns._replace(ftypes=np.array(ftypes, np.int64), attrs=words)
         if compressor is not None:
             columns = self._compressed(columns, plain)
@@ -288,14 +291,14 @@ class BulkPut:
                 self._done = start = i + 1
 
     def _learn(self, contents: Sequence[Data]) -> None:
-        """Try a dictionary for content like this, if there is enough."""
+        """Train a dictionary on these contents, if they are enough."""
         samples = [bytes(data[:PIECE]) for data in contents if len(data)]
         size = sum(map(len, samples))
         if len(samples) >= MIN_SAMPLE_FILES and size >= ENOUGH_BYTES:
             self._changes.learn(samples, size)
 
-    def _compressed(self, columns: Columns, chosen: Bools) -> Columns:
-        """The same with frames in the place of contents of the chosen files, where that pays."""
+    def _compressed(self, columns: FileBatch, chosen: Bools) -> FileBatch:
+        """Return the batch with contents of the chosen files compressed, if they become smaller."""
         assert self._changes.compressor is not None
         which = np.flatnonzero(chosen & np.isin(columns.ftypes, COMPRESSIBLE)).tolist()
         data, framed = list(columns.data), np.zeros(len(chosen), bool)
@@ -305,29 +308,32 @@ class BulkPut:
                 data[i], framed[i] = frame, True
         return columns._replace(data=data, framed=framed)
 
-    def _write_one(self, columns: Columns, i: int) -> None:
+    def _write_one(self, columns: FileBatch, i: int) -> None:
         attrs, ftype = columns.attrs[i], int(columns.ftypes[i])
         if type(attrs) is bytes:
             attrs = Attrs.decode(attrs, file=self._store.base, offset=0)
         self._put(columns.keys[i], bytes(columns.data[i]), columns.ns[i], ftype, attrs)
 
     def _word(self, key: bytes, ftype: int, attrs: Any) -> tuple[int, bytes]:
-        """The type of a file and its attribute entry; empty: it needs none."""
+        """Return the type of a file and the value of its attribute entry, empty: it needs none."""
         if attrs is not None and type(attrs) is not bytes:
             ftype, attrs = self._changes.metadata.stored(key, ftype, attrs)
             attrs = None if attrs is None else attrs.encode()
         return ftype, attrs or b""
 
-    def _append(self, files: Columns) -> int:
-        """Append the entries of files, and count them, up to where FILEIDs get another digit in
-        hex, so that headers are a matrix -> how many. `attrs`: words, or None for all."""
+    def _append(self, files: FileBatch) -> int:
+        """Append the entries of files, and count them -> how many files.
+
+        It stops before FILEIDs get one more hex digit, so that headers are a matrix. `attrs` are
+        values of attribute entries, or all None.
+        """
         store, kv, fileid = self._store, self._store.kv, self._store.new_fileid()
         files = files.part(0, 16 ** len(f"{fileid:x}") - fileid)
         n, mtimes, least = len(files.keys), self._mtimes(files), store.inode_size
         words = files.attrs if any(files.attrs) else None
-        store.nextfid = fileid + n  # first: a call that is broken off uses none twice
-        # To copy contents of 16 KiB would take as long as to write them.
-        apart = int(files.lengths.sum()) > APART * n
+        store.nextfid = fileid + n  # first, so that an interrupted call uses no FILEID twice
+        # Copying large contents would take as long as writing them.
+        apart = int(files.lengths.sum()) > UNCOPIED_BYTES * n
         positions, firsts = np.empty(n, np.int64), np.empty(n, np.int64)
         encode = encoded if native.code is None else native.code.encode
         parts = encode(
@@ -357,15 +363,14 @@ class BulkPut:
 
     def _table(
         self,
-        files: Columns,
+        files: FileBatch,
         words: Sequence[bytes] | None,
         positions: Int64,
         pointers: Int64,
         fileids: Int64,
         mtimes: Int64,
     ) -> FileTable:
-        """The files as the catalog has them. Their attributes: extended ones, or the time of a
-        change."""
+        """Return rows of the catalog for files; their attributes are extended ones, or a ctime."""
         settings, raw = self._store.settings, np.frombuffer(b"".join(files.keys), np.uint8)
         starts = ends_of(files.key_lengths)[:-1]
         names = column_at(raw, starts, files.key_lengths - len(INODE))
@@ -389,7 +394,7 @@ def encoded(
     lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
     framed: Bools | None, apart: bool, positions: Int64, firsts: Int64, /,
 ) -> list[Buffer]:  # fmt: skip
-    """The entries of many files, as `encode` of the compiled module makes them."""
+    """Encode the entries of many files: the reference of `encode` of the compiled module."""
     stored, named = _lengths(data), _lengths(words or [b""] * len(keys))
     kinds = 2 * (stored > 0) + (named > 0)
     parts: list[Buffer] = []
@@ -416,10 +421,10 @@ def _alike(
     lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
     framed: Bools | None, positions: Int64, firsts: Int64, stored: Int64, named: Int64,
 ) -> list[Buffer]:  # fmt: skip
-    """The same of files of one kind, as columns of numpy: all have content or none, and all have
-    attributes or none. All FILEIDs have as many digits.
+    """Encode, with numpy, files of one kind: all have content or none, and all have attributes or
+    none. All FILEIDs have the same number of hex digits.
 
-    stored, named  bytes of what is stored as content, and of attributes
+    stored, named  bytes of the stored content, and of attributes
     """
     n, own, none = len(keys), _lengths(keys), np.zeros(len(keys), np.int64)
     fileids, beside = np.arange(fileid, fileid + n), 14 + len(f"{fileid:x}")
@@ -448,7 +453,7 @@ def _alike(
     each = 2 * len(bodies)
     parts: list[Buffer] = [b"\0"] * (each * n + 1)
     for i, (body, at) in enumerate(zip(bodies, places, strict=True)):
-        ends = np.zeros((n, 5), np.uint8)  # checksum, and the delflag of what follows
+        ends = np.zeros((n, 5), np.uint8)  # checksum, and the delflag of the next entry
         seeds = at.astype(np.uint64) + np.uint64(contid)
         ends[:, :4] = number_bytes(xxh3_many(body, seeds), ">u4")
         parts[1 + 2 * i :: each], parts[2 + 2 * i :: each] = body, row_bytes(ends)
@@ -457,7 +462,7 @@ def _alike(
 
 
 def _heads(fileids: Int64, kind: bytes, lengths: Int64) -> list[bytes]:
-    """Keys of entries of files, and lengths of values."""
+    """Return the starts of entries: key length, key and value length."""
     digits = len(f"{int(fileids[0]):x}")
     hexed = np.frombuffer(fileids.astype(">i8").tobytes().hex().encode(), np.uint8)
     heads = np.empty((len(fileids), digits + 9), np.uint8)

@@ -1,11 +1,11 @@
 """The catalog of an open container: all live files in byte order of their names.
 
-Catalog         as of one moment: rows by name and by index; `select` has what is asked of it
-CatalogTrail    what a writer puts, so that it need not be read again
-DerivedCatalog  BASE.cat of an open container: how it is written and brought up to date
+Catalog         a state of the catalog: rows by name and by index; `select` has the queries
+CatalogTrail    the files that a writer puts, so that they need not be read again
+DerivedCatalog  BASE.cat of an open container: writes it and brings it up to date
 
-After few changes these are written as a run behind the others; where the runs behind the first have
-become many rows, all are written anew as one.
+A few changes are appended as a further run; once the runs after the first have many rows, all runs
+are written anew as one.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ from winkfs.names import INODE, OLD
 
 
 class Policy:
-    """How much is done for BASE.cat: five numbers, and those that follow from them.
+    """Limits of the work that is done for BASE.cat: five numbers, and others derived from them.
 
-    read       inodes that a close reads for it, or files of a container that gets one
-    tail       bytes of a tail that it reads for them
-    dense      bytes of the data file for each file put in bulk that a close writes beyond `bulk`
-    part       of all files, the part that is few
-    runs       most runs: of more, those behind one that together are as large as it, and it, become
-               one
-    few        runs up to which a close joins none
-    joined     rows of runs that a close joins
-    bulk       rows that a close writes: a known one costs a sixteenth of one that has to be read
-    sure       rows put in bulk that are kept until a close, whether it writes them or not; also
-               files of a catalog that is kept in memory, where it cannot be written
+    read       inodes that a close reads for it, or files of a container that gets a catalog
+    tail       bytes of a tail that a close reads for them
+    dense      bytes of the data file per file put in bulk: beyond `bulk`, a close writes so many
+    part       1 / part of all files are few
+    runs       runs, at most: beyond, a run is merged with all later ones if these are as large
+    few        runs up to which a close merges none
+    joined     rows of runs that a close merges
+    bulk       rows that a close writes: a row in memory costs less than one that has to be read
+    sure       rows put in bulk that are kept until a close, even if it does not write them; also
+               files of a catalog that is kept in memory if it cannot be written
     kept       rows kept for a close, at most: most of them in a scratch file
-    changes    changed names that are added as a run in any case, or `part` of all
-    behind     rows behind the first run that stay there in any case, or two of `part` of its rows
-    short      bytes of a tail that becomes a run in any case, or `part` of what the catalog covers
+    changes    changed names that are always added as a run; beyond, up to 1 / part of all files
+    behind     rows after the first run that always stay there; beyond, up to 2 / part of its rows
+    short      bytes of a tail that always becomes a run; beyond, up to 1 / part of the covered ones
     """
 
     read = 1 << 13
@@ -70,7 +69,7 @@ class Policy:
 
 
 POLICY: Final = Policy()
-GONE_NAMES: Final = 1 << 20  # names that went and are remembered
+MAX_GONE_NAMES: Final = 1 << 20  # removed names that a trail keeps
 
 
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[FileTable]]:
@@ -80,12 +79,12 @@ def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Fi
 def open_catalog(
     store: DataFile, *, behind: int | None = None, storage: Storage | None = None
 ) -> Catalog | None:
-    """BASE.cat, if it can be believed.
+    """Open BASE.cat, if it is valid.
 
-    behind   bytes of the data file that came after it, at most; None: any
+    behind   bytes of the data file that it may not cover; None: any number
     storage  the file, open already; it is closed with the catalog
-    ->       None where it is missing, foreign, of the wrong form, or newer than the data file; a
-             block that is damaged is DerivedDamage when it is first read
+    ->       None if it is missing, foreign, of the wrong form, or newer than the data file; a
+             damaged block raises DerivedDamage when it is first read
     cost     reads the index of the blocks
     """
     try:
@@ -107,8 +106,8 @@ def open_catalog(
 
 @contextmanager
 def believed(store: DataFile, behind: int | None = None) -> Iterator[Catalog | None]:
-    """BASE.cat as `open_catalog` has it; what turns out to be damaged ends the block, and is
-    remarked."""
+    """Open BASE.cat as `open_catalog`; damage that is found later ends the block, and is recorded
+    in `store.remarks`."""
     with open_catalog(store, behind=behind) or nullcontext() as catalog:
         try:
             yield catalog
@@ -117,11 +116,11 @@ def believed(store: DataFile, behind: int | None = None) -> Iterator[Catalog | N
 
 
 def open_older(store: DataFile, covered: int, place: Place) -> Catalog | None:
-    """BASE.cat as it was when it covered so much, if that can still be read.
+    """Open BASE.cat as it was when it covered `covered` bytes, if that can still be read.
 
     place   of the list of its runs at that time, see `Catalog`
-    ->      None where another file has taken its place, or it is damaged; a block that is damaged
-            is DerivedDamage when it is first read
+    ->      None if it was replaced or is damaged; a damaged block raises DerivedDamage when it is
+            first read
     """
     try:
         found = Catalog(store.directory.open(store.name + DerivedCatalog.suffix), place)
@@ -141,11 +140,11 @@ def build(
     lost: Problem | None = None,
     positions: Int64 | None = None,
 ) -> Catalog:
-    """The catalog of all live files, from the inodes. A writer has synced.
+    """Make the catalog of all live files, from the inodes. A writer has synced.
 
-    save       write BASE.cat, where there is a writer, the container is not classic and the disk
-               has room; else it is a scratch file, in memory for few files
-    positions  ascending, of the inodes of other files, to have these in a scratch file
+    save       write BASE.cat, if there is a writer, the container is not classic and the disk has
+               room; otherwise it is a scratch file, in memory for few files
+    positions  ascending, of the inodes of the files; None: all live files
     raises     OSError
     cost       reads the inodes and sorts the names, n log n; memory: 100 MiB
     """
@@ -158,9 +157,9 @@ def build(
 
 
 def merge(store: DataFile, runs: Sequence[Run], changes: Mapping[bytes, int]) -> Catalog:
-    """A catalog of one run: some of another, and all that happened since. A writer has synced.
+    """Make a catalog of one run from runs of an older one and later changes. A writer has synced.
 
-    changes  name -> position of its inode, 0 where it is gone
+    changes  name -> position of its inode, 0: it was removed
     raises   CorruptError; OSError
     cost     reads the inodes of the changes, and writes the catalog anew
     """
@@ -169,12 +168,12 @@ def merge(store: DataFile, runs: Sequence[Run], changes: Mapping[bytes, int]) ->
 
 
 def new_sorter(store: DataFile) -> NameSorter:
-    """One with its scratch file beside the container, or where temporary files go."""
+    """Return a sorter with its scratch file beside the container, or in the temporary directory."""
     return NameSorter(store.directory.scratch, CHUNK)
 
 
 def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> FileTable:
-    """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
+    """Return rows of changed names, in byte order; a position 0 makes a row with GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
     gone = [name for name, pos in changes.items() if not pos]
     parts = [*read_rows(store, positions), *([gone_rows(gone)] if gone else [])]
@@ -183,12 +182,12 @@ def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> FileTable:
 
 
 def gone_rows(names: list[bytes]) -> FileTable:
-    """Rows that say that these names are gone."""
+    """Return rows for removed names."""
     return FileTable.of(names, np.zeros(len(names), np.int64), kind=GONE)
 
 
 def write_whole(store: DataFile, rows: Iterator[FileTable]) -> Storage:
-    """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
+    """Write BASE.cat, durably, as one run of all rows, without those with GONE. Raises OSError."""
     with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
         _fill(store, CatalogWriter.create(storage, store.settings.ids, store.schema), rows)
     return storage
@@ -197,7 +196,8 @@ def write_whole(store: DataFile, rows: Iterator[FileTable]) -> Storage:
 def _written(
     store: DataFile, rows: Iterator[FileTable], count: int, *, save: bool = True
 ) -> Catalog:
-    """The same, open; a scratch file where none is to be saved, or can be. `count`: of the rows."""
+    """Write rows, about `count`, as BASE.cat, or, if `save` is False or it fails, as a scratch file
+    -> the open catalog."""
     if save and store.writable and not store.settings.classic:
         try:
             return Catalog(write_whole(store, rows))
@@ -220,11 +220,11 @@ def _fill(store: DataFile, writer: CatalogWriter, rows: Iterator[FileTable]) -> 
 
 
 class CatalogTrail:
-    """What a writer put and removed since the data file ended at `since`; -1: not all is known.
+    """Files that a writer put and removed since the data file ended at `since`; -1: not all.
 
-    What is put in bulk is kept as rows, of all else only the positions of the inodes.
+    Files put in bulk are kept as rows, of all others only the positions of the inodes.
 
-    wanted  whether a close writes them or not
+    wanted  whether to keep them even if a close does not write them
     """
 
     def __init__(self, store: DataFile, *, wanted: bool) -> None:
@@ -233,29 +233,29 @@ class CatalogTrail:
         self.positions, self.gone = array("q"), set[bytes]()
 
     def note(self, name: bytes, pos: int) -> None:
-        """Note that the inode of a name is now at `pos`; 0: there is no such name any more."""
+        """Record that the inode of a name is now at `pos`; 0: the name was removed."""
         if pos:
             self.positions.append(pos)
             return
         self.gone.add(name)
-        if len(self.gone) > GONE_NAMES:  # too many to be kept: the tail has them
+        if len(self.gone) > MAX_GONE_NAMES:  # they are read from the tail instead
             self.gone.clear()
             self.since = -1
 
     @property
     def count(self) -> int:
-        """About how many rows there will be."""
+        """Number of rows there will be, about."""
         return self.sorter.count + len(self.positions) + len(self.gone)
 
     @property
     def is_cheap(self) -> bool:
-        """Whether to write it takes little time beside what was put."""
+        """True if writing it takes little time compared with the puts."""
         return self.count <= max(POLICY.bulk, (self._store.kv.end - self.since) // POLICY.dense)
 
     def reaches(self, covered: int) -> bool:
-        """Have it go back to where the data file ended at `covered`, by reading what came since.
+        """Extend it back to the end `covered` of the data file, by reading the entries since.
 
-        ->      whether it does: not where that is much
+        ->      False: these are too many
         raises  CorruptError
         """
         if not 0 <= self.since - covered <= POLICY.tail:
@@ -267,8 +267,9 @@ class CatalogTrail:
         return self.since >= 0
 
     def rows(self, *, whole: bool) -> Iterator[FileTable]:
-        """The live files that were put and, but for `whole`, names that are gone, in byte order.
-        Once; nothing is put after that.
+        """Yield the live files that were put and, unless `whole`, removed names, in byte order.
+
+        It is called once, and no file is put after that.
 
         whole   all live files of the container were put since
         raises  OSError
@@ -286,14 +287,14 @@ class CatalogTrail:
 
 
 def at_any(positions: Int64) -> Callable[[FileTable], Bools]:
-    """Mark rows at one of these ascending positions, and those that record that a name is gone."""
+    """Return a function that marks rows at one of these ascending positions, and removed names."""
     return lambda rows: among(rows.pos, positions) | rows.gone
 
 
 class DerivedCatalog:
     """BASE.cat of an open container.
 
-    trail   gets all files that are put; None: not wanted
+    trail   records all files that are put; None: not wanted
     """
 
     suffix = ".cat"
@@ -302,17 +303,17 @@ class DerivedCatalog:
         self._store = store
         self._opened = store.kv.end
         self.trail: CatalogTrail | None = None
-        self._tried = False  # to follow what is put in bulk
+        self._tried = False  # whether `follow_bulk` was called
 
     def follow(self, *, wanted: bool = True) -> None:
-        """Keep what is put from now on, so that `save` need not read it again."""
+        """Record files that are put from now on, so that `save` need not read them again."""
         self.close()
         if not self._store.settings.classic:
             self.trail = CatalogTrail(self._store, wanted=wanted)
             self._store.index.trail = self.trail.note
 
     def follow_bulk(self) -> None:
-        """Before files are put in bulk: the same for `keep_up`, where it can make use of it."""
+        """Record files put in bulk from now on, for `keep_up`, if that can use them."""
         if self._tried or self.trail is not None:
             return
         covered, kv = self._covered(), self._store.kv
@@ -321,7 +322,7 @@ class DerivedCatalog:
         self._tried = True
 
     def put_many(self, made: Callable[[], FileTable]) -> None:
-        """Keep files that were put in bulk, where these are followed."""
+        """Record files that were put in bulk, if there is a trail."""
         trail = self.trail
         if trail is None:
             return
@@ -331,10 +332,11 @@ class DerivedCatalog:
             return
         try:
             trail.sorter.add(made())
-        except MemoryError:  # the files themselves take less
+        except MemoryError:  # the put itself needs less memory and can go on
             self.close()
 
     def sweep(self) -> None:
+        """Remove derived files of older versions, and an invalid BASE.cat."""
         store = self._store
         self._opened = store.kv.end
         for suffix in OLD:
@@ -343,7 +345,7 @@ class DerivedCatalog:
             store.directory.unlink(store.name + self.suffix)  # before .data grows to its DATAEND
 
     def _covered(self) -> int | None:
-        """DATAEND of the file on the disk; None: what it says is not true as far as it goes."""
+        """Return DATAEND of the file on disk; None: it is missing or invalid."""
         store = self._store
         try:
             with store.directory.open(store.name + self.suffix) as storage:
@@ -355,6 +357,7 @@ class DerivedCatalog:
         return covered if mine and 0 <= covered <= store.kv.end else None
 
     def drop(self) -> None:
+        """Remove BASE.cat, and make older ones invalid."""
         store = self._store
         store.catalog_from = store.kv.end
         self.close()
@@ -362,16 +365,16 @@ class DerivedCatalog:
             store.directory.unlink(store.name + self.suffix)
 
     def close(self) -> None:
-        """Drop what was kept for `save`: what was put is read from the tail instead. Idempotent."""
+        """Drop the trail; the changes are read from the tail instead. Idempotent."""
         if self.trail is not None:
             self.trail.sorter.close()
             self.trail = self._store.index.trail = None
 
     def keep_up(self) -> None:
-        """For a close: as `save` where something was changed, and where that takes little time.
+        """Save for a close, if anything was changed and it takes little time.
 
-        cost    see `Policy`. More changes, more small files put in bulk, and a catalog of many
-                files that is not there, are left to the next reader
+        cost    limited by `Policy`. More changes, more small files put in bulk, and a missing
+                catalog of many files are left to the next reader
         """
         if self._store.kv.end != self._opened:
             self.save(quickly=True)
@@ -379,12 +382,12 @@ class DerivedCatalog:
     def save(self, sorter: NameSorter | None = None, *, quickly: bool = False) -> None:
         """Bring BASE.cat up to date with all that is durable. The writer has synced.
 
-        Nothing is done where it is current, in classic layout, and where the disk is full.
+        Nothing is done if it is current, in classic layout, and if the disk is full.
 
         sorter   has the rows of all live files, and maybe of others; None: see `_save`
-        quickly  or not at all
+        quickly  only if it takes little time
         raises   ValueError (there is something to sync); OSError
-        cost     little where little happened since it was written, else as `build`
+        cost     little after few changes, otherwise as `build`
         """
         store = self._store
         if store.settings.classic:
@@ -402,19 +405,19 @@ class DerivedCatalog:
                 self.follow()
         except CorruptError as error:
             store.note(error)
-            self.close()  # a part of it has been given away
+            self.close()  # a part of its rows is consumed
         except OSError as error:
             store.record_unwritten(error)
-            self.close()  # its scratch file may take the room that the index needs
+            self.close()  # its scratch file may take the space that the index needs
 
     def _save(self, quickly: bool) -> bool:
-        """After few changes these are added, else the file is written anew.
+        """Add the changes, if they are few; otherwise write the file anew.
 
-        quickly  or it is left as it is
+        quickly  leave it as it is if that takes long
         ->       whether it is current
         """
         store, trail, storage = self._store, self.trail, None
-        with suppress(OSError):  # it is missing, not ours to write, or there is a symbolic link
+        with suppress(OSError):  # it is missing, not writable, or a symbolic link
             storage = store.directory.open(
                 store.name + self.suffix, "w", uncached=True, follow=False
             )
@@ -452,7 +455,7 @@ class DerivedCatalog:
     def _changes(
         self, catalog: Catalog, trail: CatalogTrail | None, quickly: bool
     ) -> tuple[Iterator[FileTable], int] | None:
-        """What happened since, and about how many rows it is; None: too much to be added."""
+        """Return the changes since the catalog, and their number, about; None: too many to add."""
         store, covered = self._store, catalog.covered
         if trail is not None and trail.reaches(covered):
             return trail.rows(whole=False), trail.count
@@ -476,8 +479,8 @@ class DerivedCatalog:
         quickly: bool,
         writable: bool,
     ) -> None:
-        """Add a run, with those in it that are not much larger; so there are few of them, and a row
-        is written again only when they have doubled."""
+        """Add a run, merged with those that are not much larger. So runs stay few, and a row is
+        written again only when they have doubled."""
         store = self._store
         behind = count + catalog.row_count - catalog.count
         many = behind > max(POLICY.behind, 2 * catalog.count // POLICY.part)
@@ -498,8 +501,8 @@ class DerivedCatalog:
 
     @staticmethod
     def _kept(sizes: list[int], count: int, quickly: bool) -> int:
-        """How many runs of these sizes stay as they are, when `count` rows are added; 0: all are
-        written anew."""
+        """Return how many runs of these sizes stay as they are if `count` rows are added; 0: all
+        are written anew."""
         kept = len(sizes)
         while kept > (POLICY.few if quickly else 1) and sizes[kept - 1] <= 2 * count:
             if quickly and sizes[kept - 1] + count > POLICY.joined:

@@ -37,9 +37,9 @@ from winkfs.container.catalog import open_catalog, write_whole
 from winkfs.container.copier import fill
 from winkfs.container.draft import COMPRESSIBLE, Draft, DraftWriter, is_usual
 from winkfs.container.frames import (
-    ENOUGH,
-    FEWEST,
-    SAMPLE,
+    ENOUGH_BYTES,
+    MIN_SAMPLE_FILES,
+    SAMPLE_BYTES,
     SAMPLE_FILES,
     Compressor,
     entries_of,
@@ -426,7 +426,7 @@ def _compression(store: Store, level: int | None) -> Compression | None:
     if not level:
         return Compression(0)
     samples = list(_samples(store))
-    if len(samples) < FEWEST or sum(map(len, samples)) < ENOUGH:
+    if len(samples) < MIN_SAMPLE_FILES or sum(map(len, samples)) < ENOUGH_BYTES:
         return Compression(level)  # files that are put later train a dictionary
     return trained(samples, level, store.dtotsz, store.base)
 
@@ -435,9 +435,9 @@ def _samples(store: Store) -> Iterator[bytes]:
     """Contents of some files, anywhere in the container; of large ones the first piece.
 
     raises  CorruptError
-    cost    SAMPLE bytes are read at most
+    cost    SAMPLE_BYTES bytes are read at most
     """
-    content, live, left = Content(store), store.index.positions().tolist(), SAMPLE
+    content, live, left = Content(store), store.index.positions().tolist(), SAMPLE_BYTES
     # the same container becomes the same one again
     for pos in random.Random(0).sample(live, min(SAMPLE_FILES, len(live))):
         inode = store.inode_at(pos)[1]

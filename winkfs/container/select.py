@@ -1,8 +1,8 @@
-"""Select: files by name, time, size, type and condition, through the index that answers soonest.
+"""Select: files by name, time, size, type and condition, through the fastest index.
 
-Query      which rows of a catalog; `all_rows` finds them, with what came after the catalog
-select     the files that a `Selection` means: by paths through the index, all else by a catalog
-columns_at the files with given inodes
+Query      selects rows of a catalog; `all_rows` finds them, and those of later changes
+select     returns the files of a `Selection`: paths by the index, all else by a catalog
+columns_at returns the files with given inodes
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from winkfs.entry import FileType
 from winkfs.names import INODE, after, base_of, name_of
 from winkfs.units import LAST, NANO
 
-FILES: Final = 1 << 16  # read from the data file at a time
-SPARSE: Final = 64  # rows of the catalog that are decoded rather than read one inode
+FILES_AT_ONCE: Final = 1 << 16  # read from the data file
+ROWS_PER_INODE: Final = 64  # of the catalog, up to which decoding them beats reading one inode
 
 
 class Query(NamedTuple):
-    """Which rows of a catalog: names in [low, high), mtimes, a condition that is bound.
+    """A query of a catalog: names in [low, high), mtimes, a bound condition.
 
-    columns  of the user, whose values the rows are to have
-    at_once  blocks of a run that are read together; None: as many as are worth it
+    columns  columns of the user whose values the rows contain
+    at_once  blocks of a run that are read together; None: the default
     """
 
     low: bytes = b""
@@ -59,11 +59,11 @@ class Query(NamedTuple):
         where: Condition | None = None,
         columns: Sequence[str] = (),
     ) -> Query:
-        """Names that begin so."""
+        """Return a query of names that begin with a prefix."""
         return cls(prefix, after(prefix), times, where, tuple(columns))
 
     def kept(self, rows: FileTable, schema: Schema) -> FileTable:
-        """Those of some rows that are meant, and those that have to be asked."""
+        """Return the rows that match, and those whose inodes must be read to decide."""
         kept = rows.within(self.times)
         if self.where is not None:
             asked = {name: schema[name] for name in self.where.columns() & schema.keys()}
@@ -75,11 +75,11 @@ class Query(NamedTuple):
 def rows_now(
     store: DataFile, catalog: Catalog, query: Query, *, end: int | None = None
 ) -> Iterator[FileTable]:
-    """The live rows that are meant, also of what came after the catalog, in order.
+    """Yield the live rows that match, including those of changes after the catalog, in order.
 
-    Rows that do not say all are there whatever their mtimes and values: see `settled`.
+    Incomplete rows are included whatever their mtimes and values: see `settled`.
 
-    end     where the data file ends for that; None: where the store knows it to end
+    end     end of the data file up to which changes count; None: that of the store
     raises  CorruptError
     cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
     """
@@ -90,7 +90,7 @@ def rows_now(
         if low <= name and (high is None or name < high)
     }
     later = [changed_rows(store, changes)] if changes else []
-    first, *others = catalog.runs  # a row of the others may hide one that is not meant
+    first, *others = catalog.runs  # rows of the others that do not match may still hide a row
     alone = not (others or later)
     asked = () if alone or query.where is None else query.where.columns()
     columns = tuple(dict.fromkeys([*query.columns, *asked]))
@@ -106,13 +106,13 @@ def rows_now(
 def all_rows(
     store: DataFile, lock: AbstractContextManager[object], problem: Problem, query: Query
 ) -> Iterator[FileTable]:
-    """The live rows that are meant, in byte order of the names, as of the call.
+    """Yield the live rows that match, in byte order of the names, as of the call.
 
-    lock     what guards the store while it is read; the caller has settled what it put
-    problem  called with what is damaged and left out: see `read_rows` and `settled`
+    lock     guards the store while it is read; the caller has settled its changes
+    problem  called with each damage, which is left out: see `read_rows` and `settled`
     raises   CorruptError; OSError
-    cost     as `rows_now`; where there is no good catalog, or it is far behind, one is made first,
-             in a scratch file
+    cost     as `rows_now`; without a valid catalog, or if it is far behind, one is made first, in a
+             scratch file
     """
 
     def met(rows: FileTable) -> FileTable:
@@ -133,7 +133,7 @@ def _healed(
     found: Iterator[FileTable],
     query: Query,
 ) -> Iterator[FileTable]:
-    """The rows that were found; where the catalog turns out to be damaged, others from there on."""
+    """Yield the rows that were found; after damage of the catalog, those of a new one."""
     low = query.low
     try:
         for rows in found:
@@ -146,14 +146,14 @@ def _healed(
         with again:
             yield from rows_now(store, again, query._replace(low=low))
     finally:
-        del found  # first: it may have pages to drop
+        del found  # before the file is closed: it may have pages to drop
         catalog.close()
 
 
 def positions_of(store: DataFile, query: Query) -> Int64 | None:
-    """Ascending positions of the files that are meant, and of those that have to be asked.
+    """Return ascending positions of the files that match, and of those whose inodes must be read.
 
-    ->      None where there is no good catalog, or it is far behind
+    ->      None without a valid catalog, or if it is far behind
     cost    reads the blocks of the catalog that may have such files, and the tail; memory: 8 bytes
             a file
     """
@@ -164,7 +164,7 @@ def positions_of(store: DataFile, query: Query) -> Int64 | None:
 
 
 def positions_met(store: DataFile, query: Query, problem: Problem) -> Int64:
-    """Ascending positions of the files that are meant, whether there is a good catalog or not.
+    """Return ascending positions of the files that match, with or without a valid catalog.
 
     problem, raises, cost  as `all_rows`
     """
@@ -176,23 +176,23 @@ def _positions(found: Iterator[FileTable]) -> Int64:
 
 
 def settled(store: DataFile, rows: FileTable, query: Query, problem: Problem) -> FileTable:
-    """The same rows without those that have to be asked and then are not meant.
+    """Read the inodes of incomplete rows -> the rows without those that do not match.
 
-    problem  called with each of those whose inode or attributes are damaged; it is left out
-    cost     one read for each row that has to be asked
+    problem  called with each damaged inode or attributes; the row is left out
+    cost     one read for each incomplete row
     """
     kept = np.ones(len(rows), bool)
     for i in np.flatnonzero(rows.asked).tolist():
         try:
-            kept[i] = _is_meant(store, rows.names[i], int(rows.pos[i]), query)
+            kept[i] = _matches(store, rows.names[i], int(rows.pos[i]), query)
         except CorruptError as error:
             problem(error)
             kept[i] = False
     return rows if kept.all() else rows.take(kept)
 
 
-def _is_meant(store: DataFile, name: bytes, pos: int, query: Query) -> bool:
-    """Whether a file is, by its inode. Raises CorruptError."""
+def _matches(store: DataFile, name: bytes, pos: int, query: Query) -> bool:
+    """Return whether a file matches, by its inode. Raises CorruptError."""
     inode = store.inode_at(pos)[1]
     ns, (since, until) = store.settings.ns_of(inode.mtime), query.times  # int64 may not hold it
     if not ((since is None or ns >= since) and (until is None or ns < until)):
@@ -211,10 +211,10 @@ def _is_meant(store: DataFile, name: bytes, pos: int, query: Query) -> bool:
 def values_between(
     store: DataFile, low: int, high: int, typed: Mapping[str, str]
 ) -> tuple[Int64, dict[str, Column]] | None:
-    """The values of the files whose inodes stand in [low, high), as far as the catalog goes.
+    """Return values of the files whose inodes are in [low, high), as far as the catalog has them.
 
     ->    ascending positions of the inodes, int64[n], and n values of each column; a column that
-          the container lacks is null. None where there is no good catalog
+          the container lacks is null. None without a valid catalog
     cost  reads the numbers and those columns of all blocks that have such files
     """
     found = [(np.empty(0, np.int64), {name: Column.nulls(typed[name], 0) for name in typed})]
@@ -232,19 +232,19 @@ def values_between(
     return None
 
 
-# --- what a selection means ---
+# --- the files of a selection ---
 
 
 def select(container: Store | str, selection: Selection, problem: Problem = raise_it) -> FileTable:
-    """The chosen files of a container, an open store or BASE, in order of their inodes.
+    """Return the chosen files of a container, an open store or BASE, in order of their inodes.
 
-    By paths through the index, all else through the catalog; where there is no good one, by time in
-    an append-only container through BASE.time, else all inodes.
+    Paths are looked up in the index, all else in the catalog. Without a valid catalog, times are
+    looked up in BASE.time in an append-only container, and otherwise all inodes are read.
 
     problem  called with each damaged inode, which is left out
     raises   NoSuchFile; FormatError; OSError; CorruptError
-    cost     one look-up a path; else one pass over the blocks of the catalog that may have such
-             files, or over the inodes
+    cost     one look-up a path; otherwise one pass over the blocks of the catalog that may have
+             such files, or over the inodes
     """
     if not isinstance(container, Store):
         with Store(base_of(container), writable=False) as store:
@@ -261,13 +261,13 @@ def select(container: Store | str, selection: Selection, problem: Problem = rais
     else:
         positions = container.index.positions() if meant is None else meant
         positions = between_times(positions, container, selection.since, selection.until)
-        parts = [files_at(container, positions[at : at + FILES], problem)
-                 for at in range(0, len(positions), FILES)]  # fmt: skip
+        parts = [files_at(container, positions[at : at + FILES_AT_ONCE], problem)
+                 for at in range(0, len(positions), FILES_AT_ONCE)]  # fmt: skip
     return FileTable.concat([rows.take(selection.chosen(rows)) for rows in parts])
 
 
 def from_catalog(store: Store, selection: Selection, problem: Problem) -> FileTable | None:
-    """The chosen files, in order of their inodes; None: there is no good catalog."""
+    """Return the chosen files, in order of their inodes; None: there is no valid catalog."""
     query = query_of(selection)
     with believed(store, behind=POLICY.short) as catalog:
         if catalog is not None:
@@ -280,9 +280,9 @@ def from_catalog(store: Store, selection: Selection, problem: Problem) -> FileTa
 def listed(
     store: Store, rows: FileTable, query: Query, selection: Selection, problem: Problem
 ) -> FileTable:
-    """The chosen ones of rows of the catalog.
+    """Return the chosen files of rows of the catalog.
 
-    query   of which they are, that of the selection or a part of it
+    query   that found the rows: that of the selection or a part of it
     raises  CorruptError
     """
     found = settled(store, rows, query, problem)
@@ -295,8 +295,7 @@ def listed(
 
 
 def query_of(selection: Selection) -> Query:
-    """What the selection asks of the catalog; names that its globs and paths do not mean, and
-    sizes, are left to it."""
+    """Return the query of a selection. Globs and paths are not part of it: `chosen` checks them."""
     where = [] if selection.where is None else [selection.where]
     if selection.min_size is not None:
         where.append(Asked("size", ">=", min(selection.min_size, LAST), "int64"))
@@ -307,7 +306,7 @@ def query_of(selection: Selection) -> Query:
 
 
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem = raise_it) -> FileTable:
-    """The files with these names, in order of their inodes; names that are not there are left out.
+    """Return the files with these names, in order of their inodes; missing names are left out.
 
     cost    one look-up a name, and reads the inodes
     """
@@ -318,14 +317,14 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem = raise_it
     pairs = zip(keys, positions.tolist(), strict=True)
     if all(pos <= 0 or names.get(pos) == name_of(key) for key, pos in pairs):
         return rows
-    # A cell of another key with the same hash: look them up in the ordinary way.
+    # Two keys share a hash: look them up in the ordinary way.
     found = sorted({pos for pos in map(store.index.lookup, keys) if pos})
     return files_at(store, np.array(found, np.int64), problem)
 
 
 def between_times(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
-    """Of positions, ascending, in an append-only container those between the time marks around
-    [low, high), nanoseconds; elsewhere all."""
+    """Return those of ascending positions that lie between the time marks around [low, high),
+    nanoseconds; in a container that is not append-only, all."""
     times = store.times
     if times is None:
         return positions
@@ -339,30 +338,30 @@ def between_times(positions: Int64, store: Store, low: int | None, high: int | N
 
 
 def columns_between(base: str, low: int, high: int, problem: Problem = raise_it) -> FileTable:
-    """The files of a container whose inodes stand in [low, high), in order of these.
+    """Return the files of a container whose inodes are in [low, high), in order of these.
 
     problem  called with each damaged inode, which is left out
     raises   NoSuchFile; FormatError; OSError
-    cost     an index is opened; see `columns_at`
+    cost     opens an index; see `columns_at`
     """
     with Store(base_of(base), writable=False) as store:
         return columns_at(store, between(store, low, high), problem)
 
 
 def between(store: Store, low: int, high: int) -> Int64:
-    """Positions in [low, high) of the inodes of a container, ascending."""
+    """Return positions in [low, high) of the inodes of a container, ascending."""
     positions = store.index.positions()
     start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
     return positions[start:stop]
 
 
 def columns_at(store: Store, positions: Int64, problem: Problem = raise_it) -> FileTable:
-    """The files whose inodes stand at these ascending positions.
+    """Return the files whose inodes are at these ascending positions.
 
     problem  called with each damaged inode, which is left out
     raises   CorruptError; OSError
-    cost     one pass over the blocks of the catalog that may have them; where these have many
-             others, too, the inodes are read
+    cost     one pass over the blocks of the catalog that may have them; if these have many other
+             files, the inodes are read
     """
     known = FileTable.concat(list(catalogued(store, positions)))
     rest = positions if not len(known) else np.setdiff1d(positions, known.pos, assume_unique=True)
@@ -371,8 +370,8 @@ def columns_at(store: Store, positions: Int64, problem: Problem = raise_it) -> F
 
 
 def catalogued(store: Store, positions: Int64) -> Iterator[FileTable]:
-    """Those of the files with these inodes that the catalog has, a block at a time; none where it
-    would decode more than SPARSE rows for each of them."""
+    """Yield the files with these inodes that the catalog has, a block at a time; none if more than
+    ROWS_PER_INODE rows would be decoded for each of them."""
     with believed(store) as catalog:
         if catalog is not None and len(positions):
-            yield from catalog.at(positions, SPARSE)
+            yield from catalog.at(positions, ROWS_PER_INODE)

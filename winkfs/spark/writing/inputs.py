@@ -204,14 +204,14 @@ class Inputs:
         )  # fmt: skip
 
     def files(self, batch: pa.RecordBatch, now: int, clamped: Clamped) -> Iterator[Files]:
-        """The rows of a batch in order, ROWS or about BYTES of content at a time.
+        """The rows of a batch in order, BATCH_ROWS or about BYTES of content at a time.
 
         now     nanoseconds: the mtime of rows that have none
         clamped  counts times that no file can have
         raises  ValueError that names the row
         cost    the content is not copied
         """
-        from winkfs.container.bulk import ROWS  # a task has it, the driver does not need it
+        from winkfs.container.bulk import BATCH_ROWS  # a task has it, the driver does not need it
         from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
@@ -223,7 +223,7 @@ class Inputs:
             self._texts(column, kind, batch.column(place), names)
             for (column, kind), place in zip(self.schema.items(), self.typed, strict=True)
         ]
-        for start, stop in batch_ranges(np.diff(at), BYTES, ROWS):
+        for start, stop in batch_ranges(np.diff(at), BYTES, BATCH_ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
                 some = list(map(to_name, some))
