@@ -1,11 +1,11 @@
-"""Compact: a container without what was deleted and replaced, in the place of the old one.
+"""Compact: replaces a container by one without deleted and replaced entries.
 
-Each entry that moves is checked. Entries keep their keys and values, but for inodes, which point
-to where their entries are then; or contents go to other entries, see `copier.fill`.
+Each entry that moves is verified. Entries keep their keys and values, except inodes, which get the
+new positions of their entries; or contents are written as new entries, see `copier.fill`.
 
-A compaction moves live entries to a new BASE.data beside the old one; it is synced and takes the
-old one's name by one rename. Whatever comes in between, the old or the new one is there, whole. The
-new one has another CONTID: no derived file of the old one is believed again.
+A compaction moves live entries to a new BASE.data beside the old one, syncs it, and renames it over
+the old one. If it is interrupted, either the old or the new file is there, complete. The new one
+has a different CONTID, so derived files of the old one are invalid.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ Progress = Callable[[int], None]
 
 
 class Places:
-    """Where entries were, and where they are now: in runs that moved together."""
+    """A map from old to new positions of entries, in runs that moved together."""
 
     def __init__(self) -> None:
-        # Of each run its first old position, the old end, and new minus old; by old position,
-        # where it is not `_mixed`. The first one has nothing.
+        # Of each run its first old position, its old end, and new minus old; in order of old
+        # positions unless `_mixed`. The first run is empty.
         self._runs = array("q", [0]), array("q", [0]), array("q", [0])
         self._mixed = False
 
     def add(self, old: Int64, new: Int64, sizes: Int64) -> tuple[Int64, Int64]:
-        """Note entries behind those noted before, int64[n] each.
+        """Add entries whose old positions follow all earlier ones, int64[n] each.
 
         ->      indices of the first and of the last entry of each run that stays together
         """
@@ -90,7 +90,7 @@ class Places:
         return first, last
 
     def note(self, places: Iterable[tuple[int, int]]) -> None:
-        """Note entries one by one, in any order: (old, new) position each."""
+        """Add entries one by one, in any order: (old, new) position each."""
         starts, ends, moved = self._runs
         for old, new in places:
             starts.append(old)
@@ -99,7 +99,7 @@ class Places:
         self._mixed = True
 
     def of(self, old: Int64) -> Int64:
-        """New positions, int64[n]; -1 for what was not noted."""
+        """Return new positions, int64[n]; -1 for an entry that was not added."""
         if self._mixed:
             order = np.argsort(np.frombuffer(self._runs[0], np.int64))
             sort = [np.frombuffer(column, np.int64)[order].tobytes() for column in self._runs]
@@ -112,7 +112,7 @@ class Places:
 
 @contextlib.contextmanager
 def sound(store: Store) -> Iterator[None]:
-    """Refuse to go on where something is damaged."""
+    """Raise Refusal for damage that the block meets."""
     try:
         yield
     except CorruptError as error:
@@ -120,11 +120,11 @@ def sound(store: Store) -> Iterator[None]:
 
 
 def kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, Int64]]:
-    """Every batch with the indices of the entries that are kept, each of them checked: live inodes,
-    and all else that is not marked deleted, but what content was compressed with before.
+    """Yield every batch with the indices of the entries that are kept, which are verified: live
+    inodes, and all others that are not marked deleted, except old records of the compression.
 
-    The dead are not checked: if one of their lengths is wrong, it leads past entries that are
-    counted. Raises Refusal for damage.
+    Dead entries are not verified: a wrong length of one is found by the count of entries. Raises
+    Refusal for damage.
     """
     kv, live = store.kv, store.index.positions()
     entries, files, compression = 0, 0, kv.superblock.get(COMPRESS, 0)
@@ -146,16 +146,16 @@ def kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, In
 
 
 class OutOfOrderError(Exception):
-    """Whole batches would not leave the files of an append-only container in order of mtime."""
+    """Moving whole batches would break the order of mtimes in an append-only container."""
 
 
 class Rewrite:
     """Moves the live entries of a container to the end of another file.
 
-    places  of what was moved
-    grown   bytes that all inodes together are larger
-    known   whether the old catalog says how the new inodes look
-    compress_at  where it is that contents are compressed anew with, 0: they are not
+    places  old and new positions of moved entries
+    grown   bytes by which all inodes together have grown
+    known   whether the rows of the old catalog are right for the new inodes, except positions
+    compress_at  position of the record of the new compression, 0: contents are moved as they are
     """
 
     def __init__(self, store: Store, target: KVSeq, progress: Progress | None) -> None:
@@ -167,9 +167,11 @@ class Rewrite:
     # --- whole batches ---
 
     def batches(self) -> None:
-        """In the order of the file, a batch at a time; of the usual layout. Inodes come last that
-        build on others, or stand before entries that they point to: in an append-only container
-        they raise OutOfOrderError."""
+        """Move entries in the order of the file, a batch at a time, in the usual layout.
+
+        Inodes that build on others, or precede an entry that they point to, are moved last; in an
+        append-only container they raise OutOfOrderError.
+        """
         later: list[int] = []
         for batch, chosen in kept_in(self._store, self._progress):
             odd = self._odd(batch, chosen)
@@ -187,7 +189,7 @@ class Rewrite:
         self.places.note([place for pos in later for place in self._moved(pos, placed=True)])
 
     def _odd(self, batch: Batch, chosen: Int64) -> Int64:
-        """Indices of the inodes among the chosen entries that come last."""
+        """Return the indices of the inodes among the chosen entries that must be moved last."""
         if not batch.whole:
             return chosen[is_inode(batch)[chosen]]
         rows = rows_of(batch, self._store.settings, lambda _: None, checked=True)
@@ -227,15 +229,15 @@ class Rewrite:
     # --- file by file ---
 
     def files(self, positions: Iterable[int]) -> None:
-        """Any layout, any order: `positions` of the live inodes."""
+        """Move files one by one, in any layout and order. `positions`: of the live inodes."""
         self._others(self._progress)
         for pos in positions:
             self.places.note(self._moved(pos))
 
     def _moved(self, pos: int, *, placed: bool = False) -> list[tuple[int, int]]:
-        """Append a file -> where each entry was, and where it is.
+        """Append a file -> (old, new) position of each entry.
 
-        placed  without entries that have been moved already
+        placed  leave out entries that were moved already
         """
         key, inode, _ = self._store.inode_at(pos)
         new = dict.fromkeys(inode.pointers, -1)
@@ -254,13 +256,14 @@ class Rewrite:
         return self._target.append(entry.key, entry.value)
 
     def _inode(self, key: bytes, made: Inode, least: int, old: Inode) -> int:
-        """Append an inode, of `least` bytes at least, in the place of `old` -> where it is."""
+        """Append an inode, of `least` bytes at least, that replaces `old` -> its position."""
         value = made.encode(self._settings.form, least)
         self.grown += len(value) - old.size
         return self._target.append(key, value)
 
     def _others(self, progress: Progress | None, *, anew: bool = False) -> None:
-        """Entries that are neither inodes nor parts of files. `anew`: the contents are."""
+        """Move entries that are neither inodes nor parts of files. `anew`: except the record of the
+        compression."""
         for batch, chosen in kept_in(self._store, progress):
             for i in chosen[~is_inode(batch)[chosen]].tolist():
                 entry = batch.entry(i)
@@ -271,7 +274,7 @@ class Rewrite:
     # --- contents ---
 
     def anew(self, positions: Iterable[int], compression: Compression) -> None:
-        """As `files`, with contents in other entries: in frames or, with level 0, plain."""
+        """Move files, and write their contents as new entries: compressed or, with level 0, not."""
         store, content = self._store, Content(self._store)
         writer = DraftWriter(self._target, self._settings, content.read_all)
         self.known = False
@@ -295,7 +298,7 @@ class Rewrite:
         self._settle(waiting, writer)
 
     def _settle(self, files: list[tuple[int, Inode, Draft]], writer: DraftWriter) -> None:
-        """Append what new files still have in memory, compressed together, and their inodes."""
+        """Append the contents in memory of new files, compressed together, and their inodes."""
         tails = [d.tail if d.ftype in COMPRESSIBLE and not d.body else b"" for _, _, d in files]
         frames = writer.compressor.many(tails) if writer.compressor else repeat(None)
         for (pos, inode, draft), frame in zip(files, frames, strict=False):
@@ -316,7 +319,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did, or would do: bytes of BASE.data before and after, live files."""
+    """Result of a compaction, or its estimate: bytes of BASE.data before and after, live files."""
 
     before: int
     after: int
@@ -331,20 +334,19 @@ def compact(
     progress: Progress | None = None,
     compress: str | None = None,
 ) -> Compacted:
-    """Give the space of deleted and replaced files back.
+    """Reclaim the space of deleted and replaced files.
 
-    order     "disk": the files stay in the order they have; "name": byte order of names
-    dry_run   only say what it would give; takes no lock
+    order     "disk": the files keep their order; "name": byte order of names
+    dry_run   only report the sizes; takes no lock
     progress  called with the number of bytes read since the last call
-    compress  "zstd", "zstd:LEVEL" or "none": all contents are written anew, compressed so or not
-              at all, and new content will be. A dictionary is trained on them where that pays.
-              None: they stay as they are
-    raises    NoSuchFile; Locked; Refusal (a shard of a data set; damage: repair it first; what
-              cannot have compressed content); ValueError;
-              OSError (ENOSPC: there must be room for the live files). Nothing has changed then
-    cost      one pass over BASE.data, and one write of what lives; leaves the page cache as it was.
-              With `compress` each file is read once more, by way of the page cache; also for
-              `dry_run`, which compresses all of it
+    compress  "zstd", "zstd:LEVEL" or "none": how all contents are written anew, and new content
+              later. A dictionary is trained on them if it saves enough. None: no change
+    raises    NoSuchFile; Locked; Refusal (a shard of a data set; damage: repair it first; a variant
+              that cannot have compressed content); ValueError; OSError (ENOSPC: the live files need
+              space). The container is then unchanged
+    cost      one pass over BASE.data, and one write of the live entries; leaves the page cache as
+              it was. With `compress` each file is read once more, through the page cache, and
+              compressed, even for `dry_run`
     """
     if order not in ORDERS:
         raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
@@ -369,7 +371,7 @@ def compact(
 
 
 def _check(store: Store, order: str) -> None:
-    """Refuse what must not be compacted, or not without loss."""
+    """Raise Refusal for a container that must not be compacted, or not without loss."""
     if store.directory.exists("_job"):
         what = "is a shard of a data set, which would not know it again: winkfs dataset compact"
         raise Refusal(what, store.base)
@@ -384,7 +386,7 @@ def _check(store: Store, order: str) -> None:
 
 
 def _superblock(store: Store, compression: Compression | None = None) -> Superblock:
-    """That of the new file: the same variables, and a second one where they leave room for it.
+    """Return the superblock of the new file, with a second one if its variables leave space.
 
     compression  of contents that are written anew; None: they are moved as they are
     """
@@ -392,7 +394,7 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
     block = Superblock(old)
     block.pop(UNNAMED, None)
     block.pop(WRITER, None)
-    if block.pop(INCHAIN, None) is not None:  # each inode has all of its extents then
+    if block.pop(INCHAIN, None) is not None:  # each inode is written with all its extents
         block["INCOMPAT"] &= ~CHAINS
     block.update({"SYNCTIME": max(int(time.time()), old.get("SYNCTIME", 0) + 1)})
     if store.kv.layout.checksum and "SBCKSUM" in old:
@@ -410,10 +412,10 @@ def _superblock(store: Store, compression: Compression | None = None) -> Superbl
 
 
 def _compression(store: Store, level: int | None) -> Compression | None:
-    """What contents are to be compressed with; None: they stay as they are.
+    """Return the compression of contents that are written anew; None: they are moved as they are.
 
-    raises  NotAllowed where the container cannot have compressed content; Refusal, also where the
-            library is missing; CorruptError
+    raises  NotAllowed if the container cannot have compressed content; Refusal, also if the library
+            is missing; CorruptError
     """
     if level is None or (not level and not store.settings.compressed):
         return None
@@ -432,13 +434,13 @@ def _compression(store: Store, level: int | None) -> Compression | None:
 
 
 def _samples(store: Store) -> Iterator[bytes]:
-    """Contents of some files, anywhere in the container; of large ones the first piece.
+    """Yield contents of random files; of large ones the first part.
 
     raises  CorruptError
-    cost    SAMPLE_BYTES bytes are read at most
+    cost    reads SAMPLE_BYTES at most
     """
     content, live, left = Content(store), store.index.positions().tolist(), SAMPLE_BYTES
-    # the same container becomes the same one again
+    # A fixed seed, so that equal containers are compacted to equal ones.
     for pos in random.Random(0).sample(live, min(SAMPLE_FILES, len(live))):
         inode = store.inode_at(pos)[1]
         if inode.ftype in COMPRESSIBLE and inode.lsize and left > 0:
@@ -448,7 +450,7 @@ def _samples(store: Store) -> Iterator[bytes]:
 
 
 class _Nowhere(MemoryStorage):
-    """A file that keeps nothing of what is written."""
+    """A file that discards what is written."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         return sum(map(len, buffers))
@@ -458,7 +460,7 @@ class _Nowhere(MemoryStorage):
 
 
 def _kept_bytes(store: Store, progress: Progress | None) -> int:
-    """Bytes of all entries that are kept, where no content is written anew."""
+    """Return the bytes of all entries that are kept, if contents are moved as they are."""
     size, form = 0, store.settings.form
     for batch, kept in kept_in(store, progress):
         size += int((batch.end[kept] - batch.at[kept]).sum())
@@ -477,10 +479,11 @@ def _move(
     *,
     batches: bool = True,
 ) -> Rewrite:
-    """Move everything that lives to an empty file.
+    """Move all live entries to an empty file.
 
     compression  of contents that are written anew; None: they are moved as they are
-    batches      whole batches may be moved. Raises OutOfOrderError where they may not
+    batches      move whole batches if possible
+    raises       OutOfOrderError if whole batches break the order of an append-only container
     """
     moved, positions = Rewrite(store, kv, progress), store.index.positions().tolist()
     if order == "name":
@@ -496,11 +499,11 @@ def _move(
 
 
 def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) -> KVSeq:
-    """Make the new file, give it the name, and make its derived files -> what is closed."""
+    """Write the new file, rename it, and write its derived files -> the new file, closed."""
 
     def unsure() -> None:
-        # After a power cut either the name is good or the old file is back, so it need not be
-        # durable; where it cannot be written no other writer can write here either.
+        # This mark need not be durable: after a power cut, either the rename is durable or the old
+        # file is back. If it cannot be written, no other writer can write here either.
         kv.superblock[UNNAMED] = 1
         with contextlib.suppress(OSError, ValueError):
             storage.write(0, kv.superblock.images())
@@ -510,7 +513,7 @@ def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) 
             storage.write(0, block.images())
             lock = store.directory.lock(os.path.basename(storage.name))
             if lock is None:
-                raise Locked("somebody has the new file open", store.base)
+                raise Locked("another process has the new file open", store.base)
             held.callback(lock.release)
             kv = KVSeq(storage, block, writable=True)
             try:
@@ -530,8 +533,10 @@ def _replace(store: Store, block: Superblock, move: Callable[[KVSeq], Rewrite]) 
 
 
 def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.ExitStack) -> None:
-    """Write the derived files of the new container, of those of the old one, which is closed. What
-    cannot be written now is made when it is needed. `held`: its lock."""
+    """Write the derived files of the new container from those of the old one, and close that.
+
+    A file that cannot be written now is derived when it is needed. `held`: lock of the new file.
+    """
     found = None
     if not store.settings.ao and store.settings.cellsz <= 2:
         rows, _ = store.index.merged()
@@ -541,10 +546,10 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
         found.entries, found.aentries = kv.entries, kv.aentries
         found.itotsz, found.dtotsz = store.itotsz + moved.grown, store.dtotsz
     packed = store.packed
-    # Files behind PACKEND are others than those that were packed: they lie anywhere now.
+    # Files after PACKEND were not packed; after a compaction they may have any position.
     known = packed and packed["PACKEND"] == store.kv.end
     packed = packed | {"PACKEND": kv.end} if known else {}
-    # None: it says other things of the new files, or there was none.
+    # None: there was none, or its rows are wrong for the new files.
     catalog = open_catalog(store, behind=0) if moved.known else None
     held.close()
     store.abandon()
@@ -558,14 +563,14 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
 
     with (
         catalog or contextlib.nullcontext(),
-        contextlib.suppress(Locked),  # another was faster
+        contextlib.suppress(Locked),  # another writer was faster
         Store(store.base, writable=True, load=found is None) as new,
     ):
         if found is not None:
             new.packed = packed
             new.take(found)
         if catalog is not None:
-            with contextlib.suppress(DerivedDamage):  # it is made anew when it is needed
+            with contextlib.suppress(DerivedDamage):  # it is derived when it is needed
                 write_whole(new, map(placed, catalog.rows(list(new.schema)))).close()
         elif not moved.known:
             new.catalog.save()

@@ -1,7 +1,7 @@
-"""Copy files into a container that is open for writing, and contents into drafts.
+"""Copying files into a container that is open for writing, and contents into drafts.
 
-FileCopier  adds files of a container to one that has others; it checks each entry that it moves
-fill        gives a draft the content of a file, written anew
+FileCopier  adds files of a container to another one; verifies each entry that it moves
+fill        writes the content of a file anew, into a draft
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class FileCopier:
     """Copies files of a store into a container that is open for writing, with all their metadata.
 
-    Entries stay as they are where the container can have them; else the content is written anew.
+    Entries are copied as they are if the container can have them; otherwise the content is written
+    anew.
     """
 
     source: Store
@@ -51,9 +52,9 @@ class FileCopier:
         inode   with all its extents
         attrs   as they are shown; None: the defaults of the target
         key     of the inode in the target
-        fileid  FILEID that it gets, which no other has there; None: a new one
-        raises  CorruptError where it is damaged: nothing of it is there then; Refusal EFBIG where
-                holes that are out of all proportion would become zeros; OSError
+        fileid  its FILEID in the target, where it is unused; None: a new one
+        raises  CorruptError if it is damaged: then nothing is copied; Refusal EFBIG if holes far
+                larger than the container would become zeros; OSError
         cost    memory: its largest entry
         """
         target, ns = self.target, self.source.settings.ns_of(inode.mtime)
@@ -66,7 +67,7 @@ class FileCopier:
             target.change(changes.put_made, key, fill, known, inode.ftype, attrs, fileid)
 
     def _fill(self, pos: int, inode: Inode, draft: Draft, writer: DraftWriter) -> None:
-        """Give a new draft the content of a file."""
+        """Fill a new draft with the content of a file."""
         if self._fits(inode):
             draft.base = joined(self._entries(pos, inode, draft))
             draft.body = inode.lsize
@@ -76,7 +77,7 @@ class FileCopier:
         fill(draft, writer, Content(self.source), inode, writer.chunk)
 
     def _fits(self, inode: Inode) -> bool:
-        """Whether the target can have the extents of a file, and would write no others."""
+        """Return whether the target can have the extents of a file as they are."""
         old, new = self.source, self.target.store
         try:
             made, wanted = old.frames.compression, new.frames.compression
@@ -92,7 +93,7 @@ class FileCopier:
         )
 
     def _entries(self, pos: int, inode: Inode, draft: Draft) -> list[Extent]:
-        """Append the entries of the content of a file, checked -> its extents."""
+        """Append the entries of the content of a file, verified -> its extents."""
         source, kv, new = self.source, self.target.store.kv, {0: 0}
         file = source.kv.storage.name
 
@@ -115,7 +116,10 @@ class FileCopier:
 
 
 def fill(draft: Draft, writer: DraftWriter, content: Content, inode: Inode, longest: int) -> None:
-    """Give a new draft the content of a file, `longest` bytes at a time. Raises CorruptError."""
+    """Fill a new draft with the content of a file, `longest` bytes at a time.
+
+    raises  CorruptError
+    """
     extents, at = cut(inode.extents, 0, inode.lsize), 0
     for hole, run in groupby(extents, lambda extent: extent.pointer == 0):
         end = at + sum(extent.size for extent in run)

@@ -1,4 +1,4 @@
-"""What a data file that is cut short has lost, by an index that is whole."""
+"""The files that a truncated data file has lost, found by an intact index."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from winkfs.names import name_of, to_str
 
 
 class Gone(NamedTuple):
-    """Files that an index has and a data file that is cut short has not.
+    """Files that an index has and a truncated data file has not.
 
     s, pos   of their cells, by ascending S: uint64[n], int64[n]
-    older    positions of older versions of them that are there, ascending, int64[..]
-    back     positions of what was removed, renamed or replaced only by the part that is gone, under
-             a name that the index does not have, ascending, int64[..]
+    older    positions of their older versions that are left, ascending, int64[..]
+    back     positions of files under names that the index does not have: only an entry in the
+             missing part removed or renamed them. Ascending, int64[..]
     rows     the live files that the index has, too
     """
 
@@ -34,14 +34,14 @@ class Gone(NamedTuple):
     rows: Rows
 
     def find(self, s: UInt64) -> Int64:
-        """Positions of the cells with these hashes, 0: there is none, int64[n]."""
+        """Return the positions of the cells with these hashes, 0: there is none, int64[n]."""
         if not len(self.s):
             return np.zeros(len(s), np.int64)
         at = np.minimum(np.searchsorted(self.s, s), len(self.s) - 1)
         return np.where(self.s[at] == s, self.pos[at], 0)
 
     def lines(self, file: str, key_at: Callable[[int], bytes]) -> Iterator[str]:
-        """A line for all files, then one for each of which an older version is there."""
+        """Yield a line for all files, then one for each file with an older version."""
         if len(self.pos):
             yield f"{file}: files of its index in the part that is gone: {len(self.pos)}"
         if len(self.back):
@@ -55,11 +55,10 @@ class Gone(NamedTuple):
 def gone_of(
     base: str, settings: Settings, block: Mapping[str, int], rows: Rows, end: int
 ) -> Gone | None:
-    """What BASE.idx names of a data file that is cut short at `end`, and is not in it.
+    """Return the files of BASE.idx that are not in a data file truncated at `end`.
 
-    block  its superblock; rows: the live files of what is there
-    ->     None where there is no whole index that covers more than that; only the positions where
-           its cells have no S
+    block  its superblock; rows: the live files of the rest
+    ->     None if there is no intact index that covers more; only positions if its cells have no S
     cost   reads the index; memory: 32 bytes a file
     """
     last = block.get("FILESIZE", sys.maxsize)
@@ -78,7 +77,7 @@ def gone_of(
     pos = cells[:, 0]
     known = np.isin(pos, rows.pos)
     if 2 * np.count_nonzero(known) < np.count_nonzero(pos < end):
-        return None  # it is the index of other files
+        return None  # the index belongs to another data file
     if cells.shape[1] < 2:
         none = np.empty(0, np.int64)
         return Gone(none.view(np.uint64), np.sort(pos[~known]), none, none, rows)

@@ -1,9 +1,9 @@
-"""Rows of the catalog sorted by name in bounded memory.
+"""Sorting rows of the catalog by name in bounded memory.
 
-A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
-the way out. Chunks that follow each other in order make one run: names that come in order are not
-sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
-order.
+A full chunk is sorted and becomes a run; the first chunks stay in memory, later ones go to a
+scratch file. Runs are merged when the rows are read. Chunks that follow each other in order make
+one run, so names that arrive in order are not sorted. `ClashFinder` finds names that are also a
+directory of other names.
 """
 
 from __future__ import annotations
@@ -22,50 +22,52 @@ from winkfs.container.survey import InodeRows, Inodes
 from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
 CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
-HELD: Final = 1  # chunks that stay in memory: a scratch file costs as much as the sort
+CHUNKS_IN_MEMORY: Final = 1  # of runs, before later ones go to a scratch file
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
-AREA: Final = 1 << 19  # bytes of them, about
-PART: Final = 1 << 14  # rows that are put in order at a time
-OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
+BLOCK_BYTES: Final = 1 << 19  # bytes of them, about
+SORTED_ROWS: Final = 1 << 14  # returned at a time if all are in memory
+OBJECT_BYTES: Final = 41  # of a bytes object beside its content, and its place in an array
 
 
 class RowCollector:
-    """Hands the inodes of a data file that is read as a whole to a sorter."""
+    """Passes the inodes of a data file that is read as a whole to a sorter."""
 
     def __init__(self, store: DataFile, sorter: NameSorter) -> None:
         self._store, self.sorter = store, sorter
         self._inodes = Inodes(store.kv, store.settings, store.note)
 
     def take(self, rows: InodeRows) -> None:
-        """Inodes that may be live."""
+        """Add inodes that may be live."""
         found = self._inodes.of(rows)
         self.sorter.add(self._inodes.complete(found, typed=bool(self._store.schema)))
 
 
 class ClashFinder:
-    """Takes all names in byte order, in pieces of any size.
+    """Finds files whose name is also a directory, from all names in byte order.
 
-    found   files, not directories, with whose name and a / another begins
+    found   names of files, not directories, such that another name begins with name + "/"
 
-    Names with a common beginning follow each other. So a name that its successor does not begin
-    with has nothing below it, and the few others are looked up: whether name + "/" begins another.
+    Names with a common prefix are adjacent. So if the next name does not begin with a name, nothing
+    is below that one; for the few others, name + "/" is searched.
     """
 
     def __init__(self) -> None:
         self.found: list[bytes] = []
-        self._open: list[bytes] = []  # name + "/" that all names since begin with, save for the /
-        self._last: bytes | None = None  # None: that of a directory
+        self._open: list[bytes] = []  # name + "/", if all names since begin with that name
+        self._last: bytes | None = None  # the last name; None: it is that of a directory
 
     def seen(self, parts: Iterable[FileTable]) -> Iterator[FileTable]:
-        """The same rows, whose names go by."""
+        """Add the names of rows, and yield the rows."""
         for rows in parts:
             self.add(rows.column, rows.directories)
             yield rows
 
     def add(self, names: TextColumn, directories: Bools) -> None:
-        """The next names, and which are directories. Cost: one comparison a name, more for files
-        that the next name begins with."""
+        """Add the next names, and which are directories.
+
+        cost  one comparison a name, more for names with which the next one begins
+        """
         if not len(names):
             return
         paths, self._open = self._open, []
@@ -83,12 +85,12 @@ class ClashFinder:
             if at < len(names):
                 if names[at].startswith(path):
                     self.found.append(path[:-1])
-            elif last.startswith(path[:-1]):  # what is below may yet come
+            elif last.startswith(path[:-1]):  # names below it may follow
                 self._open.append(path)
 
 
 def _begin_next(names: TextColumn) -> Bools:
-    """Which names the one behind them begins with, bool[n - 1]."""
+    """Return with which names the next name begins, bool[n - 1]."""
     if names.dtype == object:
         known = names.tolist()
         return np.fromiter(map(bytes.startswith, known[1:], known), bool, len(known) - 1)
@@ -97,9 +99,9 @@ def _begin_next(names: TextColumn) -> Bools:
 
 
 class _Block(NamedTuple):
-    """Where rows lie in the scratch file: their numbers, names and values, bytes of each of these.
+    """The place of rows in the scratch file: bytes of their numbers, names and values.
 
-    names  dtype of these; objects, and values, are as `_packed` has them
+    names  dtype of the names; objects, and values, are encoded by `_packed`
     """
 
     offset: int
@@ -108,13 +110,14 @@ class _Block(NamedTuple):
 
 
 class NameSorter:
-    """Takes rows in any order, gives them back in byte order of their names.
+    """Sorts rows by their names, in byte order.
 
     scratch  makes the file for the runs that do not stay in memory
-    count    rows taken
-    raises   OSError from the disk, but not from `add`: who puts files has other things to do
-    cost     n log n in memory; rows beyond HELD chunks are written and read once. Names that come
-             in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
+    count    number of rows
+    raises   OSError from the disk in `rows`; `add` keeps it back, so that puts can go on
+    cost     n log n in memory; rows beyond CHUNKS_IN_MEMORY are written and read once. Names that
+             arrive in order are not sorted. Memory: CHUNKS_IN_MEMORY and two more chunks, and up to
+             512 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
@@ -123,39 +126,39 @@ class NameSorter:
         self._waiting: list[FileTable] = []
         self._size = 0  # bytes of these
         self._runs: list[list[_Block | FileTable]] = []
-        self._room = HELD * chunk  # bytes of runs that may yet stay in memory
+        self._room = CHUNKS_IN_MEMORY * chunk  # bytes of further runs that stay in memory
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
         self.count = 0
 
     def add(self, rows: FileTable) -> None:
-        """Rows in any order."""
+        """Add rows in any order."""
         count = len(rows)
         if not count:
             return
         names = rows.column
-        # Row by row, so that each is taken from one place of the memory.
+        # Row by row, so that a row is one range of memory.
         self._waiting.append(rows.with_numbers(np.ascontiguousarray(rows.numbers)))
         self.count += count
         self._size += WIDTH * count + names.nbytes
         for texts in (names if names.dtype == object else None, rows.values):
             if texts is not None:
-                self._size += sum(map(len, texts)) + OBJECT * count
+                self._size += sum(map(len, texts)) + OBJECT_BYTES * count
         if self._size >= self._limit:
             self._put_by()
 
     def rest(self) -> None:
-        """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
+        """Release the memory of unsorted rows, if they are more than a chunk. Comes after `add`."""
         if self._runs:
             self._put_by()
 
     def _put_by(self) -> None:
-        """Make a run of what is in memory."""
+        """Make a run of the rows in memory."""
         try:
             if self._waiting and self._error is None:
                 count, size = sum(map(len, self._waiting)), max(self._size, 1)
-                self._add_run(self._chunk(max(min(BLOCK, AREA * count // size), 1)))
+                self._add_run(self._chunk(max(min(BLOCK, BLOCK_BYTES * count // size), 1)))
         except OSError as error:
             self._error = error
             self.close()  # the disk may be full
@@ -163,9 +166,9 @@ class NameSorter:
         self._waiting, self._size = [], 0
 
     def rows(self, chosen: Callable[[FileTable], Bools] | None = None) -> Iterator[FileTable]:
-        """Everything in order, some thousand rows at a time; a part may be empty.
+        """Yield all rows in order, some thousand at a time; a table may be empty.
 
-        chosen  which of some rows are wanted; None: all. No two of these may have one name
+        chosen  returns which rows are wanted, of which no two may have one name; None: all
         """
         if self._runs:
             self._put_by()
@@ -173,7 +176,7 @@ class NameSorter:
             raise self._error
         # rows that fit into one chunk stay in memory
         found: list[Iterator[FileTable]] = [map(self._read, run) for run in self._runs]
-        found = found or [self._chunk(PART)]
+        found = found or [self._chunk(SORTED_ROWS)]
         return joined(found if chosen is None else [_some(run, chosen) for run in found])
 
     def close(self) -> None:
@@ -183,17 +186,17 @@ class NameSorter:
             self._storage = None
 
     def _chunk(self, each: int) -> Iterator[FileTable]:
-        """What is in memory, in order, `each` rows at a time."""
+        """Yield the rows in memory, in order, `each` at a time."""
         if not self._waiting:
             return
         found = FileTable.concat(self._waiting)
-        self._waiting = [found]  # not twice
+        self._waiting = [found]  # release the parts
         order = text_order(found.column)
         for at in range(0, len(order), each):
             yield found.take(order[at : at + each])
 
     def _add_run(self, parts: Iterator[FileTable]) -> None:
-        """Rows in order."""
+        """Add rows in order, to the last run or as a new one."""
         run: list[_Block | FileTable] | None = None
         for rows in parts:
             if run is None:
@@ -231,13 +234,13 @@ class NameSorter:
 
 
 def _packed(texts: Blobs) -> bytes:
-    """uint32 lengths of some texts, and these."""
+    """Encode texts: their uint32 lengths, then the texts."""
     known = texts.tolist()
     return b"".join([np.array(list(map(len, known)), np.uint32).tobytes(), *known])
 
 
 def _unpacked(data: bytes, count: int) -> Blobs:
-    """The inverse."""
+    """Decode texts: the inverse of `_packed`."""
     texts = np.empty(count, object)
     lengths = np.frombuffer(data, np.uint32, count).tolist()
     texts[:] = _cut(data[4 * count :], lengths)
@@ -245,7 +248,7 @@ def _unpacked(data: bytes, count: int) -> Blobs:
 
 
 def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
-    """Parts of these sizes."""
+    """Split bytes into parts of these sizes."""
     return [data[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
 

@@ -25,10 +25,10 @@ def reindex(
 
     progress  called with the number of bytes read since the last call
     problem   called with a line for each damaged place, whose files are left out
-    lock      of the container, for who has it; it is released. None: it is taken
+    lock      the lock of the container, if the caller has it; it is released. None: it is taken
     ->        number of files
-    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
-              are no checksums to find the next good entry by
+    raises    FileNotFoundError; Locked; CorruptError if the chain of entries breaks, and without
+              checksums the next entry cannot be found
     cost      one pass over the data file; memory: see `rebuild`
     """
     with (

@@ -1,9 +1,9 @@
-"""Repair and rollback: a container that a writer refuses, or that has lost something, made sound.
+"""Repair and rollback of a damaged container.
 
-What is taken out is kept in a container beside it, BASE.removed-<time>: damaged ranges as they lay,
-below `ranges`; what is left of files whose content is damaged, below `files`, and where the
-dictionary is lost that they were compressed with, their frames below `frames`; and files of which
-only a mark says that they are gone, for what removed or replaced them is lost, below `replaced`.
+All that is taken out is kept in a container beside it, BASE.removed-<time>: damaged ranges, as they
+are, below `ranges`; the rest of files with damaged content below `files`; if the dictionary of
+these is lost, their frames below `frames`; and files that are marked deleted although the entry
+that removed or replaced them is lost, below `replaced`.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
 
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
-_COUNT: Final = ("", *(f"-{i}" for i in range(2, 1000)))
-PIECE: Final = 1 << 20  # bytes of a damaged range in one entry of the side container
+_SUFFIXES: Final = ("", *(f"-{i}" for i in range(2, 1000)))
+RANGE_BYTES: Final = 1 << 20  # of a damaged range in one file of the side container
 
 
 @dataclass
 class Repair:
-    """What a repair does, or would do.
+    """Result of a repair, or its plan.
 
     steps    a line each; none: nothing is wrong
-    lost     names of files whose content is damaged, and which go
-    bare     names of files whose attributes are damaged, and which get the default ones
-    older    names of files that go back to an older version, and of those that are there again, for
-             their last version, or what removed them, was in the part that is missing at the end
-    removed  BASE of the container that has what was taken out, "": none was needed
+    lost     names of files whose content is damaged, which are removed
+    bare     names of files whose attributes are damaged, which get the defaults
+    older    names of files that return to an older version, or that exist again, because their last
+             version or their removal was in the missing end of the file
+    removed  BASE of the container with what was taken out, "": none
     """
 
     steps: list[str] = field(default_factory=list)
@@ -75,15 +75,15 @@ class Repair:
 def repair(
     base: str | os.PathLike[str], *, apply: bool = False, contid: int | None = None
 ) -> Repair:
-    """Make a damaged container sound.
+    """Repair a damaged container.
 
-    apply   do it; else only say what there is to do
-    contid  CONTID, where both superblocks are lost and nothing else has it
+    apply   repair it; otherwise only report what there is to do
+    contid  the CONTID, if both superblocks are lost and no other file has it
     raises  NoSuchFile; Locked; FormatError, Refusal (it can only be salvaged); OSError
-    cost    that of a verify, and of a reindex where there is something to do; one pass more over
-            BASE.data where entries are damaged, and one where a superblock is made up
-    A run that is killed can be run again: files go, by tombstones that are durable, before what
-    they point to is filled.
+    cost    that of a verify, and of a reindex if there is something to do; a further pass over
+            BASE.data if entries are damaged, and one if a superblock is reconstructed
+    A run that is killed can be repeated: files are removed, by durable tombstones, before the
+    ranges that they point to are filled.
     """
     with _held(base, writing=apply) as (path, lock):
         with contextlib.ExitStack() as opened:
@@ -101,7 +101,10 @@ def repair(
 def _held(
     base: str | os.PathLike[str], *, writing: bool = True
 ) -> Iterator[tuple[str, WriterLock | None]]:
-    """The path of a container without .data, and its lock. Raises NoSuchFile; Locked."""
+    """Hold the lock of a container -> its path without .data, and the lock, if `writing`.
+
+    raises  NoSuchFile; Locked
+    """
     path = base_of(base)
     directory, name = locate(path)
     if directory.info(name + ".data", follow=True) is None:
@@ -115,19 +118,19 @@ def _held(
 
 
 class _Repair:
-    """One run: what is wrong, then the changes, each durable before the next."""
+    """A run of a repair: finds the faults, then makes the changes, each durable before the next."""
 
     def __init__(self, base: str, contid: int | None, opened: contextlib.ExitStack) -> None:
-        """`opened`: closes what is opened to be looked at."""
+        """Check a container. `opened`: closes its files later."""
         self._base = base
         self._block, self._guessed = superblock_for(base + ".data", contid)
         if not self._guessed:
             self._block.check_known(base + ".data")
-        self._changed = ""  # a step: what content is compressed with from now on
+        self._changed = ""  # the step that replaces a damaged record of the compression
         self._store = store = self._opened(opened)
         self._settings, self._layout = store.settings, store.kv.layout
         self._size, self._end = store.kv.storage.size(), store.kv.end
-        # Under a superblock that is made up derived files and frames prove nothing.
+        # With a reconstructed superblock, derived files and frames prove nothing.
         self._check = Check(store, frames=not (self._guessed or self._changed))
         self._report = self._check.run()
         self._ranges = list(self._damaged())
@@ -136,11 +139,11 @@ class _Repair:
         self._lost: dict[int, bytes] = {}  # position of an inode -> its key
         self._bare: list[tuple[bytes, Inode]] = []  # keys and inodes of those without attributes
         self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
-        self._replaced: dict[bytes, int] = {}  # name -> its last inode, which is just flagged
+        self._replaced: dict[bytes, int] = {}  # name -> its last inode, which is marked deleted
         self._marked: list[int] = []  # entries of live files that are marked deleted
 
     def _opened(self, opened: contextlib.ExitStack) -> Store:
-        """What is looked at, by the superblock that it is going to have."""
+        """Open the container with the superblock that it is going to have."""
         end = None
         if not self._guessed:
             store = opened.enter_context(Store(self._base, writable=False, load=False))
@@ -152,8 +155,8 @@ class _Repair:
         return opened.enter_context(served(path, self._block, end, mapped=True))
 
     def _name_entries(self, end: int | None) -> None:
-        """Have the superblock name the last intact record of what content is compressed with; one
-        that is made up also that of the columns of the user. `end`: of the entries."""
+        """Have the superblock name the last intact record of the compression, and a reconstructed
+        one also that of the columns of the user. `end`: of the entries."""
         block, chains, last = self._block, False, {COLUMNS: 0, COMPRESS: 0}
         layout = Layout.of(block, self._base)
         with open_file(self._base + ".data") as storage, contextlib.suppress(CorruptError):
@@ -182,7 +185,7 @@ class _Repair:
         make_room(block, ())
 
     def _damaged(self) -> Iterator[DamagedRange]:
-        """The ranges in whose places dead entries can be. Raises Refusal for one where none can."""
+        """Yield the damaged ranges. Raises Refusal for one that dead entries cannot fill."""
         layout = self._layout
         fixed = layout.key.room >= 0 or layout.value.room >= 0 or layout.align > 1
         least = sys.maxsize if fixed or not layout.checksum else layout.minimum
@@ -195,13 +198,13 @@ class _Repair:
                 raise Refusal(f"{error}: it can only be salvaged", self._base)
 
     def _damaged_at(self, pointers: Int64) -> Bools:
-        """Which lie in the ranges, bool[n]."""
+        """Return which positions are in damaged ranges, bool[n]."""
         starts = np.array([damage.offset for damage in self._ranges], np.int64)
         stops = np.array([-1, *(damage.stop for damage in self._ranges)], np.int64)
         return pointers < stops[np.searchsorted(starts, pointers, "right")]
 
     def look(self) -> Repair:
-        """What is wrong."""
+        """Find the faults -> the plan."""
         found, known = Repair(), self._block.get("FILESIZE", self._size)
         if self._guessed:
             found.steps.append(f"write both superblocks anew, from {self._guessed}")
@@ -237,18 +240,18 @@ class _Repair:
 
     @property
     def _behind(self) -> int:
-        """Where the last range ends that entries follow: something that is lost there may have
-        removed or replaced a file that stands before it."""
+        """End of the last damaged range that entries follow: a lost entry in it may have removed or
+        replaced a file before it."""
         return max((d.stop for d in self._ranges if not d.last), default=0)
 
     def _live(self) -> Rows:
-        """The live files; before the last range only those that are not marked deleted."""
+        """Return the live files; before the last range only those that are not marked deleted."""
         found = self._check.found
         marked = found.flagged[found.flagged < self._behind]
         return found.rows.take(~among(found.rows.pos, marked))
 
     def _find_older(self, found: Repair, rows: Rows) -> None:
-        """Files whose last version was behind the end, by an index that is whole."""
+        """Add files whose last version was after the new end, as an intact index shows."""
         block = {} if self._guessed else self._block
         gone = gone_of(self._base, self._settings, block, rows, self._end)
         if gone is None:
@@ -264,9 +267,9 @@ class _Repair:
                 found.steps.append(step.format(found.older[-1]))
 
     def _find_lost(self, found: Repair, live: Int64) -> None:
-        """Files whose inode is good and of whose content or attributes a part is damaged."""
+        """Add files whose inode is intact, but content or attributes are damaged."""
         store, content = self._store, Content(self._store, keep=0)
-        if not self._changed:  # else each may be of a dictionary that is gone
+        if not self._changed:  # otherwise any file may need a dictionary that is lost
             live = live[among(live, np.unique(self._check.extents.doubtful))]
         for pos in live.tolist():
             try:
@@ -275,7 +278,7 @@ class _Repair:
                 frames = _frames_of(inode) if self._changed else []
                 for pointer in inode.owned.difference(attrs):
                     content.value(pos, pointer, 0, pointer in frames)
-            except CorruptError:  # also one that it builds on, or what it is made with
+            except CorruptError:  # of content, of an inode it builds on, or of a dictionary
                 self._lost[pos] = store.key_at(pos)
                 continue
             try:
@@ -290,9 +293,10 @@ class _Repair:
         found.steps += [f"give {name} {what}" for name in found.bare]
 
     def _read_inodes(self) -> None:
-        """Note what points into the ranges, and names whose last word may be lost.
+        """Find inodes that point into damaged ranges, and names whose last inode is marked deleted
+        while the entry that deleted it may be lost.
 
-        Behind the last range nothing is: where only the end is cut off the file is as it was then.
+        Only inodes before the last range count: no entry after them is lost.
         """
         kv, settings, ends = self._store.kv, self._settings, dict[bytes, tuple[int, bool]]()
         lost = self._behind if settings.tombstones else self._end
@@ -307,7 +311,7 @@ class _Repair:
             for i in np.flatnonzero(self._damaged_at(pairs[:, 0])).tolist():
                 fileid, number = int(rows.fileid[row[i]]), i - int(first[i])
                 attrs = number == 0 and pairs[i, 2] < 0
-                # A number no longer than the one that was there, for the value needs room.
+                # The number is no longer than the lost one, so that the value fits.
                 key = attr_key(fileid) if attrs else data_key(fileid, number)
                 self._targets.setdefault(int(pairs[i, 0]), key)
         self._replaced = {name: pos for name, (pos, flagged) in ends.items() if flagged}
@@ -315,38 +319,38 @@ class _Repair:
     # --- the changes ---
 
     def keep(self, done: Repair) -> None:
-        """Put what is going to be taken out into a container of its own, durable."""
+        """Copy all that will be taken out into a container of its own, durably."""
         if not (self._ranges or self._lost or self._replaced):
             return
         done.removed, store, content = _removed(self._base), self._store, Content(self._store)
         with create(done.removed) as kept:
             for damage in self._ranges:
-                for at in range(damage.offset, damage.stop, PIECE):
-                    size = min(PIECE, damage.stop - at)
+                for at in range(damage.offset, damage.stop, RANGE_BYTES):
+                    size = min(RANGE_BYTES, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", store.kv.storage.read(at, size))
             for pos, key in self._lost.items():
                 inode, name = store.inode_at(pos, lambda _: None)[1], name_of(key)
                 kept.put(b"files/" + name, left_of(store, inode)[0])
-                frames = []  # a copy of the dictionary that may be lost can still read them
+                frames = []  # readable with a copy of the dictionary, if there is one
                 for pointer in _frames_of(inode) if self._changed else ():
                     with contextlib.suppress(CorruptError):
                         frames.append(store.entry_at(pointer).value)
                 if frames:
                     kept.put(b"frames/" + name, b"".join(frames))
-            for name, pos in self._replaced.items():  # deleted or replaced: it is not known
+            for name, pos in self._replaced.items():  # deleted or replaced: that is not known
                 with contextlib.suppress(CorruptError):
                     inode = store.inode_at(pos)[1]
                     kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))
 
     def mend(self) -> None:
-        """Take out files, end the file behind that, write the superblocks; then fill the ranges."""
+        """Append tombstones, end the file after them, write the superblocks, fill the ranges."""
         added, more = list(self._additions()), bytearray()
         if added and not self._layout.delflag:
             raise NotAllowed("removing a file needs KVDELFL 1: salvage it", self._base)
         for key, value in added:
             more += self._layout.encode(self._end + len(more), key, value, deleted=not value)
         with open_file(self._base + ".data", "w") as storage:
-            if self._guessed:  # before the only file goes that may have the CONTID
+            if self._guessed:  # before derived files are removed, which may alone have the CONTID
                 write_superblocks(storage, self._block, self._size)
             _end_at(self._base, storage, self._block, self._end, bytes(more))
             for damage in self._ranges:
@@ -356,8 +360,8 @@ class _Repair:
             storage.sync()
 
     def _additions(self) -> Iterator[tuple[bytes, bytes]]:
-        """Tombstones of files that have lost content, or of which only a mark says that they are
-        gone, for what removed or replaced them is lost; and inodes without the lost attributes."""
+        """Yield tombstones of files that have lost content, or are marked deleted by a lost entry;
+        and inodes without the lost attributes."""
         yield from ((key, b"") for key in self._lost.values())
         yield from ((inode_key(name), b"") for name in self._replaced)
         times = self._check.found.times
@@ -367,8 +371,8 @@ class _Repair:
             yield key, inode.encode(self._settings.form, inode.size)
 
     def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
-        """Dead entries in the place of a range: they verify, and where an inode points to, there
-        is one of its own."""
+        """Fill a range with valid dead entries; one begins at each position that an inode points
+        to."""
         layout, targets = self._layout, self._targets
         step = min(layout.value.limit, 1 << 30) // 2
         edges = {p for p in targets if start < p < stop}.union(range(start + step, stop, step))
@@ -383,13 +387,13 @@ class _Repair:
 
 
 def _frames_of(inode: Inode) -> list[int]:
-    """Positions of the frames of a file, each once."""
+    """Return the positions of the frames of a file, each once."""
     return list(dict.fromkeys(e.pointer for e in inode.extents if e.skip >= FRAME))
 
 
 def _end_at(base: str, storage: Storage, block: Superblock, end: int, more: bytes = b"") -> None:
-    """End a data file at `end`, with `more` entries there: without derived files before, and with
-    new superblocks after that is durable."""
+    """End a data file at `end`, with `more` entries there. Derived files are removed before, and
+    new superblocks written after that is durable."""
     directory, name = locate(base)
     for suffix in DERIVED:
         directory.unlink(name + suffix)
@@ -401,22 +405,22 @@ def _end_at(base: str, storage: Storage, block: Superblock, end: int, more: byte
 
 
 def _removed(base: str) -> str:
-    """A free name beside a container for what is taken out of it."""
+    """Return a free name beside a container, for what is taken out of it."""
     name = f"{base}.removed-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
     directory, last = locate(name)
     taken = {entry.removesuffix(".data") for entry in directory.list()}
-    return next(name + more for more in _COUNT if last + more not in taken)
+    return next(name + more for more in _SUFFIXES if last + more not in taken)
 
 
 def write_superblocks(storage: Storage, block: Superblock, end: int) -> None:
-    """Write a superblock that ends the file at `end`, counters to be made right by a reindex."""
+    """Write a superblock that ends the file at `end`; a reindex must correct the counters."""
     block["FILESIZE"] = end
-    if "CONTID" in block:  # nothing that was derived before is believed again, wherever it lies
+    if "CONTID" in block:  # so that older derived files are invalid, also copies elsewhere
         make_room(block, [CUTID])
         block[CUTID] = secrets.randbits(62) + 1
         block.note_writer()
     if "SYNCSIZE" in block:
-        block["SYNCSIZE"] = block["SBSIZE"]  # unlike FILESIZE: the next writer counts
+        block["SYNCSIZE"] = block["SBSIZE"]  # differs from FILESIZE, so that the next writer counts
     block.damage = None
     storage.write(0, block.images()[:1])
     storage.sync()
@@ -429,7 +433,7 @@ def write_superblocks(storage: Storage, block: Superblock, end: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What a rollback did, or would do.
+    """Result of a rollback, or its plan.
 
     before, after  bytes of BASE.data; names: of the files that were written or removed since
     removed        the file that has the bytes cut off, "": none
@@ -444,14 +448,14 @@ class RolledBack:
 def rollback(
     base: str | os.PathLike[str], *, previous: bool = False, dry_run: bool = False
 ) -> RolledBack:
-    """Go back to what the last sync left: to SYNCSIZE.
+    """Return a container to the state of the last sync: cut it off at SYNCSIZE.
 
-    previous  to the sync before, if the second superblock still knows it: one that was not
-              acknowledged may have written the first
-    dry_run   only say what would go
-    raises    NoSuchFile; Locked; FormatError (damaged: repair it); Refusal (nothing to go back
-              to); OSError
-    The bytes cut off are kept beside it. A run that is killed can be run again.
+    previous  return to the sync before that, if the second superblock still records it: a sync that
+              was not acknowledged may have written the first
+    dry_run   only report what would be removed
+    raises    NoSuchFile; Locked; FormatError (damaged: repair it); Refusal (no earlier state);
+              OSError
+    The bytes cut off are kept beside it. A run that is killed can be repeated.
     """
     with _held(base) as (path, lock):
         with open_file(path + ".data", "r" if dry_run else "w") as storage:
@@ -469,7 +473,7 @@ def _rolled_back(base: str, storage: Storage, previous: bool, dry_run: bool) -> 
     block, size = found[0], storage.size()
     end = block.get("FILESIZE", size)
     target = block.get("SYNCSIZE", end)
-    if target == block["SBSIZE"]:  # of a repair or rollback that was killed: all is to be kept
+    if target == block["SBSIZE"]:  # a repair or rollback was killed: keep everything
         target = end
     if previous:
         block = found[-1]
@@ -491,7 +495,7 @@ def _rolled_back(base: str, storage: Storage, previous: bool, dry_run: bool) -> 
 
 
 def _since(storage: Storage, block: Superblock, target: int) -> tuple[set[bytes], set[int], int]:
-    """Names and FILEIDs of the inodes behind the target, and where the entries there end."""
+    """Return names and FILEIDs of the inodes after the target, and the end of the entries."""
     names, fileids, last = set[bytes](), set[int](), target
     layout, settings = Layout.of(block, storage.name), Settings.of(block, storage.name)
     with contextlib.suppress(CorruptError):
@@ -505,11 +509,11 @@ def _since(storage: Storage, block: Superblock, target: int) -> tuple[set[bytes]
 
 
 def _keep(storage: Storage, path: str, start: int, stop: int) -> None:
-    """Copy a range to a new file, durable."""
+    """Copy a range to a new file, durably."""
     directory, name = locate(path)
     with directory.create_new(name, like=storage) as kept:
-        for at in range(start, stop, PIECE):
-            kept.write(at - start, [storage.read(at, min(PIECE, stop - at))])
+        for at in range(start, stop, RANGE_BYTES):
+            kept.write(at - start, [storage.read(at, min(RANGE_BYTES, stop - at))])
         kept.sync()
     directory.sync()
 
@@ -517,10 +521,10 @@ def _keep(storage: Storage, path: str, start: int, stop: int) -> None:
 def _revive(
     storage: Storage, block: Superblock, target: int, names: set[bytes], fileids: set[int]
 ) -> None:
-    """Take delflags back from what only entries behind the target have replaced.
+    """Clear the delflags of entries that only entries after the target have replaced.
 
-    Those are the last inodes of their names and of their files that are marked deleted though no
-    tombstone follows them.
+    These belong to inodes that are the last of their names and files before the target, and are
+    marked deleted without a tombstone.
     """
     settings, kv = Settings.of(block, storage.name), KVSeq(storage, block, writable=False)
     found, revived = rebuild(kv, settings, problem=raise_it, stop=target, marked=True), list[int]()
@@ -531,6 +535,6 @@ def _revive(
             revived.append(pos)
             pointers = whole(inode, pos, kv.get, settings.form, storage.name).pointers
             storage.patch_each(pointers, b"\0")
-    storage.sync()  # before their inodes: a run that was killed goes by these
+    storage.sync()  # before their inodes, by which a repeated run finds them
     storage.patch_each(revived, b"\0")
     storage.sync()

@@ -1,7 +1,7 @@
-"""Salvage: what is intact in a damaged data file, as a new container.
+"""Salvage: copies the intact files of a damaged data file to a new container.
 
-The file is read as it lies there, through a superblock that is made up where its own is lost, and
-by nothing but its own bytes: no index, no counters. What cannot be believed is told.
+Only the bytes of the data file are used, no index and no counters; if its superblock is lost, a
+reconstructed one. All damage is reported.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from winkfs.names import DERIVED, INODE, base_of, name_of, to_str
 LOST: Final = "lost+found"
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
-LONGEST: Final = 4096  # bytes of a key that is searched for
+LONGEST_KEY: Final = 4096  # bytes of a key that is searched for
 MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
-SAMPLE: Final = 1000  # entries by which a guess is judged
-NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
+SAMPLE_ENTRIES: Final = 1000  # decoded to rate a guess
+SEARCH_BYTES: Final = 64 << 20  # in which an intact entry is searched, to test a guess
 SANE_NUMBERS: Final[dict[str, Sequence[int]]] = {
     "ISZ": range(80, 1 << 20, 8), "HTALGO": (1, 2, 3), "CELLSZ": (1, 2), "HAVEDUPS": (0, 1),
     "TIMEMP": range(1, 1 << 31),
 }  # fmt: skip
-First = Callable[[Layout], int]  # where the first good entry stands
+First = Callable[[Layout], int]  # returns the position of the first intact entry
 
 
 @dataclass
 class Salvaged:
-    """What a salvage found.
+    """Result of a salvage.
 
-    files     that are whole; partial: of which only a part is, below lost+found
+    files     number of whole files; partial: of files with a part below lost+found
     orphans   entries of content whose inode is lost, below lost+found
     problems  a line for each damaged range and each file that is not whole
-    guessed   what the superblock was made up from, "": it was good
+    guessed   source of the reconstructed superblock, "": it was intact
     """
 
     files: int = 0
@@ -75,13 +75,14 @@ def salvage(
     contid: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Salvaged:
-    """Copy every intact file of a data file, whatever else is damaged in it, to a new container.
+    """Copy every intact file of a damaged data file to a new container.
 
     file      a data file, by any name, or BASE
-    contid    CONTID of the container, where nothing tells it any more
+    contid    the CONTID, if no file has it any more
     progress  called with the number of bytes done since the last call
-    raises    NoSuchFile; FileExists (out); FormatError where nothing says how to read it; OSError
-    OUT gets its name when it is whole: see `building`.
+    raises    NoSuchFile; FileExists (out); FormatError if its superblock cannot be reconstructed;
+              OSError
+    OUT gets its name when it is complete: see `building`.
     cost      two passes over the file; memory: as `reindex`, and 100 bytes an entry
     """
     path = _data_file(os.fspath(file))
@@ -89,13 +90,13 @@ def salvage(
     found = Salvaged(guessed=guessed)
     with served(path, head) as store:
         store.load()
-        # Of inodes that only a search finds two may have one FILEID.
+        # Two of the inodes that only a search finds may have the same FILEID.
         searched = not store.kv.layout.checksum and _find_inodes(store)
         ao, columns = store.settings.ao, dict(store.schema)
         settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": columns}
         compression = None
         if store.settings.compressed:
-            with contextlib.suppress(CorruptError):  # nothing says it any more
+            with contextlib.suppress(CorruptError):  # its record is lost
                 compression = store.frames.compression
         if compression is not None:
             settings["compress"] = word_of(compression.level or LEVEL)
@@ -103,7 +104,7 @@ def salvage(
             if compression is not None:
                 made.change(made.changes.compress, compression)
             found.problems += store.notes + store.remarks
-            keep_ids = not searched and store.nextfid < SANE // 2  # there is room for lost+found
+            keep_ids = not searched and store.nextfid < SANE // 2  # lost+found needs FILEIDs, too
             run = _Salvage(store, made, found, keep_ids=keep_ids)
             run.files(progress)
             if not ao:
@@ -124,9 +125,9 @@ def _data_file(path: str) -> str:
 
 
 def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, str]:
-    """A superblock that a data file can be read by -> it, and what it was made up from, "": none.
+    """Return a superblock by which a data file can be read, and its source, "": the file itself.
 
-    raises  FormatError where nothing says it
+    raises  FormatError if it cannot be reconstructed
     """
     with open_file(path) as storage:
         with contextlib.suppress(FormatError):
@@ -138,7 +139,7 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
 
         @cache
         def first(layout: Layout) -> int:
-            return resynchronise(storage, layout, min(SECTOR, size), size, min(NEAR, size))
+            return resynchronise(storage, layout, min(SECTOR, size), size, min(SEARCH_BYTES, size))
 
         guesses = list(_guesses(storage, path, contid, first))
         read = [_reads(storage, block, first) for block, _ in guesses]
@@ -153,8 +154,8 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
 def _guesses(
     storage: Storage, path: str, contid: int | None, first: First
 ) -> Iterator[tuple[Superblock, str]]:
-    """Superblocks that may be right, and where they come from, the most likely first: as winkfs
-    makes them, with what is readable of the numbers that may be others; then what is readable."""
+    """Yield superblocks that may be right, and their sources, the most likely first: those that
+    winkfs writes, with settings that are still readable; then the readable variables alone."""
     known: dict[str, Mapping[str, int]] = {}
     if contid is not None:
         known["the CONTID that was given"] = {"CONTID": contid}
@@ -180,7 +181,7 @@ def _guesses(
         for block in _usual(timed):
             block.update({name: numbers[name] for name in block.keys() & numbers})
             block["CONTID"] = contid
-            if first(Layout.of(block)) < block["SBSIZE"]:  # old versions made one half
+            if first(Layout.of(block)) < block["SBSIZE"]:  # old versions wrote one superblock
                 block["SBSIZE"] = block["SYNCSIZE"] = SBSIZE
                 block.pop("SBSEQ", None)
             yield block, where
@@ -198,19 +199,19 @@ def _guesses(
 
 
 def _usual(timed: bool) -> Iterator[Superblock]:
-    """Superblocks as of new containers, the usual before what reads more: the first of equals is
+    """Yield superblocks of new containers, the usual first, for the first of equally good ones is
     taken. `timed`: it is most likely append-only."""
     append_only = [
         new_superblock(ao=True, timemp=60, classic=False, htalgo=None, compressed=compressed)
         for compressed in (False, True)
     ]
     plain = new_superblock(ao=False, timemp=60, classic=False, htalgo=None)
-    plain |= {INCHAIN: 1, "INCOMPAT": plain["INCOMPAT"] | CHAINS}  # inodes without are the same
+    plain |= {INCHAIN: 1, "INCOMPAT": plain["INCOMPAT"] | CHAINS}  # reads plain inodes, too
     yield from [*append_only, plain] if timed else [plain, *append_only]
 
 
 def _readable(data: bytes) -> dict[str, int]:
-    """The variables of a superblock, as far as they can be made out."""
+    """Return the variables of a superblock that are readable."""
     found: dict[str, int] = {}
     for raw, value in PAIR.iter_unpack(data.ljust(512, b"\0")[8:504]):
         name = raw.rstrip(b" \0").decode("ascii", "replace")
@@ -220,7 +221,7 @@ def _readable(data: bytes) -> dict[str, int]:
 
 
 def _reads(storage: Storage, block: Superblock, first: First) -> int:
-    """How many inodes decode, of the first entries that can be found with a superblock."""
+    """Return how many inodes of the first entries can be decoded with a superblock."""
     layout, settings = Layout.of(block), Settings.of(block, storage.name)
     stop, good = storage.size(), 0
     if not layout.checksum:
@@ -229,7 +230,7 @@ def _reads(storage: Storage, block: Superblock, first: First) -> int:
     with contextlib.suppress(FormatError):
         batches = scan_intact(storage, layout, first(layout), stop, problem=lambda _: None)
         for batch in islice(batches, 1):
-            for entry in map(batch.entry, range(min(len(batch), SAMPLE))):
+            for entry in map(batch.entry, range(min(len(batch), SAMPLE_ENTRIES))):
                 if entry.key.endswith(INODE) and entry.value:
                     Inode.decode(entry.value, settings.form, file=storage.name, offset=entry.pos)
                     good += 1
@@ -243,17 +244,16 @@ def _reads(storage: Storage, block: Superblock, first: First) -> int:
 def served(
     path: str, block: Superblock, end: int | None = None, *, mapped: bool = False
 ) -> Iterator[Store]:
-    """A container that is the file behind another superblock, and nothing else; to be read, without
-    an index as yet.
+    """Open a data file with another superblock, as a container for reading, without an index.
 
-    end     where its entries end; None: with the file
+    end     end of its entries; None: that of the file
     mapped  see `DataFile`
     """
     with open_file(path) as storage:
         size = storage.size() if end is None else end
     head = Superblock(block)
     for name in ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID"):
-        head.pop(name, None)  # nothing that could vouch for anything
+        head.pop(name, None)  # counters may be wrong
     head["FILESIZE"] = max(size, head["SBSIZE"])
     scheme, start = f"salvage-{secrets.token_hex(8)}", b"".join(head.images())
     with (
@@ -264,7 +264,7 @@ def served(
 
 
 class _OneFile(PosixDirectory):
-    """A directory in which there is a data file only, with another start than it has."""
+    """A directory with a data file only, whose start is replaced by `head`."""
 
     def __init__(self, file: str, head: bytes, path: str) -> None:
         self._file, self._head = file, head
@@ -278,7 +278,7 @@ class _OneFile(PosixDirectory):
         return PatchedStorage.behind(self._file, self._head)
 
     def info(self, name: str = "", *, follow: bool = False) -> Info:
-        """Of the data file: nothing else is asked for."""
+        """Return the Info of the data file, the only file there is."""
         with open_file(self._file) as storage:
             return storage.info()
 
@@ -287,7 +287,7 @@ class _OneFile(PosixDirectory):
 
 
 class _Salvage:
-    """One run: what of `store` is intact goes to `made`."""
+    """A run of a salvage: copies the intact files of `store` to `made`."""
 
     def __init__(self, store: Store, made: Container, found: Salvaged, *, keep_ids: bool) -> None:
         self._store, self._made, self._found = store, made, found
@@ -295,10 +295,10 @@ class _Salvage:
         self._copier, self._keep_ids = FileCopier(store, made), keep_ids
         if keep_ids:
             made.store.nextfid = max(made.store.nextfid, store.nextfid)
-        self._owned: set[int] = set()  # entries that files name
+        self._owned: set[int] = set()  # positions of the entries of files
 
     def files(self, progress: Callable[[int], None] | None) -> None:
-        """All files whose inode is good, or what is left of them."""
+        """Copy all files whose inode is intact, or the rest of their content."""
         for pos in self._store.index.positions().tolist():
             damage: list[CorruptError] = []
             key = self._store.key_at(pos)
@@ -323,7 +323,7 @@ class _Salvage:
                 progress(inode.lsize)
 
     def _attrs(self, inode: Inode, name: str) -> Attrs | None:
-        """The attributes of a file, None where they are damaged: it gets the default ones."""
+        """Return the attributes of a file; None, for the defaults, if they are damaged."""
         store = self._store
         try:
             attrs = self._content.attrs(inode)
@@ -334,7 +334,7 @@ class _Salvage:
         return None if store.settings.classic else shown
 
     def _put_part(self, inode: Inode, attrs: Attrs | None, name: str) -> None:
-        """Put what is left of a file below lost+found."""
+        """Put the rest of a damaged file below lost+found."""
         content, left = left_of(self._store, inode)
         if left and not self._store.settings.ao:
             ns = self._store.settings.ns_of(inode.mtime)
@@ -343,10 +343,10 @@ class _Salvage:
             self._found.partial += 1
 
     def orphans(self) -> None:
-        """Content that no inode names and nobody has deleted."""
+        """Copy content that no inode names and that is not marked deleted."""
         kv, compressed = self._store.kv, self._store.settings.compressed
         owned = np.array(sorted(self._owned), np.int64)
-        with contextlib.suppress(FormatError):  # no checksums: up to where the chain breaks
+        with contextlib.suppress(FormatError):  # without checksums, it ends where the chain breaks
             for batch in scan_intact(
                 kv.storage, kv.layout, kv.start, kv.end, problem=lambda _: None
             ):
@@ -357,14 +357,14 @@ class _Salvage:
                         continue
                     value = entry.value
                     if compressed and value.startswith(MAGIC):
-                        with contextlib.suppress(CorruptError):  # else a document begins so
+                        with contextlib.suppress(CorruptError):  # or a document that begins so
                             value = self._store.frames.content(value, entry.pos)
                     self._made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", value)
                     self._found.orphans += 1
 
 
 def left_of(store: Store, inode: Inode) -> tuple[bytes, int]:
-    """-> the content of a file with zeros in the place of what is damaged, bytes that are not.
+    """Return the content of a damaged file, with zeros for damaged parts, and its intact bytes.
 
     inode   with the extents that are known
     """
@@ -381,8 +381,8 @@ def left_of(store: Store, inode: Inode) -> tuple[bytes, int]:
 
 
 def _find_inodes(store: Store) -> bool:
-    """Where entries have no checksums, find inodes behind broken lengths by their own ones ->
-    whether there are any."""
+    """Find inodes after broken lengths by their own checksums, if entries have none -> whether
+    there are any."""
     live = set(store.index.positions().tolist())
     newest: dict[bytes, int] = {}
     kv = store.kv
@@ -397,13 +397,14 @@ def _find_inodes(store: Store) -> bool:
 def _inodes_in(
     storage: Storage, layout: Layout, settings: Settings, start: int, stop: int
 ) -> Iterator[tuple[int, bytes, bool]]:
-    """Positions, keys and delflags of all inodes whose CKSUM is right, wherever they stand."""
+    """Yield positions, keys and delflags of all inodes whose CKSUM is right, at any offset."""
     prefix = layout.key.prefix
     for at in range(start, stop, WINDOW):
         data = storage.read(at, min(WINDOW + OVERLAP, stop - at))
         hit = data.find(INODE)
         while 0 <= hit < WINDOW:
-            for length in range(len(INODE) + 1, min(hit, LONGEST) + 1):  # of the key ending here
+            longest = min(hit, LONGEST_KEY)
+            for length in range(len(INODE) + 1, longest + 1):  # of the key ending here
                 begin = hit + len(INODE) - length - prefix
                 if begin < 0 or int.from_bytes(data[begin : begin + prefix], "big") != length:
                     continue

@@ -1,8 +1,8 @@
-"""Selection: which files, by name, time, size and type.
+"""Selection: chooses files by name, time, size and type.
 
-Globs are matched on many names at once: what a pattern says of the start and the end of a name is
-compared as columns, and only what is left meets a regular expression. Spark's planner imports this
-module anew for each query, so it imports little.
+Globs are matched on many names at once: the literal start and end of a pattern are compared as
+columns, and only the remaining names with a regular expression. Spark's planner imports this module
+anew for each query, so it imports little.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a
 
 
 def matches(rows: FileTable, pattern: str) -> Bools:
-    """Which names match, bool[n], as `names.matcher` has it.
+    """Return which names match, bool[n], by the rules of `names.matcher`.
 
-    cost    array operations on all names; beyond one `*` a regular expression for each name whose
-            start and end fit
+    cost    array operations on all names; for a pattern with more than one `*`, a regular
+            expression for each name whose start and end match
     """
     if not is_glob(pattern):
         name = to_bytes(pattern)
@@ -46,7 +46,7 @@ def matches(rows: FileTable, pattern: str) -> Bools:
 
 
 def starting(rows: FileTable, start: bytes) -> Bools:
-    """Which names begin with `start`, bool[n]. Cost: one array comparison."""
+    """Return which names begin with `start`, bool[n]. Cost: one array comparison."""
     return _having(rows, rows.name_ends[:-1], start)
 
 
@@ -55,7 +55,7 @@ def ending(rows: FileTable, end: bytes) -> Bools:
 
 
 def _having(rows: FileTable, at: npt.NDArray[Any], part: bytes) -> Bools:
-    """Which names have `part` at the offsets `at` of all their bytes."""
+    """Return which names have `part` at the offsets `at` of `name_bytes`, bool[n]."""
     found: Bools = rows.name_lengths >= len(part)
     if not part or b"\0" in part:
         return found if not part else np.zeros(len(rows), bool)
@@ -67,21 +67,21 @@ def _having(rows: FileTable, at: npt.NDArray[Any], part: bytes) -> Bools:
 
 
 def _whole(literal: str) -> bool:
-    """Whether the bytes of a literal stand for its characters wherever they are."""
+    """Return whether the bytes of a literal are whole characters in any context."""
     return not any("\ud800" <= char <= "\udfff" for char in literal)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which files: those that fit in all of it. A default leaves all.
+    """A choice of files: those that meet all conditions. A default chooses all.
 
     prefix              of the name
-    globs               one of which the name matches, as in `names`
-    paths               names; others are not chosen
+    globs               the name matches one of them, as in `names`
+    paths               the name is one of them
     since, until        mtime in [since, until), nanoseconds
     min_size, max_size  bytes, both inclusive
-    ftypes              FileType
-    where               a condition, see `container.where`: what chooses asks it of the catalog
+    ftypes              FileType is one of them
+    where               a condition, see `container.where`; it is evaluated on the catalog
     """
 
     prefix: bytes = b""
@@ -99,7 +99,10 @@ class Selection:
         return self == Selection()
 
     def chosen(self, rows: FileTable) -> Bools:
-        """Which of these files, bool[n]. Cost: array operations; a glob: see `matches`."""
+        """Return which of these files are chosen, bool[n], except by `where`.
+
+        cost  array operations; a glob: see `matches`
+        """
         found = rows.within((self.since, self.until))
         if self.min_size is not None:
             found &= rows.size >= self.min_size
