@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 from winkformats.ledgerq.entry import Message
@@ -32,7 +32,7 @@ class AsyncQueue:
     def __init__(self, path: str, mode: str = "a", **options: Any) -> None:
         """As `Queue`."""
         self.queue = Queue(path, mode, **options)
-        self._running: set[asyncio.Future[Any]] = set()  # calls that pop, or give back
+        self._threads = ThreadPoolExecutor()  # of calls that pop, or give back
 
     def __repr__(self) -> str:
         return f"Async{self.queue!r}"
@@ -47,13 +47,9 @@ class AsyncQueue:
         self, *, visible: float | None = None, timeout: float = 0, consumer: str = MAIN
     ) -> Message | None:
         """As `Queue.pop`; with a timeout no thread waits."""
-
-        def call() -> Message | None:
-            return self.queue.pop(visible=visible, consumer=consumer)
-
         until = time.monotonic() + as_timeout(timeout)
         while True:
-            message = await self._take(call, consumer)
+            message = await self._take(self.queue.pop, consumer=consumer, visible=visible)
             left = until - time.monotonic()
             if message is not None or left <= 0:
                 return message
@@ -62,10 +58,7 @@ class AsyncQueue:
     async def pop_many(
         self, count: int, *, visible: float | None = None, consumer: str = MAIN
     ) -> list[Message]:
-        def call() -> list[Message]:
-            return self.queue.pop_many(count, visible=visible, consumer=consumer)
-
-        return await self._take(call, consumer)
+        return await self._take(self.queue.pop_many, count, consumer=consumer, visible=visible)
 
     async def ack(self, *ids: int, consumer: str = MAIN) -> int:
         return await asyncio.to_thread(self.queue.ack, *ids, consumer=consumer)
@@ -89,32 +82,26 @@ class AsyncQueue:
         ) is not None:
             yield message
 
-    async def _take(self, call: Callable[[], Found], consumer: str) -> Found:
-        """Pop in a thread. Where this is cancelled, what was popped is given back."""
-        taken = _Taken(self.queue, call, consumer)
-        running = self._run(taken.run)
+    async def _take(
+        self, pop: Callable[..., Found], *args: Any, consumer: str, **named: Any
+    ) -> Found:
+        """Pop in a thread. If this call is cancelled, the messages are given back."""
+        popped = self._threads.submit(pop, *args, consumer=consumer, **named)
         try:
-            return await asyncio.shield(running)
+            return await asyncio.wrap_future(popped)
         except asyncio.CancelledError:
-            if taken.drop():
-                self._run(taken.give_back)
+            if not popped.cancel():  # it has begun
+                self._threads.submit(self._give_back, popped, consumer)
             raise
 
-    def _run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Run it in a thread, for which `close` waits."""
-        running = asyncio.get_running_loop().run_in_executor(None, call)
-        self._running.add(running)
-        running.add_done_callback(self._ended)
-        return running
-
-    def _ended(self, running: asyncio.Future[Any]) -> None:
-        self._running.discard(running)
-        if not running.cancelled():
-            running.exception()  # of a call that was cancelled nobody else asks for it
+    def _give_back(self, popped: Future[Found], consumer: str) -> None:
+        found = popped.result()
+        messages = found if isinstance(found, list) else [found] if found else []
+        self.queue.give_back(*messages, consumer=consumer)
 
     async def close(self) -> None:
-        while self._running:
-            await asyncio.wait(self._running)
+        threads, self._threads = self._threads, ThreadPoolExecutor()
+        await asyncio.to_thread(threads.shutdown)
         await asyncio.to_thread(self.queue.close)
 
     async def __aenter__(self) -> Self:
@@ -122,33 +109,3 @@ class AsyncQueue:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-class _Taken:
-    """A pop in a thread, whose caller may be cancelled before it ends, or just as it does."""
-
-    def __init__(self, queue: Queue, call: Callable[[], Any], consumer: str) -> None:
-        self._queue, self._call, self._consumer = queue, call, consumer
-        self._lock, self._dropped = threading.Lock(), False
-        self._found: list[Message] | None = None  # None: not yet
-
-    def run(self) -> Any:
-        if self._dropped:
-            return None
-        found = self._call()
-        with self._lock:
-            self._found = found if isinstance(found, list) else [found] if found else []
-            dropped = self._dropped
-        if dropped:
-            self.give_back()
-        return found
-
-    def drop(self) -> bool:
-        """The caller is gone -> whether the messages are there already, to be given back."""
-        with self._lock:
-            self._dropped = True
-            return bool(self._found)
-
-    def give_back(self) -> None:
-        if self._found:
-            self._queue.give_back(*self._found, consumer=self._consumer)

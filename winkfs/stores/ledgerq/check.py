@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any, Final
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ledgerq import index, priorities
-from winkformats.ledgerq.entry import DATA, PRIORITY, decode
-from winkformats.ledgerq.segment import START, Walk, name_of
+from winkformats.ledgerq.entry import DATA, decode
+from winkformats.ledgerq.index import Sparse
+from winkformats.ledgerq.segment import START, Walk
 from winkfs.container.verify import Report
 from winkfs.stores.ledgerq import recovery
-from winkfs.stores.ledgerq.files import Files, Segment
+from winkfs.stores.ledgerq.files import Files, Segment, note
 from winkfs.stores.ledgerq.queue import Queue
+
+COLUMNS: Final = attrgetter("ids", "offsets", "times")  # of an index
 
 
 def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
@@ -39,77 +44,64 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 
 
 def _check(files: Files, segment: Segment, before: int, floor: int, report: Report) -> int:
-    """`floor`: all messages below are consumed. -> the last id."""
+    """Check the segment behind the message `before` -> the last id.
+
+    floor   all messages below are consumed
+    """
     path, storage = files.path(segment), files.storage(segment)
     walk, size = Walk(storage, START, before), min(segment.size + segment.torn, storage.size())
-    rows: list[tuple[int, int, int]] = []
-    after = 0
-    found = priorities.empty()
-    told = len(segment.bad) + bool(segment.torn)
+    found = Segment(segment.number, segment.size, sparse=Sparse(), tables=priorities.empty())
     while walk.step(size):
-        for length, kind, flags, id, timestamp, at in walk.rows():
-            offset = walk.base + at
+        note(found, walk)
+        for length, kind, _, id, _, at in walk.rows():
             report.entries += 1
             report.bytes += length
             if before and before + 1 < id and id > floor:
                 report.add(f"{path}: messages {before + 1} to {id - 1} are missing")
             before = id
-            if offset >= after:
-                rows.append((id, offset, timestamp))
-                after = offset + index.SPACING
             if kind == DATA:
                 report.files += 1
                 try:
-                    decode(walk.data, at, file=path, offset=offset)
+                    decode(walk.data, at, file=path, offset=walk.base + at)
                 except FormatError as error:
                     report.add(str(error))
-                lane = min(walk.data[at + 22], 2) if flags & PRIORITY else 0
-                found[lane][0].append(id)
-                found[lane][1].append(offset)
-    if not told:
-        for start, stop in walk.bad:
-            report.add(f"{path}: {stop - start} bytes at byte {start} are no messages")
-        if walk.tail >= 0:
-            report.add(f"{path}: {size - walk.tail} bytes at byte {walk.tail} are no messages")
+    if not (segment.bad or segment.torn):  # else it is reported
+        for start, stop in [*walk.bad, (walk.tail, size)]:
+            if start >= 0:
+                report.add(f"{path}: {stop - start} bytes at byte {start} are no messages")
     head = segment.header
-    if rows and head is not None and head.max_id:
-        wrong = head.min_id != rows[0][0] or head.max_id > before
-        if wrong:
-            report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
-    beside = _check_derived(files, segment, rows, found)
-    if storage.size() == size:  # nobody has added to it meanwhile
-        for line in beside:
+    if (
+        head is not None and head.max_id and found.first
+        and (head.min_id != found.first or head.max_id > before)
+    ):  # fmt: skip
+        report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
+    wrong = list(_check_derived(files, found))
+    if storage.size() == size:  # no writer has added to it meanwhile
+        for line in wrong:
             report.add(line)
     return before
 
 
-def _check_derived(
-    files: Files,
-    segment: Segment,
-    rows: list[tuple[int, int, int]],
-    found: tuple[priorities.Places, priorities.Places, priorities.Places],
-) -> list[str]:
-    """-> what is wrong. An index may end earlier than its segment."""
-    wrong: list[str] = []
-    data, name = files.side_file(name_of(segment.number, index.SUFFIX))
-    if data is not None:
+def _check_derived(files: Files, segment: Segment) -> Iterator[str]:
+    """Yield what is wrong beside a segment of which all is known. An index may end earlier."""
+    assert segment.sparse is not None and segment.tables is not None
+    for suffix in (index.SUFFIX, priorities.SUFFIX):
+        data, path = files.beside(segment, suffix), files.path(segment, suffix)
+        if data is None:
+            continue
         try:
-            sparse = index.Sparse.decode(data, segment.number, file=name, size=segment.size)
-            theirs = list(zip(sparse.ids, sparse.offsets, sparse.times, strict=True))
-            if theirs != rows[: len(theirs)]:
-                wrong.append(f"{name}: its rows are not those of the segment")
+            if suffix == index.SUFFIX:
+                sparse = Sparse.decode(data, segment.number, file=path, size=segment.size)
+                pairs: Iterable[Any] = [(COLUMNS(sparse), COLUMNS(segment.sparse))]
+            else:
+                tables, _ = priorities.decode(data, file=path, size=segment.size)
+                pairs = zip(tables, segment.tables, strict=True)
         except CorruptError as error:
-            wrong.append(str(error))
-    data, name = files.side_file(name_of(segment.number, priorities.SUFFIX))
-    if data is not None:
-        try:
-            tables, _ = priorities.decode(data, file=name, size=segment.size)
-            for (ids, offsets), (mine, places) in zip(tables, found, strict=True):
-                if ids != mine[: len(ids)] or offsets != places[: len(offsets)]:
-                    wrong.append(f"{name}: its rows are not those of the segment")
-        except CorruptError as error:
-            wrong.append(str(error))
-    return wrong
+            yield str(error)
+            continue
+        for theirs, ours in pairs:
+            if any(a != b[: len(a)] for a, b in zip(theirs, ours, strict=True)):
+                yield f"{path}: its rows are not those of the segment"
 
 
 def repair(path: str) -> list[str]:
@@ -120,14 +112,10 @@ def repair(path: str) -> list[str]:
     """
     with Queue(path, "a") as queue:
         before = 0
-        for number in list(queue.files.segments):
-            segment = queue.files.segments.get(number)
-            if segment is None:
-                continue
+        for segment in queue.files.segments.values():
             queue.files.scan(segment, before, anew=True)
             before = segment.last
         recovery.mend(queue.files, queue.problems.append, lambda: None)
         for segment in list(queue.files.segments.values())[:-1]:
-            queue.files.sparse(segment)
             recovery.write_index(queue.files, segment)
         return list(queue.problems)

@@ -177,7 +177,7 @@ class Core:
                 cursor.order = None
         changed = before != self.state.files
         if changed:
-            self.tail.let_go()
+            self.tail.release()
             self.files.load()
             self.tail.named = True  # whoever made them may have ended since
         elif not self.tail.catch_up():
@@ -231,8 +231,7 @@ class Core:
         """Write what LedgerQ reads."""
         last = self.files.newest
         if last is not None and last.first:
-            self.tail.fill(last)
-            self.tail.end(last)
+            self.tail.end(last, fill=True)
         self._write_metadata()
         self.ledgerq.write_trackers(retries)
 

@@ -22,7 +22,7 @@ MAIN: Final = ""  # the cursor that LedgerQ has, too
 PLAIN: Final = (int, float)  # of most numbers of seconds
 YEAR: Final = 365 * 86400
 NONE: Final[Iterator[Message | None]] = iter(())
-BY_PRIORITY: Final = (HIGH, MEDIUM, LOW)
+ENDED: Final = Message(-1, b"", 0)  # no message: its id is below all positions
 
 
 class Lease(NamedTuple):
@@ -53,55 +53,51 @@ class Order:
         self.heads = [None] * len(self.lanes)
 
     def head(self, now: int) -> Message | None:
-        """The next message, which stays the next one until it is `taken`. None: there is none."""
+        """Return the next message, which stays the next one until it is consumed; None: there is
+        none."""
         if len(self.lanes) == 1:
-            message = self.heads[0]
-            return message if message is not None and self._is_due(message, now) else self._next(
-                0, now
-            )  # fmt: skip
+            return self._head(0, now)
         low = self._head(LOW, now)
-        if low is not None and self.starved and now - low.timestamp >= self.starved:
-            self.lane = LOW
-            return low
-        for self.lane in (HIGH, MEDIUM):
-            message = self._head(self.lane, now)
-            if message is not None:
-                return message
+        if low is None or not self.starved or now - low.timestamp < self.starved:
+            for self.lane in (HIGH, MEDIUM):
+                message = self._head(self.lane, now)
+                if message is not None:
+                    return message
         self.lane = LOW
         return low
 
     def _head(self, lane: int, now: int) -> Message | None:
-        message = self.heads[lane]
-        if message is not None and self._is_due(message, now):
-            return message
-        return self._next(lane, now)
+        at, message = self.at, self.heads[lane]
+        while (
+            message is None
+            or message.id < at[message.priority]
+            or (message.expires is not None and message.expires <= now)
+        ):
+            message = next(self.lanes[lane], ENDED)
+            if message is None:
+                break
+            if message is ENDED:
+                self.lanes[lane] = (
+                    self.reading.arrivals(min(at))
+                    if len(self.lanes) == 1
+                    else self.reading.of_priority(lane, at[lane])
+                )
+        self.heads[lane] = message
+        return message
 
-    def _is_due(self, message: Message, now: int) -> bool:
-        return message.id >= self.at[message.priority] and (
-            message.expires is None or message.expires > now
-        )
-
-    def _next(self, lane: int, now: int) -> Message | None:
-        at, anew = self.at, 0
-        while True:
-            for message in self.lanes[lane]:
-                if message is None:
-                    self.heads[lane] = None
-                    return None
-                if message.id >= at[message.priority] and (
-                    message.expires is None or message.expires > now
-                ):
-                    self.heads[lane] = message
-                    return message
-            anew += 1
-            if len(self.lanes) == 1:
-                self.lanes[0] = self.reading.arrivals(min(at))
-            else:
-                self.lanes[lane] = self.reading.of_priority(lane, at[lane])
-
-    def taken(self) -> None:
-        """The message that `head` returned is consumed."""
+    def consume(self, message: Message) -> None:
+        """Move behind the message that `head` returned."""
         self.heads[self.lane] = None
+        at, after = self.at, message.id + 1
+        if len(self.lanes) > 1:
+            at[message.priority] = after
+            return
+        if at[0] < after:
+            at[0] = after
+        if at[1] < after:
+            at[1] = after
+        if at[2] < after:
+            at[2] = after
 
     def seen(self) -> None:
         """Behind a `head` that has found nothing: all that there is is consumed or expired."""
@@ -200,17 +196,7 @@ class Deliveries:
             order.seen()
             cursor.moved = cursor.moved or before != cursor.at
             return None
-        order.heads[order.lane] = None
-        at, after = cursor.at, message.id + 1
-        if self.by_priority:
-            at[message.priority] = after
-        else:
-            if at[0] < after:
-                at[0] = after
-            if at[1] < after:
-                at[1] = after
-            if at[2] < after:
-                at[2] = after
+        order.consume(message)
         cursor.moved = True
         if visible is not None:
             self.lease(cursor, message.id, Lease(deadline, 1, 0, message.priority))
@@ -243,9 +229,7 @@ class Deliveries:
             elif message is None:
                 return
             else:
-                order.taken()
-                for lane in (message.priority,) if self.by_priority else BY_PRIORITY:
-                    order.at[lane] = max(order.at[lane], message.id + 1)
+                order.consume(message)
             yield message
 
     def _overdue(self, cursor: Cursor, now: int, head: Message | None) -> Message | None:

@@ -10,7 +10,7 @@ from errno import ENOENT
 from time import sleep
 from typing import Final
 
-from winkformats.disk.storage import Directory, Kind, Storage
+from winkformats.disk.storage import Directory, Kind, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import (
@@ -24,7 +24,7 @@ from winkformats.ledgerq.entry import (
 )
 from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.priorities import Places
-from winkformats.ledgerq.segment import LAST, NAME, START, Header, Walk, name_of
+from winkformats.ledgerq.segment import LAST, NAME, START, SUFFIX, Header, Walk, name_of
 from winkfs.errors import Refusal
 
 RACES: Final = 20  # compactions, one right behind the other, that a look survives
@@ -96,8 +96,9 @@ class Files:
             self._told.add(line)
             self._tell(line)
 
-    def path(self, segment: Segment) -> str:
-        return f"{self.directory.path}/{segment.name}"
+    def path(self, segment: Segment, suffix: str = SUFFIX) -> str:
+        """Return the path of a segment, or of the file beside it with this suffix."""
+        return f"{self.directory.path}/{name_of(segment.number, suffix)}"
 
     # --- which there are ---
 
@@ -208,20 +209,9 @@ class Files:
 
     def extend(self, segment: Segment, walk: Walk, size: int, *, follow: bool = False) -> None:
         """Take up the entries that a walk finds from where it is."""
-        sparse = segment.sparse
-        assert sparse is not None
         start = walk.last
         while walk.step(size):
-            base, unpack = walk.base, HEAD.unpack_from
-            segment.first = segment.first or unpack(walk.data, walk.places[0])[3]
-            due = sparse.next - base
-            for at in walk.places:
-                if at >= due:
-                    _, _, _, id, timestamp = unpack(walk.data, at)
-                    sparse.add(id, base + at, timestamp)
-                    due = sparse.next - base
-            if segment.tables is not None:
-                _sort(walk, segment.tables)
+            note(segment, walk)
         if walk.last > start:
             segment.last = walk.last
         segment.bad += tuple(walk.bad)
@@ -247,15 +237,14 @@ class Files:
 
     def _read_index(self, segment: Segment, size: int) -> Sparse | None:
         """The index file of a segment; None: there is none, or none that is any good, or no row."""
-        data, path = self.side_file(name_of(segment.number, index.SUFFIX))
-        if data is None:
-            return None
-        try:
-            found = Sparse.decode(data, segment.number, file=path, size=size)
-            return found if len(found) and self._leads(segment, found) else None
-        except CorruptError as error:
-            self.say(f"{error}: made again in memory")
-            return None
+        data, path = self.beside(segment, index.SUFFIX), self.path(segment, index.SUFFIX)
+        if data is not None:
+            try:
+                found = Sparse.decode(data, segment.number, file=path, size=size)
+                return found if len(found) and self._leads(segment, found) else None
+            except CorruptError as error:
+                self.say(f"{error}: made again in memory")
+        return None
 
     def _leads(self, segment: Segment, found: Sparse) -> bool:
         """Whether the first and last row are entries of the segment."""
@@ -269,14 +258,9 @@ class Files:
                 return False
         return True
 
-    def side_file(self, name: str) -> tuple[bytes | None, str]:
-        """What is in a file, None: there is none; and its path."""
-        path = f"{self.directory.path}/{name}"
-        try:
-            with self.directory.open(name, follow=False) as storage:
-                return storage.read(0, storage.size()), path
-        except FileNotFoundError:
-            return None, path
+    def beside(self, segment: Segment, suffix: str) -> bytes | None:
+        """Return the content of the file beside a segment; None: there is none."""
+        return content_of(self.directory, name_of(segment.number, suffix))
 
     def removable(
         self, floor: int, before: int | None, bytes: int | None, count: int | None, least: int
@@ -323,7 +307,7 @@ class Files:
 
     def remove(self, segment: Segment) -> None:
         """Remove a segment and what is beside it; who calls syncs the directory."""
-        for suffix in (".log", index.SUFFIX, priorities.SUFFIX):
+        for suffix in (SUFFIX, index.SUFFIX, priorities.SUFFIX):
             self.directory.unlink(name_of(segment.number, suffix))
         self.drop(segment)
 
@@ -382,8 +366,9 @@ class Files:
         if segment.tables is None:
             walk = Walk(self.storage(segment), START, max(segment.first - 1, 0))
             size, found = self.readable(segment), priorities.empty()
-            data, path = self.side_file(name_of(segment.number, priorities.SUFFIX))
+            data = self.beside(segment, priorities.SUFFIX)
             if data is not None:
+                path = self.path(segment, priorities.SUFFIX)
                 try:
                     found, walk.offset = priorities.decode(data, file=path, size=size)
                     walk.last = max([walk.last, *(ids[-1] for ids, _ in found if ids)])
@@ -406,6 +391,35 @@ class Files:
             first = walk.last + 1
             ids = f"messages {first} to {segment.last}"
             self.say(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
+
+
+def note(segment: Segment, walk: Walk) -> None:
+    """Note the entries that a walk has found: the first id, rows of the index, priorities."""
+    sparse, base, unpack = segment.sparse, walk.base, HEAD.unpack_from
+    assert sparse is not None
+    segment.first = segment.first or unpack(walk.data, walk.places[0])[3]
+    due = sparse.next - base
+    for at in walk.places:
+        if at >= due:
+            _, _, _, id, timestamp = unpack(walk.data, at)
+            sparse.add(id, base + at, timestamp)
+            due = sparse.next - base
+    if segment.tables is not None:
+        _sort(walk, segment.tables)
+
+
+def content_of(directory: Directory, name: str, most: int | None = None) -> bytes | None:
+    """Return the first `most` bytes of a file, or all of it; None: there is no such file."""
+    with suppress(FileNotFoundError), directory.open(name, follow=False) as storage:
+        return storage.read(0, storage.size() if most is None else most)
+    return None
+
+
+def write_anew(directory: Directory, name: str, data: bytes) -> None:
+    """Replace a file, unless it has this content."""
+    if content_of(directory, name, len(data) + 1) != data:
+        with replacing(directory, name) as storage:
+            storage.write(0, [data])
 
 
 def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:

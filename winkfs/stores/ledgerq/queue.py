@@ -46,7 +46,6 @@ RETRIES: Final = 3  # failures of a message before it goes to the dead letter qu
 KEYS: Final = 100_000  # ids remembered for deduplication
 COMPRESSED_FROM: Final = 1024  # bytes of a payload that is compressed
 DEAD: Final = "dlq."
-_new: Final = tuple.__new__
 Put = Mapping[str, Any]
 
 
@@ -245,13 +244,7 @@ class Queue(StoreHandle):
         with self._section:
             if not self._access.ready:
                 self._access.check()
-            plain = self._tail.plain and not (priority or headers or compress) and ttl is None
-            if plain and type(payload) is bytes:
-                id = self._tail.push(payload)
-            else:
-                id = self._tail.push_new(
-                    _new(NewMessage, (payload, priority, ttl, headers, compress))
-                )
+            id = self._tail.push(payload, priority, ttl, headers, compress)
         if self._always:
             self.sync()
         return id
@@ -273,7 +266,8 @@ class Queue(StoreHandle):
             known = self.state.dedup.get(hashed)
             if known is not None and now < known.expires:
                 return known.message_id, False
-            id = self._tail.push_new(new)
+            new.check()
+            id = self._tail.push(*new)
             if len(self.state.dedup) >= self._keys:
                 self.state.forget_keys(now, self._keys)
             entry = Dedup(hashed, id, now, min(now + span, LAST_ID), self._tail.offset)
@@ -289,11 +283,9 @@ class Queue(StoreHandle):
         options   of those that say nothing else
         cost      1 us a payload without options
         """
-        with self._section:
-            self._access.check()
-            first, plain = self._tail.next_id, not options and self._tail.plain
-            some = list(messages)
-            if plain and some and set(map(type, some)) == {bytes}:
+        with self._changing():
+            first, some = self._tail.next_id, list(messages)
+            if self._tail.plain and not options and set(map(type, some)) == {bytes}:
                 self._tail.push_all(some)  # type: ignore[arg-type]
                 some = []
             new = [
@@ -305,10 +297,8 @@ class Queue(StoreHandle):
                 if one.headers:
                     encode_headers(one.headers)
             for one in new:
-                self._tail.push_new(one)
+                self._tail.push(*one)
             made = range(first, self._tail.next_id)
-        if self._always:
-            self.sync()
         return made
 
     # --- durable ---

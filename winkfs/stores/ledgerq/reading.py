@@ -141,7 +141,9 @@ class Reading:
             changes = files.changes  # to open it may have closed another
             while True:
                 more = walk.step(files.readable(segment))
-                self._say_walk(segment, walk)
+                for begin, stop in walk.bad:
+                    files.say_bad(segment, begin, stop)
+                walk.bad.clear()
                 if not more:
                     following = files.next(number)
                     if following is not None:
@@ -175,21 +177,15 @@ class Reading:
 
     def all(self, start: int = 1) -> Iterator[Message]:
         """All messages from an id on, by arrival, also while the segments change."""
-        lane = self.arrivals(start)
         while True:
             try:
-                message = next(lane)
-            except StopIteration:
-                lane = self.arrivals(start)
-                continue
+                for message in self.arrivals(start):
+                    if message is None:
+                        return
+                    start = message.id + 1
+                    yield message
             except FileNotFoundError:
                 self.look_again()
-                lane = self.arrivals(start)
-                continue
-            if message is None:
-                return
-            start = message.id + 1
-            yield message
 
     def look_again(self) -> None:
         """A segment is gone: who looks has to see what a writer has done. Raises NoSuchFile."""
@@ -197,11 +193,6 @@ class Reading:
         self.files.load(follow=True)
         if before == self.files.changes:
             raise NoSuchFile("a segment is gone: open it anew", self.files.directory.path)
-
-    def _say_walk(self, segment: Segment, walk: Walk) -> None:
-        for begin, stop in walk.bad:
-            self.files.say_bad(segment, begin, stop)
-        walk.bad.clear()
 
     def _decoded(self, data: bytes, at: int, path: str, offset: int, number: int) -> Message | None:
         """A message; None: it cannot be read, which was told."""
@@ -214,27 +205,20 @@ class Reading:
     def of_priority(self, priority: int, start: int) -> Iterator[Message | None]:
         """The messages of a priority from an id on; see `arrivals`. Cost: 2 us a message, and 16
         bytes of memory each in the segments that are being read."""
-        files = self.files
-        changes = files.changes
-        segment: Segment | None = next(iter(self._from(start)), None)
-        number = segment.number if segment else max(files.segments, default=0)
+        files, changes = self.files, self.files.changes
+        number = next((s.number for s in self._from(start)), max(files.segments, default=0))
         while True:
             segment = files.segments.get(number)
-            ids = offsets = None
             if segment is not None:
                 ids, offsets = files.tables(segment)[priority]
                 changes = files.changes
-                at = bisect_left(ids, start)
-            while segment is not None and ids is not None and offsets is not None:
-                if at >= len(ids):
-                    break
-                stop = min(at + 256, len(ids))
-                for message in self._read(segment, ids[at:stop], offsets[at:stop]):
-                    yield message
-                    if changes != files.changes:
-                        return
-                at = stop
-                start = ids[stop - 1] + 1
+                while (at := bisect_left(ids, start)) < len(ids):
+                    some = ids[at : at + 256]
+                    for message in self._read(segment, some, offsets[at : at + 256]):
+                        yield message
+                        if changes != files.changes:
+                            return
+                    start = some[-1] + 1
             following = files.next(number)
             if following is not None:
                 number = following.number

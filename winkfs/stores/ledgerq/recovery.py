@@ -13,7 +13,7 @@ from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import PAD, encode
 from winkformats.ledgerq.segment import NAME as NAME
 from winkformats.ledgerq.segment import START, Header, Walk, name_of
-from winkfs.stores.ledgerq.files import Files, Say, Segment
+from winkfs.stores.ledgerq.files import Files, Say, Segment, write_anew
 
 GAP: Final = 1 << 16  # ids in a row that are missing and are filled, at most
 COPY: Final = 1 << 20  # bytes written at a time
@@ -107,22 +107,22 @@ def _copy(
         out = []
         for length, _, _, id, timestamp, place in walk.rows():
             time = max(time, min(timestamp, 1 << 62))
-            out += _expired(last, id, time)
+            out += expired(last, id, time)
             first = last + 1 if out and not first else first
             out.append(walk.data[place : place + length] + PAD)
             first, last = first or id, id
         at += made.write(at, [b"".join(out)])
     if walk.tail >= 0:
         parts.append(storage.read(walk.tail, size - walk.tail))
-    if missing := _expired(last, until, time):
+    if missing := expired(last, until, time):
         made.write(at, [b"".join(missing)])
         first, last = first or last + 1, until - 1
     return first, last
 
 
-def _expired(last: int, next: int, time: int) -> list[bytes]:
+def expired(last: int, next: int, time: int) -> list[bytes]:
     """Entries for the ids between two."""
-    if not last or not 1 < next - last <= GAP:
+    if not last or not 1 < next - last <= GAP + 1:
         return []
     return [encode(id, time, b"", expires=time + 1) for id in range(last + 1, next)]
 
@@ -134,8 +134,5 @@ def write_index(files: Files, segment: Segment) -> None:
     if segment.tables is not None:
         made[priorities.SUFFIX] = priorities.encode(segment.tables, segment.size)
     for suffix, data in made.items():
-        name = name_of(segment.number, suffix)
-        if files.side_file(name)[0] != data:
-            with replacing(files.directory, name) as storage:
-                storage.write(0, [data])
+        write_anew(files.directory, name_of(segment.number, suffix), data)
     segment.indexed = True

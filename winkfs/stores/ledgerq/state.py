@@ -15,7 +15,7 @@ from winkformats.ledgerq.cursors import CURSORS, Journal, Row
 from winkformats.ledgerq.entry import HIGH
 from winkformats.ledgerq.state import Dedup, Metadata, Retry
 from winkfs.stores.ledgerq.cursor import MAIN, Cursor, Lease, write_lease
-from winkfs.stores.ledgerq.files import Say
+from winkfs.stores.ledgerq.files import Say, content_of, write_anew
 
 JOURNAL_ROOM: Final = 1 << 20  # bytes of a journal, at least, behind which it is written anew
 
@@ -301,15 +301,19 @@ class LedgerqState:
         self._moved = known
 
     def read_metadata(self) -> None:
-        self.metadata = None
+        size, use = theirs.LAYOUT.size, "made again from the segments"
+        self.metadata = self._read(theirs.METADATA, Metadata.decode, size, use)
+
+    def _read(
+        self, name: str, decode: Callable[..., Any], most: int = theirs.MOST,
+        use: str = "it is not used",
+    ) -> Any:  # fmt: skip
+        """Decode a file of LedgerQ; None: there is none, or it is damaged, which is reported."""
+        data = content_of(self.directory, name, most)
         try:
-            with self.directory.open(theirs.METADATA, follow=False) as storage:
-                data = storage.read(0, theirs.LAYOUT.size)
-                self.metadata = Metadata.decode(data, file=storage.name)
-        except FileNotFoundError:
-            pass
+            return None if data is None else decode(data, file=f"{self.directory.path}/{name}")
         except CorruptError as error:
-            self._say(f"{error}: made again from the segments")
+            self._say(f"{error}: {use}")
 
     def note_move(self) -> None:
         """Write to the journal what LedgerQ has read."""
@@ -339,40 +343,22 @@ class LedgerqState:
     def read_trackers(self) -> None:
         self.retry.clear()
         now = time.time_ns()
-        for key in self._entries(theirs.DEDUP, theirs.decode_dedup):
+        for key in self._read(theirs.DEDUP, theirs.decode_dedup) or ():
             if key.expires > now and len(key.key) == 64:
                 with suppress(ValueError):
                     bytes.fromhex(key.key)
                     self.state.dedup.setdefault(key.key, key)
-        for failed in self._entries(theirs.RETRY, theirs.decode_retry):
+        for failed in self._read(theirs.RETRY, theirs.decode_retry) or ():
             self.retry.setdefault(failed.message_id, failed)
-
-    def _entries(self, name: str, decode: Callable[..., list[Any]]) -> list[Any]:
-        try:
-            with self.directory.open(name, follow=False) as storage:
-                if storage.size() > theirs.MOST:
-                    raise CorruptError("state of a queue", file=storage.name, offset=0)
-                return decode(storage.read(0, theirs.MOST), file=storage.name)
-        except FileNotFoundError:
-            pass
-        except CorruptError as error:
-            self._say(f"{error}: it is not used")
-        return []
 
     def write_trackers(self, retries: int) -> None:
         now = time.time_ns()
         kept = [entry for entry in self.state.dedup.values() if entry.expires > now]
-        self._write(theirs.DEDUP, theirs.encode_dedup(kept), used=bool(kept))
+        made = {theirs.DEDUP: (theirs.encode_dedup(kept), bool(kept))}
         leased = self.state.cursors[MAIN].leased.items()
         failed = {id: Retry(id, lease.failures, now) for id, lease in leased if lease.failures}
         rows = (failed | self.retry).values()
-        self._write(theirs.RETRY, theirs.encode_retry(rows, retries), used=bool(rows))
-
-    def _write(self, name: str, data: bytes, *, used: bool) -> None:
-        there = None
-        with suppress(FileNotFoundError), self.directory.open(name, follow=False) as storage:
-            there = storage.read(0, len(data) + 1)
-        if there == data or (there is None and not used):
-            return
-        with replacing(self.directory, name) as storage:
-            storage.write(0, [data])
+        made[theirs.RETRY] = theirs.encode_retry(rows, retries), bool(rows)
+        for name, (data, used) in made.items():
+            if used or self.directory.exists(name):
+                write_anew(self.directory, name, data)

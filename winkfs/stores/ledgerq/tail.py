@@ -30,10 +30,9 @@ from winkfs.errors import Refusal
 from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
-from winkfs.units import NANO, as_content, as_int, span_ns
+from winkfs.units import as_content, as_int, span_ns
 
 BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
-GAP: Final = 1 << 16  # ids that are missing in front of a new one and are filled, at most
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_MESSAGES: Final = 1_000_000
 
@@ -121,17 +120,42 @@ class Tail:
         self._limit = self._count = 0  # bytes and messages of the active segment: at most, and now
         self._until = LAST_ID  # nanoseconds: when the active segment ends
 
-    def push(self, payload: bytes) -> int:
-        """A message without options."""
-        timestamp = time.time_ns()
-        if timestamp < self.time:
+    def push(
+        self,
+        payload: bytes,
+        priority: int = LOW,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        compress: int | None = None,
+    ) -> int:
+        """Add a message -> its id. Raises TypeError; ValueError; Refusal; OSError."""
+        if type(payload) is not bytes:  # its bytes may change before they are written
+            payload = as_content(payload, "a payload")
+        timestamp, id = time.time_ns(), self.next_id
+        if timestamp < self.time:  # time does not go back: the index of times is in order
             timestamp = self.time
-        length = LEAST + len(payload)
-        if length >> 32:
-            raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
-        id = self.next_id
-        data = HEAD.pack(length, DATA, 0, id, timestamp) + payload
-        self.add(id, timestamp, data + END.pack(crc32c(data)), LOW)
+        if self.plain and not (priority or headers or compress) and ttl is None:
+            length = LEAST + len(payload)
+            if length >> 32:
+                raise ValueError(f"a payload of {len(payload)} bytes is too large for an entry")
+            data = HEAD.pack(length, DATA, 0, id, timestamp) + payload
+            self.add(id, timestamp, data + END.pack(crc32c(data)), LOW)
+            return id
+        known = type(priority) is int and LOW <= priority <= HIGH
+        if not (known and ttl is None and compress is None):
+            NewMessage(payload, priority, ttl, headers, compress).check()
+        defaults, compression = self.defaults, 0
+        ttl = defaults.ttl if ttl is None else ttl
+        level = defaults.compress if compress is None else compress
+        if level and defaults.compress_from <= len(payload) <= UNPACKED:
+            kept = packed(payload, level)
+            if kept is not None:
+                payload, compression = kept, GZIP
+        entry = encode(
+            id, timestamp, payload, priority=priority, headers=headers, compression=compression,
+            expires=max(later(timestamp, ttl), timestamp + 1) if ttl else None,
+        )  # fmt: skip
+        self.add(id, timestamp, entry, priority)
         return id
 
     def push_all(self, payloads: list[bytes]) -> None:
@@ -164,35 +188,6 @@ class Tail:
             active.size, active.last, self.next_id = offset, id - 1, id
             at += 1 + count
 
-    def push_new(self, new: NewMessage) -> int:
-        """A message with options. Raises ValueError."""
-        payload, priority, ttl, headers, level = new
-        if type(payload) is not bytes:  # whose bytes may change before they are written
-            payload = as_content(payload, "a payload")
-        known = type(priority) is int and LOW <= priority <= HIGH
-        if not (self.plain and ttl is None and level is None and known):
-            new.check()
-            ttl = self.defaults.ttl if ttl is None else ttl
-            level = self.defaults.compress if level is None else level
-        elif not (priority or headers):
-            return self.push(payload)
-        timestamp, expires, compression = time.time_ns(), None, 0
-        if timestamp < self.time:  # time does not go back: the index of times is in order
-            timestamp = self.time
-        if ttl:
-            expires = max(later(timestamp, ttl), timestamp + 1)
-        if level and self.defaults.compress_from <= len(payload) <= UNPACKED:
-            kept = packed(payload, level)
-            if kept is not None:
-                payload, compression = kept, GZIP
-        id = self.next_id
-        entry = encode(
-            id, timestamp, payload, priority=priority, expires=expires, headers=headers,
-            compression=compression,
-        )  # fmt: skip
-        self.add(id, timestamp, entry, priority)
-        return id
-
     def add(self, id: int, timestamp: int, entry: bytes, priority: int) -> None:
         active = self.files.active
         if (
@@ -223,33 +218,32 @@ class Tail:
         self.done += 1
 
     def _roll(self, timestamp: int) -> Segment:
-        """The segment that the next message goes to: the last one, or a new one."""
+        """Return the segment that the next message goes to: the last one, or a new one."""
         if self.next_id >= LAST_ID:
             raise Refusal("there are no more ids for messages", self.files.directory.path)
         last = self.files.newest
-        full = last is not None and self._is_full(last, timestamp)
-        if last is None or full:
+        if last is not None:
+            self.take_up(last)
+        if last is None or (last.first and self._is_full(last, timestamp)):
             if last is not None:
                 self.end(last)
             last = self._new_segment(last, timestamp)
-        elif last is not self.files.active:
-            self.take_up(last)
         self.fill_gap(last)
         return last
 
-    def _is_full(self, segment: Segment, timestamp: int) -> bool:
-        seconds, header = self.rotation.seconds, segment.header
-        begun = header.created if header is not None else 0
-        return segment.first > 0 and (
-            segment.size >= self.rotation.bytes
-            or segment.count >= self.rotation.messages
-            or (seconds is not None and timestamp - begun >= seconds * NANO)
+    def _is_full(self, active: Segment, timestamp: int) -> bool:
+        return (
+            active.size >= self._limit
+            or active.count >= self.rotation.messages
+            or timestamp >= self._until
         )
 
     def take_up(self, segment: Segment) -> None:
         """Go on writing to a segment."""
+        if segment is self.files.active:
+            return
         self.files.sparse(segment)
-        self.let_go()
+        self.release()
         self.out = self.files.directory.open(segment.name, "w", follow=False)
         self._use(segment)
 
@@ -275,7 +269,7 @@ class Tail:
             with suppress(OSError):
                 self.files.directory.unlink(name_of(number))
             raise
-        self.let_go()
+        self.release()
         self.out, self.named, self.dirty = storage, True, True
         made = Segment(
             number, START, 0, self.files.last, header, sparse=Sparse(),
@@ -288,33 +282,19 @@ class Tail:
 
     def fill_gap(self, segment: Segment) -> None:
         """LedgerQ reads on id by id: those that are missing get a message that has expired."""
-        last = self.files.last
-        if not last or not 0 < self.next_id - last - 1 <= GAP:
-            return
-        after, timestamp = self.next_id, max(self.time, 1)
-        for id in range(last + 1, after):
-            self._place(segment, id, timestamp)
-        self.next_id = after
-
-    def fill(self, segment: Segment) -> None:
-        """The same at the end, where no message follows."""
-        if 0 < self.next_id - 1 - segment.last <= GAP:
-            if segment is not self.files.active:
-                self.take_up(segment)
-            self.fill_gap(segment)
-
-    def _place(self, segment: Segment, id: int, timestamp: int) -> None:
-        entry = encode(id, timestamp, b"", expires=timestamp + 1)
+        last, timestamp = self.files.last, max(self.time, 1)
+        entries = recovery.expired(last, self.next_id, timestamp)
         assert segment.sparse is not None
-        if segment.size >= segment.sparse.next:
-            segment.sparse.add(id, segment.size, timestamp)
-            segment.first = segment.first or id
-        if segment.tables is not None:
-            segment.tables[LOW][0].append(id)
-            segment.tables[LOW][1].append(segment.size)
-        self._parts.append(entry)
-        self._waiting += len(entry)
-        segment.size, segment.last = segment.size + len(entry), id
+        for id, entry in enumerate(entries, last + 1):
+            if segment.size >= segment.sparse.next:
+                segment.sparse.add(id, segment.size, timestamp)
+                segment.first = segment.first or id
+            if segment.tables is not None:
+                segment.tables[LOW][0].append(id)
+                segment.tables[LOW][1].append(segment.size)
+            self._parts.append(entry)
+            self._waiting += len(entry)
+            segment.size, segment.last = segment.size + len(entry), id
 
     def catch_up(self) -> bool:
         """Take up what others have added to the last segment -> whether they have."""
@@ -336,7 +316,7 @@ class Tail:
         if last is not None and (sparse := self.files.sparse(last)):
             self.time = max(self.time, sparse.times[-1])
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """It may have grown, or be closed by now."""
         self.files.active = None
         if self.out is not None:
@@ -369,10 +349,14 @@ class Tail:
         self._parts.clear()
         self._flushed, self._waiting = active.size, 0
 
-    def end(self, segment: Segment) -> None:
-        """Write what LedgerQ has at the end of a segment: ids into the header, and the index."""
-        if self.files.active is not segment:
-            self.take_up(segment)
+    def end(self, segment: Segment, *, fill: bool = False) -> None:
+        """Write what LedgerQ has at the end of a segment: ids into the header, and the index.
+
+        fill  the gap behind it, where no message follows
+        """
+        self.take_up(segment)
+        if fill:
+            self.fill_gap(segment)
         self.flush()
         assert self.out is not None and segment.header is not None
         with self._final():

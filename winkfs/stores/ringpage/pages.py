@@ -19,7 +19,6 @@ from winkformats.ringpage.page import (
     Records,
     in_order,
     is_whole,
-    length_of,
 )
 from winkfs.errors import Locked, NoSuchFile
 
@@ -168,23 +167,6 @@ class Pages:
 
     # --- records ---
 
-    def unread(self) -> int:
-        """How many records there are to be read."""
-        found = 0
-        for at, index in enumerate(self.order):
-            head = self.head(index)
-            if head.end > self.tail:
-                after = self.head(self.order[at + 1]) if at + 1 < len(self.order) else None
-                broken = head.goes_on and (after is None or not head.leads_to(after))
-                found += head.end - broken - max(self.tail, head.number)
-        return max(found, 0)
-
-    def body_bytes(self) -> int:
-        """Of the records that are to be read; lengths that go on in the next page may count."""
-        heads = [head for head in map(self.head, self.order) if head.end > self.tail]
-        width = length_of(self.settings.page_size).size
-        return sum(max(head.used - width * head.records, 0) for head in heads)
-
     def read(self, index: int, head: Head) -> bytes:
         """The page with this header.
 
@@ -202,18 +184,29 @@ class Pages:
     def joining(self) -> Records:
         return Records(self.settings.page_size, name=self.storage.name)
 
-    def records(self, problem: Callable[[Exception], Any]) -> Iterator[Record]:
-        """The unread records, the oldest first. `problem` is called with each damaged page."""
-        joined, tail = self.joining(), self.tail  # as of now, whatever `load` finds meanwhile
+    def by_page(
+        self, problem: Callable[[Exception], Any], tail: int = -1
+    ) -> Iterator[list[Record]]:
+        """Yield the records that end in each page, the oldest page first. `problem` is called with
+        each damaged page.
+
+        tail  pages of which all records are below this number are left out
+        """
+        joined = self.joining()
         for index, head in [(index, self.head(index)) for index in self.order]:
-            if head.end <= tail:
-                continue
-            try:
-                found = joined.read(index, self.read(index, head))
-            except NoSuchFile:
-                joined.break_off()
-            except CorruptError as error:
-                joined.break_off()
-                problem(error)
-            else:
-                yield from (record for record in found if record.number >= tail)
+            if head.end > tail:
+                found: list[Record] = []
+                try:
+                    found = joined.read(index, self.read(index, head))
+                except (CorruptError, NoSuchFile) as error:
+                    joined.break_off()
+                    if isinstance(error, CorruptError):  # else it was written over meanwhile
+                        problem(error)
+                yield found
+
+    def records(self, problem: Callable[[Exception], Any]) -> Iterator[Record]:
+        """Yield the unread records, the oldest first. `problem` is called with each damaged
+        page."""
+        tail = self.tail  # as of now: a reader may load the pages meanwhile
+        for found in self.by_page(problem, tail):
+            yield from (record for record in found if record.number >= tail)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import FormatError
 from winkformats.ringpage.page import Record
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile
@@ -49,7 +49,7 @@ class RingRecords(HandleRecords):
         return Row(str(record.number), len(record.body), self._file, offset)
 
     def parts(self) -> list[Part]:
-        return [Part(self._file, self.store.pages.body_bytes())]
+        return [Part(self._file, self.store.live_bytes())]
 
     def row(self, id: str) -> Row:
         return self._row(self._record(id))
@@ -109,20 +109,11 @@ def verify(path: str, progress: Progress | None = None) -> Report:
         report.notes += pages.notes
         for problem in pages.problems:
             report.add(problem)
-        joined = pages.joining()
-        for index in pages.order:
+        for found in pages.by_page(lambda error: report.add(str(error))):
             report.entries += 1
-            try:
-                found = joined.read(index, pages.read(index, pages.head(index)))
-            except NoSuchFile:  # by a writer, meanwhile
-                joined.break_off()
-            except CorruptError as error:
-                joined.break_off()
-                report.add(str(error))
-            else:
-                unread = [record for record in found if record.number >= pages.tail]
-                report.files += len(unread)
-                report.bytes += sum(len(record.body) for record in unread)
+            unread = [record for record in found if record.number >= pages.tail]
+            report.files += len(unread)
+            report.bytes += sum(len(record.body) for record in unread)
             if progress is not None:
                 progress(pages.settings.page_size)
     return report

@@ -504,9 +504,12 @@ class Ring(StoreHandle):
     def __len__(self) -> int:
         """How many records there are. Cost: grows with the pages that have unread ones."""
         with self._lock:
-            if not self.writable:
-                return self.pages.unread()
-            return len(self._ready) + len(self._waiting) + self._in_pages()
+            found, before = 0, self._joined.before
+            for _, head in self._unread:
+                found += head.records - head.goes_on - max(self._tail - head.number, 0)
+                found += before is not None and before.leads_to(head)
+                before = head
+            return len(self._ready) + len(self._waiting) + max(found, 0)
 
     def __bool__(self) -> bool:
         """True, also of an empty buffer: see `empty`."""
@@ -522,15 +525,6 @@ class Ring(StoreHandle):
             while self.pop() is not None:
                 pass
 
-    def _in_pages(self) -> int:
-        """Of pages that were not read yet, without what is in memory, too."""
-        found, before = 0, self._joined.before
-        for _, head in self._unread:
-            found += head.records + (before is not None and before.leads_to(head)) - head.goes_on
-            found -= max(self._tail - head.number, 0)
-            before = head
-        return max(found, 0)
-
     def stats(self) -> dict[str, Any]:
         """Facts for people and JSON.
 
@@ -539,11 +533,10 @@ class Ring(StoreHandle):
         popped since the last state, which would have come again.
         """
         with self._lock:
-            pages, settings, writer = self.pages, self.settings, self.writable
-            written, stored = self._written, self._stored
+            settings, written, stored = self.settings, self._written, self._stored
             return {
                 "records": len(self),
-                "bytes": self._live_bytes(),
+                "bytes": self.live_bytes(),
                 "page_size": settings.page_size,
                 "page_count": settings.page_count,
                 "record_size": settings.largest,
@@ -552,9 +545,9 @@ class Ring(StoreHandle):
                 "looped": self._state.looped,
                 "next_page": self._next,
                 "tail": self._tail,
-                "tail_trusted": pages.trusted,
+                "tail_trusted": self.pages.trusted,
                 "next": self.end,
-                "in_memory": len(self._waiting) + len(self._ready) if writer else 0,
+                "in_memory": len(self._waiting) + len(self._ready),
                 "written_bytes": written,
                 "record_bytes": stored,
                 "write_amplification": round(written / stored, 4) if stored else None,
@@ -563,10 +556,8 @@ class Ring(StoreHandle):
                 "notes": self.notes,
             }
 
-    def _live_bytes(self) -> int:
-        """Of the records, about."""
-        if not self.writable:
-            return self.pages.body_bytes()
+    def live_bytes(self) -> int:
+        """Return the bytes of the records; lengths that go on in the next page may count."""
         width = self._length.size
         on_disk = sum(max(head.used - width * head.records, 0) for _, head in self._unread)
         return on_disk + sum(len(body) for _, body in self._ready) + self._bytes
