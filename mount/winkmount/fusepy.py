@@ -1,6 +1,6 @@
-"""Mounts through fusepy, where the kernel's device is to be served by libfuse 2.
+"""Mounts through fusepy, for a device that libfuse 2 has to serve.
 
-libfuse 2 asks by paths. An adapter looks them up from the top, and asks the server that answers the
+libfuse 2 asks by paths. `Paths` looks them up from the top, and asks the server that answers the
 kernel's requests by numbers.
 """
 
@@ -11,7 +11,6 @@ import importlib
 import logging
 import os
 import re
-import struct
 import threading
 from collections.abc import Mapping
 from typing import Any, Final
@@ -24,19 +23,21 @@ from winkmount.kernel.server import Server
 from winkmount.served import FOREVER, Served
 from winkmount.source import refuse
 
-KEPT: Final = 10_000  # paths whose numbers are remembered
-SOON: Final = 0.1  # seconds within which the next call comes, if it is a part of this one
-ALL: Final = 1 << 32  # more times than a number was given
+KEPT_PATHS: Final = 10_000  # whose numbers are remembered
+RENAME_WAIT: Final = 0.1  # seconds within which the rename follows for which a file was hidden
+ALL_TIMES: Final = 1 << 32  # more often than the server gave out a number
 UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 UTIME_OMIT: Final = (1 << 30) - 2
-ENTRY: Final = struct.Struct("=" + p.ATTR)
-FIELDS: Final = "ino", "size", "blocks", "atime", "mtime", "ctime"
-
 HIDDEN: Final = re.compile(r"/\.fuse_hidden[0-9a-f]{16}\Z")
 
 Stat = dict[str, int]
 
 log = logging.getLogger("winkmount")
+
+
+def raw(name: str) -> bytes:
+    """Return a name as it is in a request."""
+    return name.encode("latin-1") + b"\0"
 
 
 class Paths:
@@ -53,7 +54,7 @@ class Paths:
     def __init__(self, served: Served) -> None:
         self._served, self._server = served, Server(served)
         self._known: dict[str, int] = {}  # path -> number
-        self._opened: dict[int, list[int]] = {}  # handle -> number, for each user of the file
+        self._opened: dict[int, int] = {}  # handle -> number, given once for each user of the file
         self._hidden: dict[str, int] = {}  # path that libfuse made up -> number
         self._unlinked = ""  # the path of a file of which the next call decides
         self.started = False
@@ -67,8 +68,7 @@ class Paths:
         except OSError as error:
             if error.errno != errno.ESTALE or not self._known:
                 raise
-        for path in list(self._known):
-            self._forget(self._known.pop(path))
+        self._drop("")
         return getattr(self, name)(*args)
 
     # numbers
@@ -83,18 +83,18 @@ class Paths:
     def number(self, path: str | None, fi: Any = None) -> int:
         """Return the number of a path, or of an open file."""
         if fi is not None:
-            return self._opened[fi.fh][-1]
+            return self._opened[fi.fh]
         if path is None:
             raise refuse(errno.ESTALE)
         number = self._known.get(path) or self._hidden.get(path)
         if number is None:
             number = self._known[path] = self._look_up(path)
-            if len(self._known) > KEPT:
+            if len(self._known) > KEPT_PATHS:
                 self._forget(self._known.pop(next(iter(self._known))))
         return number
 
     def _look_up(self, path: str) -> int:
-        """The number of a path, which is held once more. Raises ENOENT."""
+        """Return the number of a path, which is held once more. Raises ENOENT."""
         if path == "/":
             return p.TOP
         (number,) = p.LONG.unpack_from(self.ask(p.LOOKUP, *self._place(path)))
@@ -103,21 +103,17 @@ class Paths:
         return int(number)
 
     def _place(self, path: str) -> tuple[int, bytes]:
-        """The number of the directory that a path is in, and the name there for a request."""
+        """Return the number of the directory that a path is in, and the name for a request."""
         above, _, name = path.rpartition("/")
-        return self.number(above or "/"), name.encode("latin-1") + b"\0"
+        return self.number(above or "/"), raw(name)
 
     def _forget(self, number: int, count: int = 1) -> None:
         self._server.forget(p.FORGET, number, memoryview(p.LONG.pack(count)))
 
-    def _gone(self, path: str) -> None:
-        """A path, and all below it, stands for something else now."""
+    def _drop(self, path: str) -> None:
+        """Forget a path, and all below it, which stand for something else now."""
         for known in [known for known in self._known if f"{known}/".startswith(f"{path}/")]:
             self._forget(self._known.pop(known))
-
-    def _make(self, opcode: int, path: str, head: bytes, tail: bytes = b"") -> None:
-        number, name = self._place(path)
-        (self._known[path],) = p.LONG.unpack_from(self.ask(opcode, number, head, name, tail))
 
     # the mount
 
@@ -136,19 +132,23 @@ class Paths:
 
     def getattr(self, path: str | None, fi: Any = None) -> Stat:
         found = self.ask(p.GETATTR, self.number(path, fi), bytes(p.GETATTR_IN.size))
-        values = p.ATTR_OUT.unpack(found)[3:]
-        stat = {f"st_{field}": value for field, value in zip(FIELDS, values, strict=False)}
-        for field, nanos in zip(FIELDS[3:], values[6:], strict=False):
-            stat[f"st_{field}"] = stat[f"st_{field}"] * NANO + nanos
-        mode, links, uid, gid, _, blksize, _ = values[9:]
-        return {**stat, "st_mode": mode, "st_nlink": links, "st_uid": uid, "st_gid": gid,
-                "st_blksize": blksize}  # fmt: skip
+        _, _, _, id, size, blocks, *times, mode, links, uid, gid, _, blksize, _ = (
+            p.ATTR_OUT.unpack(found)
+        )
+        at, mtime, ctime = (times[i] * NANO + times[i + 3] for i in range(3))
+        return {"st_ino": id, "st_size": size, "st_blocks": blocks, "st_atime": at,
+                "st_mtime": mtime, "st_ctime": ctime, "st_mode": mode, "st_nlink": links,
+                "st_uid": uid, "st_gid": gid, "st_blksize": blksize}  # fmt: skip
+
+    def readlink(self, path: str) -> str:
+        return self.ask(p.READLINK, self.number(path)).decode("latin-1")
 
     def access(self, path: str, mode: int) -> None:
         self.ask(p.ACCESS, self.number(path), p.WORD.pack(mode))
 
-    def readlink(self, path: str) -> str:
-        return self.ask(p.READLINK, self.number(path)).decode("latin-1")
+    def _make(self, opcode: int, path: str, head: bytes, tail: bytes = b"") -> None:
+        number, name = self._place(path)
+        (self._known[path],) = p.LONG.unpack_from(self.ask(opcode, number, head, name, tail))
 
     def mkdir(self, path: str, mode: int) -> None:
         self._make(p.MKDIR, path, p.MKDIR_IN.pack(mode))
@@ -157,21 +157,23 @@ class Paths:
         self._make(p.MKNOD, path, p.MKNOD_IN.pack(mode, device))
 
     def symlink(self, path: str, target: str) -> None:
-        self._make(p.SYMLINK, path, b"", target.encode("latin-1") + b"\0")
+        self._make(p.SYMLINK, path, b"", raw(target))
 
     def link(self, path: str, target: str) -> None:
         self.ask(p.LINK, p.TOP)
 
+    def rmdir(self, path: str) -> None:
+        self._remove(p.RMDIR, path)
+
+    def _remove(self, opcode: int, path: str) -> None:
+        self.ask(opcode, *self._place(path))
+        self._drop(path)
+
     def unlink(self, path: str) -> None:
         if path not in self._hidden:
-            self.ask(p.UNLINK, *self._place(path))
-            self._gone(path)
+            self._remove(p.UNLINK, path)
         elif not self.getattr(path)["st_nlink"]:  # else it has kept its name after all
-            self._forget(self._hidden.pop(path), ALL)
-
-    def rmdir(self, path: str) -> None:
-        self.ask(p.RMDIR, *self._place(path))
-        self._gone(path)
+            self._forget(self._hidden.pop(path), ALL_TIMES)
 
     def rename(self, old: str, new: str) -> None:
         """libfuse answers an unlink of an open file, and a rename onto one, by a rename of it to
@@ -181,24 +183,18 @@ class Paths:
         if new == self._unlinked:
             self._unlinked = ""
         self._carry_out()
-        if HIDDEN.search(new) and self._is_open(number := self._look_up(old)):
+        if HIDDEN.search(new) and (number := self._look_up(old)) in self._opened.values():
             self._hidden[new], self._unlinked = number, old
-            timer = threading.Timer(SOON, self._carry_out, [old])
+            timer = threading.Timer(RENAME_WAIT, self._carry_out, [old])
             timer.daemon = True
             timer.start()
             return
         (above, name), (into, new_name) = self._place(old), self._place(new)
         self.ask(p.RENAME, above, p.RENAME_IN.pack(into), name, new_name)
-        self._gone(old)
-        self._gone(new)
-        within = f"{old}/"
-        self._hidden = {
-            new + path[len(old) :] if path.startswith(within) else path: number
-            for path, number in self._hidden.items()
-        }
-
-    def _is_open(self, number: int) -> bool:
-        return any(number in numbers for numbers in self._opened.values())
+        self._drop(old)
+        self._drop(new)
+        for path in [path for path in self._hidden if path.startswith(f"{old}/")]:
+            self._hidden[new + path[len(old) :]] = self._hidden.pop(path)
 
     def _carry_out(self, only: str = "") -> None:
         """Unlink the file that was hidden last, since no rename to its name came. From any thread.
@@ -208,16 +204,16 @@ class Paths:
                 path = self._unlinked
                 if path and only in ("", path):
                     self._unlinked = ""
-                    self.unlink(path)
+                    self._remove(p.UNLINK, path)
         except OSError as error:  # the kernel has another answer
             log.error("not removed: %s: %s", path, error)
 
-    def _set(self, number: int, what: int, **values: int) -> None:
+    def _set(
+        self, number: int, what: int, *, size: int = 0, mtime: int = 0, mode: int = 0,
+        uid: int = 0, gid: int = 0,
+    ) -> None:  # fmt: skip
         """Set attributes: the fields of SETATTR."""
-        size, mtime, mode, uid, gid = map(values.get, ("size", "mtime", "mode", "uid", "gid"))
-        body = p.SETATTR_IN.pack(
-            what, 0, size or 0, *divmod(mtime or 0, NANO), mode or 0, uid or 0, gid or 0
-        )
+        body = p.SETATTR_IN.pack(what, 0, size, *divmod(mtime, NANO), mode, uid, gid)
         self.ask(p.SETATTR, number, body)
 
     def chmod(self, path: str, mode: int) -> None:
@@ -233,27 +229,24 @@ class Paths:
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
         """Access times are not kept, but setting one is a change."""
         mtime = UTIME_NOW if times is None else times[1]
-        if mtime == UTIME_NOW:
-            self._set(self.number(path), p.SET_MTIME | p.SET_MTIME_NOW)
-        elif mtime == UTIME_OMIT:
-            self._set(self.number(path), p.SET_ATIME)
-        else:
-            self._set(self.number(path), p.SET_MTIME, mtime=mtime)
+        special = {UTIME_NOW: p.SET_MTIME | p.SET_MTIME_NOW, UTIME_OMIT: p.SET_ATIME}
+        self._set(self.number(path), special.get(mtime, p.SET_MTIME), mtime=mtime)
+
+    # extended attributes
+
+    def setxattr(self, path: str, name: str, value: bytes, flags: int, position: int = 0) -> None:
+        head = p.SETXATTR_IN.pack(len(value), flags)
+        self.ask(p.SETXATTR, self.number(path), head, raw(name), value)
+
+    def removexattr(self, path: str, name: str) -> None:
+        self.ask(p.REMOVEXATTR, self.number(path), raw(name))
 
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
-        room = p.WORDS.pack(p.MOST, 0)
-        return self.ask(p.GETXATTR, self.number(path), room, name.encode("latin-1"), b"\0")
+        return self.ask(p.GETXATTR, self.number(path), p.WORDS.pack(p.MOST, 0), raw(name))
 
     def listxattr(self, path: str) -> list[str]:
         found = self.ask(p.LISTXATTR, self.number(path), p.WORDS.pack(p.MOST, 0))
         return found.decode("latin-1").split("\0")[:-1]
-
-    def setxattr(self, path: str, name: str, value: bytes, flags: int, position: int = 0) -> None:
-        head = p.SETXATTR_IN.pack(len(value), flags)
-        self.ask(p.SETXATTR, self.number(path), head, name.encode("latin-1"), b"\0", value)
-
-    def removexattr(self, path: str, name: str) -> None:
-        self.ask(p.REMOVEXATTR, self.number(path), name.encode("latin-1"), b"\0")
 
     # open files
 
@@ -262,7 +255,7 @@ class Paths:
         fi.direct_io = int(flags & p.DIRECT_IO != 0)
         kept = self._served.caching.names == FOREVER  # else auto_cache decides
         fi.keep_cache = int(kept and flags & p.KEEP_CACHE != 0)
-        self._opened.setdefault(fi.fh, []).append(number)
+        self._opened[fi.fh] = number
 
     def open(self, path: str, fi: Any) -> None:
         number = self._hidden.get(path) or self._look_up(path)
@@ -271,29 +264,27 @@ class Paths:
     def create(self, path: str, mode: int, fi: Any) -> None:
         number, name = self._place(path)
         out = self.ask(p.CREATE, number, p.CREATE_IN.pack(fi.flags, mode, 0), name)
-        self._gone(path)
+        self._drop(path)
         self._opens(p.LONG.unpack_from(out)[0], fi, out[p.ENTRY_OUT.size :])
 
     def read(self, path: str | None, size: int, offset: int, fi: Any) -> bytes:
-        return self.ask(p.READ, self.number(None, fi), p.READ_IN.pack(fi.fh, offset, size))
+        return self.ask(p.READ, self._opened[fi.fh], p.READ_IN.pack(fi.fh, offset, size))
 
     def write(self, path: str | None, data: bytes, offset: int, fi: Any) -> int:
-        head = p.WRITE_IN.pack(fi.fh, offset, len(data), 0)
-        self.ask(p.WRITE, self.number(None, fi), head, data)
+        self.ask(p.WRITE, self._opened[fi.fh], p.WRITE_IN.pack(fi.fh, offset, len(data), 0), data)
         return len(data)
 
     def flush(self, path: str | None, fi: Any) -> None:
-        self.ask(p.FLUSH, self.number(None, fi), p.HANDLE.pack(fi.fh))
+        self.ask(p.FLUSH, self._opened[fi.fh], p.HANDLE.pack(fi.fh))
 
     def fsync(self, path: str | None, datasync: int, fi: Any) -> None:
-        self.ask(p.FSYNC, self.number(None, fi), p.FSYNC_IN.pack(fi.fh, datasync))
+        self.ask(p.FSYNC, self._opened[fi.fh], p.FSYNC_IN.pack(fi.fh, datasync))
 
     def release(self, path: str | None, fi: Any) -> None:
-        numbers = self._opened[fi.fh]
-        number = numbers.pop()
-        if not numbers:
-            del self._opened[fi.fh]
+        number = self._opened[fi.fh]
         self.ask(p.RELEASE, number, p.OPEN_OUT.pack(fi.fh, fi.flags))
+        if fi.fh not in self._served.opened:
+            del self._opened[fi.fh]
         if number not in self._hidden.values():
             self._forget(number)
 
