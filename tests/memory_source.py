@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from winkmount.options import Options
 from winkmount.service import Request, serve
-from winkmount.source import Attr, DirEntry
+from winkmount.source import Amendment, Attr, Changing, DirEntry, Steps, run_steps
 
 
 @dataclass
@@ -33,10 +33,9 @@ class Node:
     linked: bool = True
 
 
-class MemorySource:
+class MemorySource(Changing):
     root = 1
     gather = True
-    failed = ""
 
     def __init__(self, *, writable: bool = True) -> None:
         self.writable = writable
@@ -122,15 +121,14 @@ class MemorySource:
         self.nodes[new_parent].names[new_name] = self.nodes[parent].names.pop(name)
         self.nodes[id].parent = new_parent
 
-    def chmod(self, id: int, mode: int) -> None:
-        self.nodes[id].mode = stat.S_IFMT(self.nodes[id].mode) | mode
-
-    def chown(self, id: int, uid: int, gid: int) -> None:
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
         node = self.nodes[id]
-        node.uid, node.gid = uid if uid >= 0 else node.uid, gid if gid >= 0 else node.gid
-
-    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        self.nodes[id].mtime_ns = mtime_ns
+        if change.mode is not None:
+            node.mode = stat.S_IFMT(node.mode) | change.mode
+        node.uid = node.uid if change.uid == -1 else change.uid
+        node.gid = node.gid if change.gid == -1 else change.gid
+        node.mtime_ns = node.mtime_ns if change.mtime_ns is None else change.mtime_ns
+        return self.stat(id)
 
     def readlink(self, id: int) -> bytes:
         return bytes(self.nodes[id].content)
@@ -149,9 +147,6 @@ class MemorySource:
     def release(self, id: int) -> None:
         self.nodes[id].users -= 1
         self._forget(id)
-
-    def fsync(self, id: int) -> None:
-        self.sync()
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         self.reads += 1
@@ -199,14 +194,15 @@ class MemorySource:
     def status(self) -> Mapping[str, object]:
         return {"files": len(self.nodes), "reads": self.reads}
 
-    def sync(self) -> None:
+    def syncing(self, id: int | None) -> Steps:
         self.syncs += 1
+        yield from ()
 
     def statfs(self) -> Mapping[str, int]:
         return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": 1000, "f_bfree": 500}
 
     def close(self) -> None:
-        self.sync()
+        run_steps(self.syncing(None))
 
 
 def corpus() -> MemorySource:

@@ -70,11 +70,10 @@ class Asker(Paths):
 
     def amend(self, number: int, change: Amendment) -> tuple[int, ...]:
         """Set attributes -> those after that: fields of `protocol.ATTR_OUT`."""
-        mode, uid, gid, mtime_ns, is_now = change
+        mode, uid, gid, mtime_ns = change
         what = (
             p.SET_MODE * (mode is not None) | p.SET_UID * (uid != -1) | p.SET_GID * (gid != -1)
-            | p.SET_MTIME * (mtime_ns is not None or is_now) | p.SET_MTIME_NOW * is_now
-            | p.SET_ATIME
+            | p.SET_MTIME * (mtime_ns is not None) | p.SET_ATIME
         )  # fmt: skip
         time = divmod(mtime_ns or 0, 10**9)
         body = p.SETATTR_IN.pack(what, 0, 0, *time, mode or 0, max(uid, 0), max(gid, 0))

@@ -132,8 +132,8 @@ class Paths:
 
     def getattr(self, path: str | None, fi: Any = None) -> Stat:
         found = self.ask(p.GETATTR, self.number(path, fi), bytes(p.GETATTR_IN.size))
-        _, _, _, id, size, blocks, *times, mode, links, uid, gid, _, blksize, _ = (
-            p.ATTR_OUT.unpack(found)
+        _, _, _, id, size, blocks, *times, mode, links, uid, gid, _, blksize, _ = p.ATTR_OUT.unpack(
+            found
         )
         at, mtime, ctime = (times[i] * NANO + times[i + 3] for i in range(3))
         return {"st_ino": id, "st_size": size, "st_blocks": blocks, "st_atime": at,

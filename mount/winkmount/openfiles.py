@@ -45,7 +45,7 @@ class OpenFile:
         self.id = id
         self.users = 0
         self.mappers = 0  # users that may write through a mapping
-        self.fresh: object | None = None  # see `Making`; as long as nothing waits here
+        self.fresh: object | None = None  # see `Changing`; as long as nothing waits here
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)

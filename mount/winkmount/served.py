@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Self, cast
 
 from winkmount.openfiles import OpenFiles
-from winkmount.source import Attr, Changing, Source, Steps, Stepwise, error_of, next_step, refuse
+from winkmount.source import Attr, Changing, Source, error_of, next_step, refuse
 
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 _KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
@@ -155,20 +155,12 @@ class Served:
                 self.opened.pass_on()
             if self.source.failed:
                 raise OSError(errno.EIO, self.source.failed)
-            steps = self._steps(id)
+            steps = self.changing.syncing(id)
             wait = next(steps, None)
         while wait is not None:
             error = error_of(wait)
             with self.mutex:
                 wait = next_step(steps, error)
-
-    def _steps(self, id: int | None) -> Steps:
-        if isinstance(self.source, Stepwise):
-            yield from self.source.syncing(id)
-        elif id is None:
-            self.changing.sync()
-        else:
-            self.changing.fsync(id)
 
     def _note_failure(self, error: BaseException) -> None:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -32,7 +32,7 @@ from winkmount.kernel.device import Pace, Refused
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.options import Options
 from winkmount.served import Caching, Served
-from winkmount.source import Following, Numbered, Source
+from winkmount.source import Source
 
 DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
@@ -154,9 +154,7 @@ def _answer(
     if binding == KERNEL:
         from winkmount.kernel import server
 
-        source, nodes = served.source, None
-        if served.caching.fixed and isinstance(source, Numbered):
-            nodes = source.numbered()
+        nodes = served.source.numbered() if served.caching.fixed else None
         try:
             server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
         except Refused as error:
@@ -244,7 +242,6 @@ def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
 
 def _task(served: Served, options: Options) -> tuple[Callable[[], None], float]:
     """-> what is to be done beside the answers to the kernel, and every how many seconds."""
-    source = served.source
 
     def sync() -> None:
         if served.changed.is_set():
@@ -252,9 +249,8 @@ def _task(served: Served, options: Options) -> tuple[Callable[[], None], float]:
                 served.sync()
 
     def follow() -> None:
-        if isinstance(source, Following):
-            with served.mutex:
-                served.version += source.refresh()
+        with served.mutex:
+            served.version += served.source.refresh()
 
     return (follow, FOLLOW_EVERY) if options.follow else (sync, options.sync_every)
 

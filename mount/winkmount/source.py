@@ -20,7 +20,7 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,21 +59,29 @@ class Source(Protocol):
 
     root: int
     """Id of the top directory."""
-    writable: bool
+    writable: bool = False
     """False: the server answers every change with EROFS. True: the Source is a `Changing`."""
-    gather: bool
+    gather: bool = False
     """True: the server may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
+    lasting: int = 0
+    """The id of a file that is below this one is never that of another file, also when it is gone,
+    so that the kernel may know the file by it."""
 
     @property
     def failed(self) -> str:
         """Why changes are refused since the disk below failed; "": they are not. While it is set
         the server answers every change with EROFS and every fsync with EIO. Reading goes on."""
+        return ""
 
     # names
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         """The file `name` in the directory `parent`. Raises FileNotFoundError."""
+
+    def lacks(self, parent: int, name: bytes) -> bool:
+        """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
+        return False
 
     def opendir(self, directory: int) -> Any:
         """-> what `readdir` takes; costs no memory that grows with the directory."""
@@ -86,6 +94,15 @@ class Source(Protocol):
         """
 
     def releasedir(self, handle: Any) -> None: ...
+
+    def page(self, handle: Any, offset: int, version: int) -> Page | None:
+        """Entries of an open directory around an offset as columns, files all of them whose ids
+        last: `nodes` are these. Nothing comes before the first behind the offset. None: `readdir`
+        has them.
+
+        version     as long as it is the same, so are the attributes of all files
+        """
+        return None
 
     # attributes
 
@@ -121,12 +138,31 @@ class Source(Protocol):
     def statfs(self) -> Mapping[str, int]:
         """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
 
+    def numbered(self) -> Nodes | None:
+        """Numbers of all that is shown, if that never changes and the Source has them."""
+        return None
+
+    def refresh(self) -> bool:
+        """Move on to the last synced state of another process -> whether that is a new one."""
+        return False
+
+    def heal(self, error: Exception) -> bool:
+        """Recover after a call raised `error` -> whether the call is worth repeating."""
+        return False
+
+    def rest(self) -> None:
+        """Give memory back: the kernel has forgotten many names, and asks for nothing now."""
+        return
+
     def close(self) -> None:
         """Sync and close. Open files are kept as they are. The last call."""
 
 
 class Changing(Source, Protocol):
     """A Source that is `writable`."""
+
+    kept: int = 1 << 16
+    """How many of the files that were written and closed last the kernel may keep, 1 KB each."""
 
     # names
 
@@ -149,14 +185,11 @@ class Changing(Source, Protocol):
 
     # attributes
 
-    def chmod(self, id: int, mode: int) -> None:
-        """mode    permission bits only"""
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        """Change mode, owner and time of a file -> the attributes after that.
 
-    def chown(self, id: int, uid: int, gid: int) -> None:
-        """-1 leaves a value as it is."""
-
-    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        """now_ns  the time of the call, equal to `mtime_ns` where that was asked for"""
+        now_ns  the time of the call
+        """
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         """Replace all of them."""
@@ -183,24 +216,30 @@ class Changing(Source, Protocol):
         """Whether the server may hold `size` more bytes back: then the next `write` of the file,
         with all that was promised since the last, finds room. Raises ENOSPC."""
 
-    def fsync(self, id: int) -> None:
-        """Return when the file as it stands is on the disk."""
+    def syncing(self, id: int | None) -> Steps:
+        """Make a file durable as it stands; None: everything written so far. Other calls may be
+        served between the steps: what they change may be durable or not."""
 
-    def sync(self) -> None:
-        """Return when everything written so far is on the disk."""
+    # Short ways to make a file, and to what is done to one that was just made, which mostly is all
+    # that is ever done to it.
+
+    def fresh(self, id: int) -> object | None:
+        """What stands for the file that the last `create` made, as long as it is in memory."""
+        return None
+
+    def append(self, fresh: Any, offset: int, data: bytes, now_ns: int) -> bool:
+        """`write` at the end of such a file. False: it is not its end, or not in memory any more.
+        Raises ENOSPC."""
+        return False
+
+    def amend_fresh(self, fresh: Any, change: Amendment, now_ns: int) -> Attr | None:
+        """`amend` such a file. None: it is not in memory any more."""
+        return None
 
 
 Steps = Generator[Callable[[], None], None, None]
 """A sync as a generator. It yields functions that wait for the disk. The caller calls each one, and
 may serve other calls meanwhile; it throws an OSError of the function into the generator."""
-
-
-@runtime_checkable
-class Stepwise(Protocol):
-    """Optional for a Source: other calls may be served during a sync."""
-
-    def syncing(self, id: int | None) -> Steps:
-        """The steps of `fsync`; None: of `sync`. Changes made meanwhile may be durable or not."""
 
 
 def run_steps(steps: Steps) -> None:
@@ -229,93 +268,13 @@ class Amendment(NamedTuple):
     these, only the time of the change moves.
 
     mode      permission bits
-    mtime_ns  nanoseconds; with `is_now`: the time of the call
+    mtime_ns  nanoseconds since the epoch
     """
 
     mode: int | None = None
     uid: int = -1
     gid: int = -1
     mtime_ns: int | None = None
-    is_now: bool = False
-
-
-@runtime_checkable
-class Amending(Protocol):
-    """Optional for a Source: it changes mode, owner and time of a file in one step."""
-
-    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
-        """The same as `chmod`, `chown` and `utime` -> the attributes after that.
-
-        now_ns  the time of the call, which `is_now` means
-        """
-
-
-def amend_singly(source: Changing, id: int, change: Amendment, now_ns: int) -> Attr:
-    """`Amending.amend` in single steps, for any Source."""
-    if change.mode is not None or change == Amendment():
-        mode = stat.S_IMODE(source.stat(id).mode) if change.mode is None else change.mode
-        source.chmod(id, mode)
-    if (change.uid, change.gid) != (-1, -1):
-        source.chown(id, change.uid, change.gid)
-    if change.is_now or change.mtime_ns is not None:
-        mtime_ns = now_ns if change.is_now or change.mtime_ns is None else change.mtime_ns
-        source.utime(id, mtime_ns, now_ns)
-    return source.stat(id)
-
-
-@runtime_checkable
-class Making(Protocol):
-    """Optional for a Source: it has short ways to make a file, and to what is done to one that was
-    just made, which mostly is all that is ever done to it."""
-
-    kept: int
-    """How many of the files that were written and closed last the kernel may keep, 1 KB each."""
-
-    def lacks(self, parent: int, name: bytes) -> bool:
-        """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
-
-    def fresh(self, id: int) -> object | None:
-        """What stands for the file that the last `create` made, as long as it is in memory."""
-
-    def append(self, fresh: Any, offset: int, data: bytes, now_ns: int) -> bool:
-        """`write` at the end of such a file. False: it is not its end, or not in memory any more.
-        Raises ENOSPC."""
-
-    def amend_fresh(self, fresh: Any, change: Amendment, now_ns: int) -> Attr | None:
-        """`Amending.amend` of such a file. None: it is not in memory any more."""
-
-
-@runtime_checkable
-class Resting(Protocol):
-    """Optional for a Source: it can give memory back."""
-
-    def rest(self) -> None:
-        """The kernel has forgotten many names, and asks for nothing now."""
-
-
-@runtime_checkable
-class Lasting(Protocol):
-    """Optional for a Source: the id of a file is never that of another one, also when it is gone,
-    so that the kernel may know the file by it."""
-
-    lasting: int
-    """That holds for ids of files below this one."""
-
-
-@runtime_checkable
-class Healing(Protocol):
-    """Optional for a Source: it can recover from damage to what it reads."""
-
-    def heal(self, error: Exception) -> bool:
-        """Recover after a call raised `error` -> whether the call is worth repeating."""
-
-
-@runtime_checkable
-class Following(Protocol):
-    """Optional for a read-only Source: it can show changes of another process."""
-
-    def refresh(self) -> bool:
-        """Move on to the last synced state -> whether that is a new one."""
 
 
 @dataclass(slots=True)
@@ -336,18 +295,6 @@ class Page:
     offsets: Sequence[int]
     packed: object = None
     places: object = None
-
-
-@runtime_checkable
-class Paged(Lasting, Protocol):
-    """Optional for a Source: it has columns of directories that may change."""
-
-    def page(self, handle: Any, offset: int, version: int) -> Page | None:
-        """Entries of an open directory around an offset, files all of them whose ids last: `nodes`
-        are these. Nothing comes before the first behind the offset. None: `readdir` has them.
-
-        version     as long as it is the same, so are the attributes of all files
-        """
 
 
 class Nodes(Protocol):
@@ -394,22 +341,6 @@ class Nodes(Protocol):
         """Up to `size` bytes of a file; fewer only at its end."""
 
 
-@runtime_checkable
-class Numbered(Protocol):
-    """Optional for a Source: it may have numbers for what it shows."""
-
-    def numbered(self) -> Nodes | None:
-        """None where it has none, now."""
-
-
 def refuse(code: int) -> OSError:
     """The OSError for an errno, to be raised."""
     return OSError(code, os.strerror(code))
-
-
-class ReadOnlySource:
-    """What is said of a Source that changes nothing."""
-
-    writable = False
-    failed = ""
-    gather = False

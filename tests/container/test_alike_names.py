@@ -68,7 +68,7 @@ def work(base: str, names: list[bytes]) -> None:
             assert [c.read(name) for name in live] == [expected[name] for name in live]
             assert list(c.get_many(live)) == [expected[name] for name in live]
             source = ContainerSource(c)
-            found = list(map(source.view.attr, names))
+            found = list(map(source.attr, names))
             source.close()
             assert [attr and attr.size for attr in found] == [
                 len(expected[name]) if name in expected else None for name in names

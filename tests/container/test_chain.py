@@ -28,6 +28,7 @@ from winkfs.container.salvage import salvage
 from winkfs.entry import FileType
 from winkfs.mounting.container import ContainerSource
 from winkmount.openfiles import OpenFiles
+from winkmount.source import run_steps
 
 BLOCK = 4096
 FORM = InodeForm(pairoff=True, ckalgo=2, chains=True)
@@ -324,7 +325,7 @@ def test_a_mount_gathers_overwrites_and_syncs_them(tmp_path: Path) -> None:
             file.write(at, data)
             model[at : at + BLOCK] = data
         file.pass_on()
-        source.fsync(id)
+        run_steps(source.syncing(id))
         at = dice.randrange(len(model))
         assert file.read(at, 9000) == model[at : at + 9000]
     source.close()

@@ -40,7 +40,7 @@ def names(chance: random.Random, count: int) -> list[str]:
 
 
 def order_of(view: DatasetSource) -> MergedOrder:
-    order = view.view.tree.overlay.order
+    order = view.tree.overlay.order
     assert isinstance(order, MergedOrder)
     return order
 
@@ -109,7 +109,7 @@ def test_order_follows_the_generations(
         assert view.refresh()
         check(view, [name.encode() for name in expected])
     for name, data in expected.items():
-        found = view.view.find(name.encode())
+        found = view.find(name.encode())
         assert found is not None
         files, row = found
         assert files.read(row, 0, 9) == data

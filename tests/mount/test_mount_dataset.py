@@ -81,13 +81,13 @@ def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     shards = [{name: name.encode() for name in names[k::7]} for k in range(7)]
     datasets.add(root, *shards)
     view = DatasetSource(str(root))
-    order = view.view.tree.overlay.order
+    order = view.tree.overlay.order
     assert order.names(0, len(names)) == sorted(name.encode() for name in names)
     shown = walk(view)
     assert {name.encode() for name in names} - shown == {b"d0"}
     others = {b"d0/", b"d0/@file", b"d1/", b"d2/", b"d1-/"}
     assert shown - {name.encode() for name in names} == others
-    assert view.view.tree.overlay.order.clashes == 1
+    assert view.tree.overlay.order.clashes == 1
     view.close()
 
 

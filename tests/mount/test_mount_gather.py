@@ -8,6 +8,7 @@ import pytest
 from memory_source import MemorySource
 
 from winkmount.openfiles import ALL_WAITING, GATHER, RUNS, OpenFile, OpenFiles
+from winkmount.source import Amendment
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_many_files_hold_back_no_more_than_a_ceiling(source: MemorySource) -> No
 
 
 def test_bytes_in_waiting_show_in_size_and_time(source: MemorySource, file: OpenFile) -> None:
-    source.utime(file.id, 5, 6)
+    source.amend(file.id, Amendment(mtime_ns=5), 6)
     assert file.shown(source.stat(file.id)) == source.stat(file.id)
     file.write(10, b"abc")
     shown = file.shown(source.stat(file.id))

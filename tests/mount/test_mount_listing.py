@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from winkfs import FileType
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import Listing
 from winkmount.kernel import protocol as p
-from winkmount.source import UNREADABLE, Attr
+from winkmount.source import UNREADABLE, Amendment, Attr, run_steps
 
 ROOM = p.ENTRY_OUT.size + p.DIRENT.size + 8  # bytes of an entry with attributes and a short name
 
@@ -122,7 +123,7 @@ def directories(base: Path, wide: int) -> None:
 def listed_and_looked_up(source: ContainerSource) -> dict[bytes, Attr]:
     """Path -> what a listing says, which a lookup says, too."""
     found: dict[bytes, Attr] = {}
-    waiting = [(b"", source.view.root)]
+    waiting = [(b"", source.root)]
     while waiting:
         above, id = waiting.pop()
         handle = source.opendir(id)
@@ -155,7 +156,7 @@ def test_a_listing_agrees_with_lookup_on_directories(wide: int, mode: str, tmp_p
 def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:
     directories(tmp_path / "c", 100)
     source = ContainerSource(winkfs.open(tmp_path / "c", "a"))
-    root, before = source.view.root, listed_and_looked_up(source)
+    root, before = source.root, listed_and_looked_up(source)
     wide = before[b"/wide"].id
 
     def id_of(name: bytes) -> int:
@@ -163,14 +164,14 @@ def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:
 
     source.create(id_of(b"d0001"), b"new", 0o644, 0, 0)  # which changes its mtime
     source.unlink(id_of(b"d0002"), b"1")
-    source.chmod(id_of(b"d0003"), 0o711)
-    source.utime(id_of(b"d0004"), 77, 10**18 + 10**9)
+    source.amend(id_of(b"d0003"), Amendment(mode=0o711), time.time_ns())
+    source.amend(id_of(b"d0004"), Amendment(mtime_ns=77), 10**18 + 10**9)
     source.rmdir(wide, b"d0006")
     source.mkdir(wide, b"d0006", 0o750, 8, 9)
     source.rename(wide, b"d0007", root, b"moved")
     for synced in (False, True):
         if synced:
-            source.sync()
+            run_steps(source.syncing(None))
         after = listed_and_looked_up(source)
         changed = {path: attr for path, attr in after.items() if before.get(path, attr) != attr}
         assert set(changed) == {
@@ -228,7 +229,7 @@ def test_a_listing_does_not_restore_the_old_place_of_a_file(tmp_path: Path) -> N
     source.rename(below, b"c", top, b"new c")
     source.rename(top, b"far", top, b"farther")  # a directory: the ids of other files are forgotten
     for folder in (b"d/below", b"d"):
-        list(Listing(source.view, folder).entries(0))
+        list(Listing(source, folder).entries(0))
     for name, id in (*moved.items(), (b"c", deep)):
         assert source.places._known(id) in (None, b"new " + name)
     source.close()

@@ -100,7 +100,7 @@ def check(root: Path, files: dict[bytes, File]) -> None:
             b"",
             *shown,
         }:
-            assert source.view.attr(wrong) is None
+            assert source.attr(wrong) is None
     numbers = numbered.numbered()
     assert numbers is not None
     assert by_numbers(numbers) == shown
@@ -118,8 +118,8 @@ def check(root: Path, files: dict[bytes, File]) -> None:
 
 
 def check_file(source: DatasetSource, path: bytes, file: File | None, attr: Attr) -> None:
-    assert source.view.attr(path) == attr
-    source.view._recent = 0, None  # what was found may be long ago
+    assert source.attr(path) == attr
+    source._recent = 0, None  # what was found may be long ago
     assert source.stat(attr.id) == attr
     if file is None:
         assert stat.S_ISDIR(attr.mode)
@@ -290,8 +290,8 @@ def test_files_belong_to_the_owner_of_their_shard(root: Path) -> None:
         default = (12, 34) if int(name) % 3 == 1 else (0, 0)
         assert (attr.uid, attr.gid) == (file.owner or default)
         assert stat.S_IMODE(attr.mode) == file.mode
-        assert source.view.attr(name) == attr
-        source.view._recent = 0, None
+        assert source.attr(name) == attr
+        source._recent = 0, None
         assert source.stat(attr.id) == attr
     source.close()
 
@@ -357,7 +357,7 @@ def test_shards_one_behind_the_other_need_no_turns(
 
 
 def order_of(source: DatasetSource) -> MergedOrder:
-    return source.view.order
+    return source.order
 
 
 def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
@@ -365,7 +365,7 @@ def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
     datasets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))
     source = DatasetSource(str(root))
     for name in random.Random(0).sample(names, 500):
-        assert source.view.attr(name.encode())
+        assert source.attr(name.encode())
     assert len(listed(source, source.root)) == 4000
     order = order_of(source)
     assert len(order._blocks) <= KEPT_BLOCKS
@@ -438,7 +438,7 @@ def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
     assert set(files) <= set(shown)
     assert [path for path, attr in shown.items() if attr.size == UNREADABLE] == [name]
     with pytest.raises(CorruptError):
-        source.view.attr(name)
+        source.attr(name)
     source.close()
 
 
@@ -475,7 +475,7 @@ def test_files_of_a_shard_without_data_keep_their_attributes(root: Path) -> None
     assert numbers is not None and set(by_numbers(numbers)) == set(shown)
     count = 0
     for path, file in files.items():
-        source.view._recent = 0, None
+        source._recent = 0, None
         assert source.stat(shown[path].id) == shown[path]
         try:
             assert source.read(shown[path].id, 0, 99) == file.data

@@ -146,7 +146,7 @@ def test_numbers_agree_with_the_source(
                 for part in above.split(b"/") if above else ():
                     directory, _ = numbers.find(directory, part)
                 node, _ = numbers.find(directory, last)
-                two.view.names.recent = b"", None  # what was found may be long ago
+                two.names.recent = b"", None  # what was found may be long ago
                 wanted = one.read(one.lookup(by_path(one, above), last).id, 0, 99)
                 assert numbers.read(node, 0, 99) == wanted
         one.close()

@@ -20,6 +20,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs import Container
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import RESERVE, ContainerSource
+from winkmount.source import Amendment, run_steps
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_full_disk_refuses_writes_but_not_removal(
             attempt()
     assert source.read(id, 0, 100) == b"kept" + b"x" * 50
     source.unlink(source.root, b"f")
-    source.sync()
+    run_steps(source.syncing(None))
     assert listed(source, source.root) == []
 
 
@@ -170,7 +171,7 @@ def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, tmp_path:
             if len(asked) == nth:
                 raise OSError(errno.ENOSPC, "full")
 
-    source.sync()
+    run_steps(source.syncing(None))
     with disk_calls(full), refused(errno.ENOSPC):
         source.rename(source.root, b"d", source.root, b"e")
     assert {*container.names()} == {"d", *(f"d/{name.decode()}" for name in names)}
@@ -200,8 +201,8 @@ def test_attributes_of_the_top_directory_last_while_mounted(
     source: ContainerSource,
 ) -> None:
     """cp -a and rsync set them; the container has nowhere to keep them."""
-    source.chmod(source.root, 0o700)
-    source.utime(source.root, 12_345, NOW)
+    source.amend(source.root, Amendment(mode=0o700), time.time_ns())
+    source.amend(source.root, Amendment(mtime_ns=12_345), NOW)
     found = source.stat(source.root)
     assert (stat.S_IMODE(found.mode), found.mtime_ns) == (0o700, 12_345)
     source.set_xattrs(source.root, {b"user.x": b"y"})
@@ -210,12 +211,12 @@ def test_attributes_of_the_top_directory_last_while_mounted(
 
 def test_unchanged_attributes_write_nothing(source: ContainerSource, container: Container) -> None:
     id = put(source, b"f", b"x")
-    source.sync()
+    run_steps(source.syncing(None))
     before = container.superblock["FILESIZE"]
     attr = source.stat(id)
-    source.chmod(id, stat.S_IMODE(attr.mode))
+    source.amend(id, Amendment(mode=stat.S_IMODE(attr.mode)), time.time_ns())
     source.chown(id, attr.uid, -1)
-    source.sync()
+    run_steps(source.syncing(None))
     assert container.superblock["FILESIZE"] == before
 
 
@@ -242,9 +243,9 @@ def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
     source.truncate(id, 64 << 20)
     source.write(id, [((64 << 20) - 3, b"end")], NOW)
     if settled:
-        source.sync()
+        run_steps(source.syncing(None))
     source.unlink(source.root, b"f")
-    source.sync()
+    run_steps(source.syncing(None))
     fill_disk(monkeypatch, source, RESERVE + (3 << 20))
     source.write(id, [(1 << 20, b"middle")], NOW)
     assert source.read(id, 0, 6) == b"begin\0"
@@ -260,7 +261,7 @@ def test_a_removed_file_with_freed_entries_is_not_read(source: ContainerSource) 
     source.unlink(source.root, b"f")
     put(source, b"g", b"y")
     with disk_calls(refusing("write", ".data", errno.ENOSPC)), refused(errno.ENOSPC):
-        source.sync()
+        run_steps(source.syncing(None))
     with refused(errno.EIO):
         source.read(id, 0, 10)
     source.truncate(id, 0)
@@ -276,8 +277,8 @@ TOO_FAR = 15_032_385_535 * 10**9  # the year 2446, the last of ext4
 def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource) -> None:
     id = put(source, b"f", b"x")
     for asked, kept in ((TOO_FAR, 2**63 - 1), (-TOO_FAR, -(2**63)), (FAR, FAR)):
-        source.utime(id, asked, NOW)
-        source.sync()
+        source.amend(id, Amendment(mtime_ns=asked), NOW)
+        run_steps(source.syncing(None))
         assert source.stat(id).mtime_ns == kept
 
 

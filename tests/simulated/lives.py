@@ -29,6 +29,7 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.entry import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
+from winkmount.source import Amendment, run_steps
 
 SECOND = 10**9
 COLUMNS = {"n": "int64", "text": "string"}
@@ -580,9 +581,9 @@ class MountLife(Life):
     def sync(self) -> None:
         names = sorted(self.model)
         if names and self.rng.random() < 0.5:
-            self.source.fsync(self.id(names[0]))
+            run_steps(self.source.syncing(self.id(names[0])))
         else:
-            self.source.sync()
+            run_steps(self.source.syncing(None))
 
     def place(self, name: str) -> tuple[int, bytes]:
         head, _, last = name.rpartition("/")
@@ -646,13 +647,14 @@ class MountLife(Life):
     def utime(self, name: str) -> None:
         if name in self.model:
             self.touched = {name}
-            self.source.utime(self.id(name), now := self.now(), now)
+            self.source.amend(self.id(name), Amendment(mtime_ns=(now := self.now())), now)
             self.note(name, self.model[name].data)
 
     def chmod(self, name: str) -> None:
         if name in self.model:
             self.touched = {name}
-            self.source.chmod(self.id(name), self.rng.choice((0o600, 0o644, 0o755)))
+            mode = self.rng.choice((0o600, 0o644, 0o755))
+            self.source.amend(self.id(name), Amendment(mode=mode), self.now())
             self.note(name, self.model[name].data)
 
 

@@ -26,7 +26,7 @@ from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.names import INODE, base_of, key_at, name_at, name_of, to_str
 from winkfs.units import NANO
 from winkmount.binding import MountError
-from winkmount.source import Attr, Source, Steps
+from winkmount.source import Amendment, Attr, Source, Steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -51,7 +51,7 @@ class AppendOnlySource(ContainerSource):
         """`timedir`: show `.time`, in the place of names that begin with it."""
         super().__init__(container)
         if timedir:
-            self.view.times = TimeDirectory(ContainerTimes(self.names), self.places.seed)
+            self.times = TimeDirectory(ContainerTimes(self.names), self.places.seed)
         self._newest_ns = self._newest()
 
     def _newest(self) -> int:
@@ -62,7 +62,7 @@ class AppendOnlySource(ContainerSource):
     # `.time`
 
     def _refuse_timed(self, path: bytes) -> None:
-        if self.view.times is not None and self.view.times.has(path):
+        if self.times is not None and self.times.has(path):
             raise NotAllowed("what is here follows from the times of files", to_str(path))
 
     def _free(self, parent: int, name: bytes) -> bytes:
@@ -90,10 +90,10 @@ class AppendOnlySource(ContainerSource):
         spool = self._new_spool(mode, uid, gid)
         spool.dirty = True
         spool.fileid = id
-        self._spools[id], self.names.alias[path], self.places.held[id] = spool, id, path
+        self.spools[id], self.names.alias[path], self.places.held[id] = spool, id, path
         self.names.tree.add(path)
         self._touch(path)
-        return self.view.spool_attr(id)
+        return self.spool_attr(id)
 
     def _put(
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
@@ -110,12 +110,12 @@ class AppendOnlySource(ContainerSource):
         return None
 
     def _delete(self, id: int, path: bytes) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is None or spool.stored:
             super()._delete(id, path)
 
     def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is None or not spool.dirty:
             self._container.rename(name_at(old), name_at(new))
             return
@@ -132,18 +132,20 @@ class AppendOnlySource(ContainerSource):
 
     def _touch(self, path: bytes) -> None:
         """The time of a directory's entry is fixed."""
-        if self.view.entry(path.rpartition(b"/")[0]) == FileType.DIR:
+        if self.entry(path.rpartition(b"/")[0]) == FileType.DIR:
             self._changed()
         else:
             super()._touch(path)
 
     # attributes
 
-    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        if id in self._spools and mtime_ns < self._newest_ns:
+    def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        mtime_ns, has_spool = change.mtime_ns, id in self.spools
+        if mtime_ns is not None and has_spool and mtime_ns < self._newest_ns:
             raise NotAllowed(f"{AO}: this is before the time of a stored file")
-        if id in self._spools or self.stat(id).mtime_ns != mtime_ns:
-            super().utime(id, mtime_ns, now_ns)
+        if mtime_ns is not None and not has_spool and mtime_ns == self.stat(id).mtime_ns:
+            change = change._replace(mtime_ns=None)
+        return super().amend(id, change, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         raise NotAllowed(f"{AO}: attributes cannot be set")
@@ -151,7 +153,7 @@ class AppendOnlySource(ContainerSource):
     def _entry_for(self, id: int) -> bytes:
         path = self.places[id]
         self._refuse_timed(path)
-        if id != self.root and self.view.is_directory(id) and self.view.entry(path) != FileType.DIR:
+        if id != self.root and self.is_directory(id) and self.entry(path) != FileType.DIR:
             raise NotAllowed(f"{AO}: this directory has no entry")
         return super()._entry_for(id)
 
@@ -159,26 +161,26 @@ class AppendOnlySource(ContainerSource):
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         attr = self.stat(id)
-        if truncate and not (id in self._spools and self._spools[id].orphan):
+        if truncate and not (id in self.spools and self.spools[id].orphan):
             self._hold(id, self.places[id], 0)
         super().open(id, write=write, truncate=False)
-        if truncate and id in self._spools:
-            self._spools[id].truncate(0)
+        if truncate and id in self.spools:
+            self.spools[id].truncate(0)
         elif truncate:
             spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
             spool.truncate(0)
             spool.stored = True
-            self._spools[id], self.names.alias[self.places[id]] = spool, id
+            self.spools[id], self.names.alias[self.places[id]] = spool, id
 
     def syncing(self, id: int | None) -> Steps:
-        spool = None if id is None else self._spools.get(id)
+        spool = None if id is None else self.spools.get(id)
         if id is not None and spool is not None and not spool.orphan:
             self._settle(id, spool)
         yield from super().syncing(id)
 
     def release(self, id: int) -> None:
         """What cannot be stored stays a spool; each sync tries again."""
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         try:
             if spool is not None and self.places.users[id] == 1 and not spool.orphan:
                 self._settle(id, spool)
@@ -188,7 +190,7 @@ class AppendOnlySource(ContainerSource):
     def _syncing(self) -> Steps:
         refused = None
         try:
-            for id, spool in list(self._spools.items()):
+            for id, spool in list(self.spools.items()):
                 if id not in self.places.users:
                     self._settle(id, spool)
                     self._drop(id)
@@ -243,7 +245,7 @@ class AppendOnlySource(ContainerSource):
         self.names.changes.hold(id, self.names.changes.cost(key_at(path), size))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is not None:
             self._need_room(sum(len(data) for _, data in pieces))
             if not spool.orphan:
@@ -260,14 +262,14 @@ class AppendOnlySource(ContainerSource):
             self._changed_entry(self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is not None and not spool.orphan:
             self._hold(id, self.places[id], size)
         if spool is not None or size != self.stat(id).size:
             super().truncate(id, size)
 
     def close(self) -> None:
-        for id, spool in list(self._spools.items()):
+        for id, spool in list(self.spools.items()):
             try:
                 if not spool.orphan:
                     self._settle(id, spool)
@@ -276,7 +278,7 @@ class AppendOnlySource(ContainerSource):
         try:
             super().close()
         finally:
-            for spool in self._spools.values():
+            for spool in self.spools.values():
                 spool.close()
 
 

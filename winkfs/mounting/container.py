@@ -14,7 +14,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap, trim_heap
@@ -35,7 +35,7 @@ from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import AT, INODE, MAX_PATH, OWN, SELF, key_at, name_at, name_of, to_str, within
 from winkfs.units import CLAMPED, NAMED, Clamped
-from winkmount.source import Amendment, Attr, DirEntry, Page, Steps, amend_singly, run_steps
+from winkmount.source import Amendment, Attr, Changing, Page, Steps, run_steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
-KEPT: Final = 1 << 16  # see `Making`; in a small cgroup
+KEPT: Final = 1 << 16  # see `Changing`; in a small cgroup
 FEW_KEPT: Final = 1 << 12
 
 log = logging.getLogger("winkfs.mount")
@@ -51,26 +51,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ContainerSource:
-    """A plain container. Owns it: `close` closes it.
-
-    view    what is shown; `names` and `places` are of it
-    """
+class ContainerSource(ContainerView, Changing):
+    """A plain container. Owns it: `close` closes it."""
 
     gather = True
 
     def __init__(self, container: Container) -> None:
-        self.view = view = ContainerView(ContainerNames(container))
-        self.stat, self.readlink, self.xattrs, self.facts = (
-            view.stat, view.readlink, view.xattrs, view.facts,
-        )  # fmt: skip
-        self.read, self.seek = view.read, view.seek
-        self.writable, self.root = container.writable, self.view.root
-        self.lasting = OWN_IDS if self.writable and self.gather else 0  # see `Lasting`
-        self._container, self.names, self.places = container, self.view.names, self.view.places
-        self._spools, self._mtimes = self.view.spools, self.view.mtimes
-        self._listings = set[Listing]()  # that are open
-        self._folder = os.path.dirname(container.base) or "."
+        super().__init__(ContainerNames(container))
+        self._container, self.writable = container, container.writable
+        self.lasting = OWN_IDS if self.writable and self.gather else 0
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
         room = self.names.store.kv.layout.key.limit - len(INODE)
         self._longest = min(MAX_PATH, room)  # bytes of a path
@@ -100,13 +89,13 @@ class ContainerSource:
 
     def numbered(self) -> Numbers | None:
         """Numbers of all that is shown, where that never changes."""
-        return None if self.writable or self.view.times is not None else Numbers(self.view)
+        return None if self.writable or self.times is not None else Numbers(self)
 
     # finding
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         path = self.places.child(parent, name)
-        attr = self.view.attr(path)
+        attr = self.attr(path)
         if attr is None:
             tree = self.names.tree
             self._missing = path, tree, tree.version
@@ -114,9 +103,8 @@ class ContainerSource:
         return attr
 
     def lacks(self, parent: int, name: bytes) -> bool:
-        """See `winkmount.source.Making`."""
         names = self.names
-        sound = self._container.troubles == names.troubles and self.view.times is None
+        sound = self._container.troubles == names.troubles and self.times is None
         return sound and names.tree.lacks(self.places[parent], name)
 
     def _free(self, parent: int, name: bytes) -> bytes:
@@ -125,7 +113,7 @@ class ContainerSource:
         known = self._missing == (path, names.tree, names.tree.version)
         known = known and self._container.troubles == names.troubles
         known = known or self.lacks(parent, name)
-        if not known and self.view.attr(path) is not None:
+        if not known and self.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
         if name == SELF:
             self._need_directory(path)
@@ -140,37 +128,22 @@ class ContainerSource:
             raise _refuse(errno.EPERM, path)
         directory = path[: -len(OWN)]
         self.names.tree.stay(directory, exists=True)
-        if self.view.entry(directory) == FileType.DIR:
+        if self.entry(directory) == FileType.DIR:
             self._change((directory,), self._container.delete, name_at(directory))
             self.names.tree.remove(directory)
 
     def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
         """-> path and attributes of what is there."""
         path = self.places.child(parent, name)
-        attr = self.view.attr(path)
+        attr = self.attr(path)
         if attr is None:
             raise NoSuchFile("no such file", to_str(path))
         return path, attr
 
-    def opendir(self, directory: int) -> Listing:
-        listing = Listing(self.view, self.places[directory], directory)
-        self.places.use(directory)
-        self._listings.add(listing)
-        return listing
-
-    def readdir(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
-        times = self.view.times
-        return listing.entries(offset) if times is None else times.list(listing, offset)
-
     def page(self, listing: Listing, offset: int, version: int) -> Page | None:
-        """See `Paged`."""
-        if not self.lasting or self.view.times is not None or self.names.alias:
+        if not self.lasting or self.times is not None or self.names.alias:
             return None
         return listing.page(offset, version)
-
-    def releasedir(self, listing: Listing) -> None:
-        self._listings.discard(listing)
-        self.places.leave(listing.id)
 
     # what every change notes
 
@@ -179,7 +152,7 @@ class ContainerSource:
         if not self._dirty_since:
             self._changed()
         above = path.rpartition(b"/")[0]
-        self._mtimes[above] = time.time_ns()
+        self.mtimes[above] = time.time_ns()
         self._touched.add(above)
 
     def _changed(self) -> None:
@@ -231,17 +204,17 @@ class ContainerSource:
         self.names.tree.add(path)
         self._touch(path)
         if draft is None or ftype == FileType.DIR:
-            attr = self.view.attr(path)
+            attr = self.attr(path)
             assert attr is not None
             return attr
         self.places.note(draft.fileid, path)
-        return self.view.drafted(draft)
+        return self.drafted(draft)
 
     def _new_implied(self, path: bytes) -> Attr:
         """A directory without an entry."""
         self.names.tree.stay(path)
         self._touch(path)
-        return self.view.directory_attr(path)
+        return self.directory_attr(path)
 
     def _put(
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
@@ -276,8 +249,8 @@ class ContainerSource:
 
     def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
-        if attr is None or attr.id in self._spools or attr.id not in self.places.users:
-            return None if attr is None else self._spools.get(attr.id)
+        if attr is None or attr.id in self.spools or attr.id not in self.places.users:
+            return None if attr is None else self.spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
         read, troubles = self.names.files.reader(key_at(path)), self._container.troubles
 
@@ -288,11 +261,11 @@ class ContainerSource:
             return read(offset, size)
 
         spool.lay_over(below, attr.size, self._need_room)
-        spool.mtime_ns, spool.xattrs = attr.mtime_ns, self.view.xattrs(attr.id)
+        spool.mtime_ns, spool.xattrs = attr.mtime_ns, self.xattrs(attr.id)
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
-        return Spool(self._folder, mode, uid, gid)
+        return Spool(self.folder, mode, uid, gid)
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.names.tree.remove(path)
@@ -301,18 +274,18 @@ class ContainerSource:
         self.places.forget(id)
         if spool is not None:
             spool.orphan = True
-            self._spools[id] = spool
+            self.spools[id] = spool
             if id not in self.places.users:
                 self._drop(id)
 
     def _drop(self, id: int) -> None:
         """Let go of a file without users, except a spool that is still needed."""
         self._copies.pop(id, None)
-        spool = self._spools.get(id) if self._spools else None
+        spool = self.spools.get(id) if self.spools else None
         if spool is not None:
             if spool.dirty and not spool.orphan:
                 return
-            del self._spools[id]
+            del self.spools[id]
             spool.close()
         alias = self.names.alias
         for path in [path for path, other in alias.items() if other == id] if alias else ():
@@ -326,11 +299,11 @@ class ContainerSource:
             raise _refuse(errno.ENOTDIR, path)
         if not tree.is_empty(path):
             raise _refuse(errno.ENOTEMPTY, path)
-        real = self.view.entry(path) == FileType.DIR
+        real = self.entry(path) == FileType.DIR
         if real:
             self._change((path,), self._container.delete, name_at(path))
         self.names.tree.remove_directory(path, entry=real)
-        self._mtimes.pop(path, None)
+        self.mtimes.pop(path, None)
         self.places.forget(attr.id)
         if attr.id in self.places.users:
             self.places.renew(path)
@@ -341,7 +314,7 @@ class ContainerSource:
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
         old, attr = self._place(parent, name)
         new = self.places.child(new_parent, new_name)
-        target, now = self.view.attr(new), time.time_ns()
+        target, now = self.attr(new), time.time_ns()
         if old == new:
             return
         if attr.is_dir:
@@ -358,7 +331,7 @@ class ContainerSource:
             if target is not None:
                 self._gone(new, target.id, spool)
             self._moved(attr.id, old, new)
-        self.view.note_change(attr.id, now)
+        self.note_change(attr.id, now)
         self._touch(old)
         self._touch(new)
 
@@ -371,14 +344,14 @@ class ContainerSource:
 
     def _rename_directory(self, old: bytes, new: bytes, target: Attr | None) -> None:
         """All names below it, or none. A crash in the middle leaves some under each name."""
-        names, view = self.names, self.view
+        names = self.names
         if target is not None and not target.is_dir:
             raise _refuse(errno.ENOTDIR, new)
         if target is not None and not names.tree.is_empty(new):
             raise _refuse(errno.ENOTEMPTY, new)
         stored = list(names.tree.below(old))
-        itself, replaced = view.entry(old) != 0, view.entry(new) == FileType.DIR
-        loses = view.entry(old) == FileType.DIR and not can_have_entry(new)
+        itself, replaced = self.entry(old) != 0, self.entry(new) == FileType.DIR
+        loses = self.entry(old) == FileType.DIR and not can_have_entry(new)
         if itself and not loses:  # the entry of the directory, or the file of its name
             stored.insert(0, old)
         waiting = [name for name in names.alias if within(name, old)]
@@ -386,7 +359,7 @@ class ContainerSource:
         for name in (*stored, *waiting):
             if len(new + name[cut:]) > MAX_PATH:
                 raise _too_long(new + name[cut:])
-        listings = [each for each in self._listings if within(each.path, old)]
+        listings = [each for each in self.listings if within(each.path, old)]
         for listing in listings:
             listing.fix()
         moved = [new + name[cut:] for name in stored]
@@ -405,7 +378,7 @@ class ContainerSource:
                 names.tree.add(new, was_there=target is not None)
         if target is not None:
             self.places.forget(target.id)
-            self._mtimes.pop(new, None)
+            self.mtimes.pop(new, None)
         self._moved_below(old, new, dict.fromkeys((*stored, *waiting)))
 
     def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
@@ -416,9 +389,9 @@ class ContainerSource:
             self.names.tree.stay(moved.rpartition(b"/")[0])
         self.names.tree.move_directory(old, new)
         self.places.move_below(old, new)
-        for path in [path for path in self._mtimes if within(path, old)]:
+        for path in [path for path in self.mtimes if within(path, old)]:
             moved = new + path[len(old) :]
-            self._mtimes[moved] = self._mtimes.pop(path)
+            self.mtimes[moved] = self.mtimes.pop(path)
             self._touched.add(moved)
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
@@ -439,56 +412,21 @@ class ContainerSource:
     def _entry_for(self, id: int) -> bytes:
         """Path of a file or directory that has an entry; an implied directory gets one. Raises
         Refusal where that is of a file."""
-        path, view = self.places[id], self.view
+        path = self.places[id]
         self._changed()
-        ftype = view.entry(path)
-        if view.is_directory(id) and ftype != FileType.DIR:
+        ftype = self.entry(path)
+        if self.is_directory(id) and ftype != FileType.DIR:
             if ftype or not can_have_entry(path):
                 raise _refuse(errno.EPERM, path)
             self._change(
                 (path,), self._container.put, name_at(path), b"", exclusive=True,
-                ftype=FileType.DIR, mtime_ns=view.directory_attr(path).mtime_ns,
+                ftype=FileType.DIR, mtime_ns=self.directory_attr(path).mtime_ns,
             )  # fmt: skip
             self.names.tree.add(path, was_there=True)
-            self._mtimes.pop(path, None)
+            self.mtimes.pop(path, None)
         else:
             self.names.tree.change(path)
         return path
-
-    def chmod(self, id: int, mode: int) -> None:
-        same, now = stat.S_IMODE(self.stat(id).mode) == mode, time.time_ns()
-        if id in self._spools:
-            self._spools[id].mode = mode
-        elif id == self.root:
-            self.view.root_mode = mode
-        elif not same:
-            self._container.chmod(name_at(self._entry_for(id)), mode, ctime_ns=now)
-        self.view.note_change(id, now)
-
-    def chown(self, id: int, uid: int, gid: int) -> None:
-        attr, now = self.stat(id), time.time_ns()
-        uid, gid = attr.uid if uid == -1 else uid, attr.gid if gid == -1 else gid
-        if id in self._spools:
-            self._spools[id].uid, self._spools[id].gid = uid, gid
-        elif id == self.root:
-            self.view.root_owner = uid, gid
-        elif (attr.uid, attr.gid) != (uid, gid):
-            self._container.chown(name_at(self._entry_for(id)), uid, gid, ctime_ns=now)
-        self.view.note_change(id, now)
-
-    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
-        spool = self._spools.get(id)
-        is_gone = spool is not None and spool.orphan
-        mtime_ns = self._nearest(mtime_ns, b"a removed file" if is_gone else self.places[id])
-        if spool is not None:
-            spool.mtime_ns = mtime_ns
-        elif self.view.is_directory(id) and not self._may_have_entry(id):
-            self._mtimes[self.places[id]] = mtime_ns
-        else:
-            path = self._entry_for(id)
-            self._container.utime(name_at(path), mtime_ns=mtime_ns, ctime_ns=now_ns)
-            self._mtimes.pop(path, None)
-        self.view.note_change(id, now_ns)
 
     def _nearest(self, ns: int, name: bytes) -> int:
         """-> the time nearest to this one that a file can have; the first that differ are named."""
@@ -501,49 +439,78 @@ class ContainerSource:
     def _may_have_entry(self, id: int) -> bool:
         """Whether a directory has an entry, or can have one. Not the top one, nor with @file."""
         path = self.places[id]
-        return can_have_entry(path) and self.view.entry(path) in (0, FileType.DIR)
+        return can_have_entry(path) and self.entry(path) in (0, FileType.DIR)
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
-        """See `Amending`. Programs that unpack archives do this to each file they have made."""
+        """See `Changing`. Programs that unpack archives do this to each file they have made."""
         names, draft = self.names, None
-        if (
-            id not in self._spools
-            and self._keeps_times
-            and self._container.troubles == names.troubles
-        ):
+        sound = self._keeps_times and self._container.troubles == names.troubles
+        if sound and id not in self.spools:
             path = self.places[id]
             draft = names.drafts.get(key_at(path))
-        folder = draft is not None and draft.ftype == FileType.DIR and self.view.is_directory(id)
+        folder = draft is not None and draft.ftype == FileType.DIR and self.is_directory(id)
         if draft is None or not (draft.fileid == id or folder):
-            return amend_singly(self, id, change, now_ns)
+            return self._amend_singly(id, change, now_ns)
         self._changed_entry(path)
         if draft.ftype != FileType.DIR:
             return self._amend(draft, change, now_ns)
         self._amend_draft(draft, change, now_ns)
-        if change.is_now or change.mtime_ns is not None:
-            self._mtimes.pop(path, None)
-        self.view.note_change(id, now_ns)
-        return self.view.directory_attr(path)
+        if change.mtime_ns is not None:
+            self.mtimes.pop(path, None)
+        self.note_change(id, now_ns)
+        return self.directory_attr(path)
+
+    def _amend_singly(self, id: int, change: Amendment, now_ns: int) -> Attr:
+        """Amend what is no draft: mode, owner and time one after the other."""
+        attr, spool, container = self.stat(id), self.spools.get(id), self._container
+        mode = stat.S_IMODE(attr.mode) if change.mode is None else change.mode
+        uid = attr.uid if change.uid == -1 else change.uid
+        gid = attr.gid if change.gid == -1 else change.gid
+        if spool is not None:
+            spool.mode, spool.uid, spool.gid = mode, uid, gid
+        elif id == self.root:
+            self.root_mode, self.root_owner = mode, (uid, gid)
+        else:
+            if mode != stat.S_IMODE(attr.mode):
+                container.chmod(name_at(self._entry_for(id)), mode, ctime_ns=now_ns)
+            if (uid, gid) != (attr.uid, attr.gid):
+                container.chown(name_at(self._entry_for(id)), uid, gid, ctime_ns=now_ns)
+        if change.mtime_ns is not None:
+            self._set_time(id, change.mtime_ns, now_ns)
+        self.note_change(id, now_ns)
+        return self.stat(id)
+
+    def _set_time(self, id: int, mtime_ns: int, now_ns: int) -> None:
+        spool = self.spools.get(id)
+        is_gone = spool is not None and spool.orphan
+        mtime_ns = self._nearest(mtime_ns, b"a removed file" if is_gone else self.places[id])
+        if spool is not None:
+            spool.mtime_ns = mtime_ns
+        elif self.is_directory(id) and not self._may_have_entry(id):
+            self.mtimes[self.places[id]] = mtime_ns
+        else:
+            path = self._entry_for(id)
+            self._container.utime(name_at(path), mtime_ns=mtime_ns, ctime_ns=now_ns)
+            self.mtimes.pop(path, None)
 
     def _amend(self, draft: Draft, change: Amendment, now_ns: int) -> Attr:
         """The same of a file that is a draft."""
         if not self._amend_draft(draft, change, now_ns):
-            self.view.note_change(draft.fileid, now_ns)
-        return self.view.drafted(draft)
+            self.note_change(draft.fileid, now_ns)
+        return self.drafted(draft)
 
     def _amend_draft(self, draft: Draft, change: Amendment, now_ns: int) -> bool:
         """-> False: there was nothing to be changed, nor noted when."""
-        mode, uid, gid, mtime_ns, is_now = change
-        if mtime_ns is not None or is_now:
-            given = now_ns if is_now or mtime_ns is None else mtime_ns
-            mtime_ns = self._nearest(given, name_of(draft.key))
+        mode, uid, gid, mtime_ns = change
+        if mtime_ns is not None:
+            mtime_ns = self._nearest(mtime_ns, name_of(draft.key))
         elif self.names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
             return False
         container, amend = self._container, self.names.changes.amend
         container.change(amend, draft, mode, uid, gid, mtime_ns, now_ns)
         return True
 
-    # files that were just made: see `winkmount.source.Making`
+    # files that were just made: see `winkmount.source.Changing`
 
     def fresh(self, id: int) -> Draft | None:
         draft = self._made
@@ -567,13 +534,13 @@ class ContainerSource:
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()
-        if id in self._spools:
-            self._spools[id].xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+        if id in self.spools:
+            self.spools[id].xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
         elif id == self.root:
-            self.view.root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+            self.root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
         else:
             self._container.setxattrs(name_at(self._entry_for(id)), dict(xattrs), ctime_ns=now)
-        self.view.note_change(id, now)
+        self.note_change(id, now)
 
     # contents
 
@@ -583,13 +550,13 @@ class ContainerSource:
         self.places.use(id)
 
     def release(self, id: int) -> None:
-        if self.places.leave(id, keep=id in self._spools):
+        if self.places.leave(id, keep=id in self.spools):
             self._drop(id)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         if not self.names.changes.release(id):  # nothing was promised
             self._need_room(sum(len(data) for _, data in pieces))
-        spool = self._spools.get(id) if self._spools else None
+        spool = self.spools.get(id) if self.spools else None
         if spool is not None:
             for offset, data in pieces:
                 spool.write(offset, data)
@@ -607,7 +574,7 @@ class ContainerSource:
             self._copies.check(self.names.store, id, offset, data, self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is not None:
             spool.truncate(size)
             return
@@ -615,7 +582,7 @@ class ContainerSource:
         self._container.truncate(name_at(self.places[id]), size)
 
     def punch(self, id: int, offset: int, size: int) -> None:
-        spool = self._spools.get(id)
+        spool = self.spools.get(id)
         if spool is not None:
             spool.punch(offset, size)
             return
@@ -631,7 +598,7 @@ class ContainerSource:
         """Not for spools, nor where an overwrite may be a copy, or a gap zeros, nor for a copy of
         the data file, of which a part is refused."""
         settings, changes = self.names.store.settings, self.names.changes
-        if (self._spools and id in self._spools) or not (settings.pairoff and settings.holes):
+        if (self.spools and id in self.spools) or not (settings.pairoff and settings.holes):
             return False
         if id in self._copies:
             return False
@@ -645,29 +612,26 @@ class ContainerSource:
     def rest(self) -> None:
         trim_heap()
 
-    def _disk(self) -> os.statvfs_result:
-        return os.statvfs(self._folder)
-
     def _need_room(self, size: int) -> None:
         """Refuse what would leave less than RESERVE of the disk, or of what the container has."""
         now = time.monotonic()
         if now > self._room_until or size > self._room:
-            disk = self._disk()
-            self._room = disk.f_bavail * disk.f_frsize + self.names.changes.spare - RESERVE
+            self._room = self._spare(super().statfs())
             self._room_until = now + LOOK
             if self._room < size:
                 self._room_until = 0.0
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._room -= size
 
+    def _spare(self, disk: Mapping[str, int]) -> int:
+        """Bytes that may be written. `disk`: fields of statvfs(3)."""
+        return disk["f_bavail"] * disk["f_frsize"] + self.names.changes.spare - RESERVE
+
     def statfs(self) -> Mapping[str, int]:
-        disk = self._disk()
-        fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
-        found = {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
-        if self.writable:  # what `_need_room` refuses is not free
-            room = disk.f_bavail * disk.f_frsize + self.names.changes.spare - RESERVE
-            found["f_bavail"] = max(room, 0) // disk.f_frsize
-        return found
+        disk = super().statfs()
+        if not self.writable:
+            return disk
+        return {**disk, "f_bavail": max(self._spare(disk), 0) // disk["f_frsize"]}
 
     # the whole
 
@@ -686,12 +650,6 @@ class ContainerSource:
             "unsynced_since": self._dirty_since or None,
             "clamped_times": self._clamped.number,
         }
-
-    def sync(self) -> None:
-        run_steps(self.syncing(None))
-
-    def fsync(self, id: int) -> None:
-        run_steps(self.syncing(id))
 
     def syncing(self, id: int | None) -> Steps:
         yield from self._syncing()
@@ -715,16 +673,16 @@ class ContainerSource:
     def _store_times(self) -> None:
         """What changed names in directories did to their times."""
         for path in list(self._touched):
-            if path in self._mtimes and self.view.entry(path) == FileType.DIR:
+            if path in self.mtimes and self.entry(path) == FileType.DIR:
                 self.names.tree.change(path)
                 try:
-                    time_ns = self._mtimes[path]
+                    time_ns = self.mtimes[path]
                     self._container.utime(name_at(path), mtime_ns=time_ns, ctime_ns=time_ns)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
                     continue  # the contents of files come first
-                del self._mtimes[path]
+                del self.mtimes[path]
             self._touched.discard(path)
 
     def close(self) -> None:

@@ -24,16 +24,17 @@ from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
-from winkfs.mounting.ids import OWN_IDS, POSITION, Places
-from winkfs.mounting.listing import Listing, attr_of
+from winkfs.mounting.ids import OWN_IDS, POSITION
+from winkfs.mounting.listing import attr_of
 from winkfs.mounting.lookup import CacheBudget, find_data, text_of
 from winkfs.mounting.numbers import Numbers
+from winkfs.mounting.paths import PathSource, stale
 from winkfs.mounting.shards import Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree
 from winkfs.names import AT, MAX_PATH, OWN, name_at, shown
 from winkfs.units import NANO
-from winkmount.source import Attr, DirEntry, ReadOnlySource
+from winkmount.source import Attr
 
 if TYPE_CHECKING:
     from winkmount.options import Options
@@ -46,26 +47,26 @@ MOST: Final = 1 << 17  # shards of a mount that has numbers
 log = logging.getLogger("winkfs.mount")
 
 
-class DatasetView:
-    """The files and directories of one generation, by path and by id.
+class DatasetSource(PathSource):
+    """The files and directories of one generation; `refresh` goes on to the newest.
 
     A shard that a later generation does not have stays open as long as one of its files is.
 
-    places   which paths the ids of directories have
     shown    path of a shard -> the shard
-    times    what is shown under `.time`, None: nothing
     """
 
     def __init__(self, root: str, as_of: AsOf = None, *, timedir: bool = False) -> None:
-        """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
+        """Show a data set.
+
+        timedir  show `.time`, in the place of names that begin with it; the times are those of the
+                 catalogs, whether or not the shards only append
+        raises   NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError
+        """
         self._log, self._fixed = Log(root_of(root)), as_of is not None
         snapshot = snapshot_of(self._log, self._log.at(as_of))
-        self.places = Places(min((shard.record.contid for shard in snapshot.shards), default=0))
-        self.left_out: set[bytes] = set()
-        self.ctimes: dict[int, int] = {}
-        self.mtimes: dict[bytes, int] = {}
-        self.times: TimeDirectory | None = None
-        self._timed = timedir
+        seed = min((shard.record.contid for shard in snapshot.shards), default=0)
+        super().__init__(seed, self._log.root)
+        self._has_times = timedir
         self._budget, self._told = CacheBudget(), 0
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
@@ -82,10 +83,6 @@ class DatasetView:
             raise
 
     # generations
-
-    @property
-    def folder(self) -> str:
-        return self._log.root
 
     @property
     def generation(self) -> int:
@@ -107,7 +104,7 @@ class DatasetView:
         self.shown, self._snapshot = shown, snapshot
         self._take(self._ordered(self.order.updated))
         self._sweep()
-        if self._timed:
+        if self._has_times:
             self.times = TimeDirectory(ShardTimes(self), self.places.seed)
 
     def _ordered(self, make: Callable[[list[Seen]], MergedOrder]) -> MergedOrder:
@@ -230,7 +227,7 @@ class DatasetView:
             path = self.places[id]
             attr = self.attr(path) if path else self.directory_attr(b"")
             if attr is None or attr.id != id:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                raise stale()
             return attr
         return _attr_of(self.file(id))
 
@@ -252,7 +249,7 @@ class DatasetView:
         """-> the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
         if files is None or not (id in self.places.users or self._shows(files, pos)):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise stale()
         return files, pos
 
     def _shows(self, files: ShardFiles, pos: int) -> bool:
@@ -270,13 +267,17 @@ class DatasetView:
             if id >= OWN_IDS:
                 self.places.note(id, path)
 
-    # what numbers ask for, see `listing.Numbers`
+    # what numbers ask for, see `numbers.Numbered`
+
+    def numbered(self) -> Numbers | None:
+        few = all(files.number < MOST for files in self.shown.values())
+        return Numbers(self) if self.times is None and few else None
 
     def position(self, path: bytes) -> int:
         """The id of a file: its number."""
         found = self.find(path)
         if found is None:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise stale()
         return found[1][POS]
 
     def path_at(self, id: int) -> bytes:
@@ -284,13 +285,15 @@ class DatasetView:
         files, pos = self._placed(id)
         return self.tree.file_path(files.name_at(pos))
 
-    def read_at(self, id: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of a file. Raises CorruptError."""
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes of a file. Raises CorruptError."""
         files, row = self.file(id)
         return files.read(row, offset, size)
 
+    read_at = read
+
     def contents(self, rows: Int64) -> Sequence[memoryview | None]:
-        """The contents of the files of these rows, see `listing.Numbered`."""
+        """The contents of the files of these rows, see `numbers.Numbered`."""
         first, last = rows[[0, -1], POS] >> POSITION
         files = self._shards.get(int(first))
         if files is None or (rows[:, POS] >> POSITION != last).any():
@@ -298,7 +301,7 @@ class DatasetView:
         return files.contents(rows)
 
     def present(self, id: int, size: int) -> bool:
-        """Whether the page cache has what `read_at` takes, most likely."""
+        """Return whether the page cache has what `read` takes, most likely."""
         files = self._shards.get(id >> POSITION)
         return files is None or files.present(id & (1 << POSITION) - 1, size)
 
@@ -310,72 +313,20 @@ class DatasetView:
 
     # users
 
-    def use(self, id: int) -> None:
-        """One user more."""
-        if id < OWN_IDS and id not in self._opened:
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        if id not in self._opened:
             self._opened[id] = self.file(id)
-        self.places.use(id, hold=id >= OWN_IDS)
+        self.places.use(id, hold=False)
 
-    def leave(self, id: int) -> None:
-        """One user less."""
-        if self.places.leave(id) and id < OWN_IDS:
+    def release(self, id: int) -> None:
+        if self.places.leave(id):
             del self._opened[id]
             self._sweep()
 
-    def close(self) -> None:
-        for files in self._shards.values():
-            files.close()
-        self._shards.clear()
-
-
-class DatasetSource(ReadOnlySource):
-    """A data set as of one generation; `refresh` goes on to the newest. `view`: what is shown."""
-
-    def __init__(self, root: str, as_of: AsOf = None, *, timedir: bool = False) -> None:
-        """`timedir`: show `.time`, in the place of names that begin with it; the catalogs tell the
-        times, whether or not the shards only append. Raises as `DatasetView`."""
-        self.view = DatasetView(root, as_of, timedir=timedir)
-        self.root = self.view.places.root
-        view = self.view
-        self.stat, self.read = view.stat, view.read_at
-        self.heal, self.refresh, self.close = view.heal, view.refresh, view.close
-
-    def numbered(self) -> Numbers | None:
-        """Numbers of all that is shown, where that never changes."""
-        view = self.view
-        few = all(files.number < MOST for files in view.shown.values())
-        return Numbers(view) if view.times is None and few else None
-
-    # finding
-
-    def lookup(self, parent: int, name: bytes) -> Attr:
-        attr = self.view.attr(self.view.places.child(parent, name))
-        if attr is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return attr
-
-    def opendir(self, directory: int) -> Listing:
-        listing = Listing(self.view, self.view.places[directory], directory)
-        self.view.use(directory)
-        return listing
-
-    def readdir(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
-        times = self.view.times
-        return listing.entries(offset) if times is None else times.list(listing, offset)
-
-    def releasedir(self, listing: Listing) -> None:
-        self.view.leave(listing.id)
-
     # contents
 
-    def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        self.view.use(id)
-
-    def release(self, id: int) -> None:
-        self.view.leave(id)
-
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        files, row = self.view.file(id)
+        files, row = self.file(id)
         size = row[SIZE]
         if not 0 <= offset < size:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
@@ -386,28 +337,17 @@ class DatasetSource(ReadOnlySource):
     # attributes
 
     def readlink(self, id: int) -> bytes:
-        timed = self._timed(id)
-        if timed is not None:
-            return timed
-        files, row = self.view.file(id)
+        path = self.timed(id)
+        if path is not None and self.times is not None:
+            return self.times.target(path)
+        files, row = self.file(id)
         return files.read(row, 0, row[SIZE])
-
-    def _timed(self, id: int) -> bytes | None:
-        """Where a link below `.time` points to; None for all else."""
-        times = self.view.times
-        if times is None or id < OWN_IDS:
-            return None
-        path = self.view.places[id]
-        return times.target(path) if times.has(path) else None
 
     def _entry_file(self, id: int) -> Place | None:
         """Where a file is, or the entry of a directory; None for one without."""
         if id < OWN_IDS:
-            return self.view.file(id)
-        path, times = self.view.places[id], self.view.times
-        if times is not None and times.has(path):
-            return None
-        found = self.view.find(path)
+            return self.file(id)
+        found = None if self.timed(id) is not None else self.find(self.places[id])
         return found if found and found[1][KIND] & 255 == FileType.DIR else None
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
@@ -434,30 +374,30 @@ class DatasetSource(ReadOnlySource):
     # the whole
 
     def status(self) -> Mapping[str, object]:
-        view, shards = self.view, self.view.shown.values()
+        shards = self.shown.values()
         return {
-            "base": view.folder,
+            "base": self.folder,
             "variant": "data set",
             "writable": False,
-            "generation": view.generation,
-            "shards": len(view.shown),
+            "generation": self.generation,
+            "shards": len(self.shown),
             "broken_shards": sum(files.error is not None for files in shards),
-            "files": view.order.count,
+            "files": self.order.count,
             "bytes": sum(files.seen.size for files in shards if files.seen),
             "container_bytes": sum(files.record.size for files in shards),
         }
 
-    def statfs(self) -> Mapping[str, int]:
-        disk = os.statvfs(self.view.folder)
-        fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
-        return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
+    def close(self) -> None:
+        for files in self._shards.values():
+            files.close()
+        self._shards.clear()
 
 
 class ShardTimes:
     """The files of all shards, for `timedir`. An offset is 1 + the number of the shard and the row,
     as an id has the position."""
 
-    def __init__(self, view: DatasetView) -> None:
+    def __init__(self, view: DatasetSource) -> None:
         self._view = view
         self.owner = view.owner
         self._hours: list[int] | None = None

@@ -29,9 +29,10 @@ from winkfs.container.recovery import tail
 from winkfs.container.table import POINTER, POS, SIZE
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.ids import OWN_IDS, Places
+from winkfs.mounting.ids import OWN_IDS
 from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
+from winkfs.mounting.paths import PathSource, stale
 from winkfs.mounting.tree import NameTree
 from winkfs.names import AT, INODE, MAX_PATH, OWN, key_at, name_below, name_of
 from winkfs.units import NANO, nearest_ns
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.draft import Draft
     from winkfs.mounting.spool import Spool
-    from winkfs.mounting.timedir import TimeDirectory
 
 CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
 FEW: Final = 1 << 12  # names behind an order up to which they are looked at one by one, or
@@ -300,32 +300,25 @@ def _longest(order: Catalog, least: int) -> int:
     return max(least, 256 * order.count)
 
 
-class ContainerView:
+class ContainerView(PathSource):
     """A container as it is now, or as it was at the last sync that was followed.
 
     names        which names there are
-    places       which paths the ids have
     spools       id -> content that only the mount has
-    times        what is shown under `.time`, None: nothing
-    ctimes       id -> when a change came that is not in the container
-    mtimes       directory -> its mtime, where the mount knows a later one than the container
     root_mode, root_owner, root_xattrs      of the top directory, which has no entry
     """
 
     def __init__(self, names: ContainerNames) -> None:
+        container = names.container
+        folder = os.path.dirname(container.base) or "."
+        super().__init__(container.superblock.get("CONTID", 0), folder)
         self.names = names
-        self.places = Places(names.container.superblock.get("CONTID", 0))
-        self.root = self.places.root
-        self.left_out: set[bytes] = set()
         self.spools: dict[int, Spool] = {}
-        self.times: TimeDirectory | None = None
-        self.mtimes: dict[bytes, int] = {}
         data = self.names.store.kv.storage.info()
         self._owner = data.uid, data.gid
         self._started_ns = int(data.mtime * NANO)
         self.root_mode, self.root_owner = 0o755, self._owner
         self.root_xattrs: Mapping[bytes, bytes] = {}
-        self.ctimes: dict[int, int] = {}
 
     # --- what a listing asks for, see `listing.View` ---
 
@@ -340,7 +333,7 @@ class ContainerView:
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
 
-    # --- what numbers ask for, see `listing.Numbers` ---
+    # --- what numbers ask for, see `numbers.Numbered` ---
 
     @property
     def order(self) -> Catalog:
@@ -366,7 +359,7 @@ class ContainerView:
         names, key = self.names, key_at(path)
         found = names.recent[1] if names.recent[0] == key else names.lookup.find(key)
         if found is None:
-            raise _stale()
+            raise stale()
         return found.pos
 
     def path_at(self, pos: int) -> bytes:
@@ -505,7 +498,7 @@ class ContainerView:
         path = self.places[id]
         attr = self.directory_attr(b"") if id == self.root else self.attr(path)
         if attr is None or attr.id != id:
-            raise _stale()
+            raise stale()
         return attr
 
     def is_directory(self, id: int) -> bool:
@@ -513,17 +506,17 @@ class ContainerView:
         return id >= OWN_IDS and id == self.places.directory_id(self.places[id])
 
     def readlink(self, id: int) -> bytes:
-        path = self.places[id]
-        if self.times is not None and self.times.has(path):
+        path = self.timed(id)
+        if path is not None and self.times is not None:
             return self.times.target(path)
-        return self.names.files.read(key_at(path), 0, -1)
+        return self.names.files.read(key_at(self.places[id]), 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
             return self.root_xattrs
         if id in self.spools:
             return self.spools[id].xattrs
-        if self._is_timed(id):
+        if self.timed(id) is not None:
             return {}
         path = self.places[id]
         if self.is_directory(id) and self.entry(path) != FileType.DIR:
@@ -531,7 +524,7 @@ class ContainerView:
         return self.names.files.attrs(key_at(path)).xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
-        if id in self.spools or self._is_timed(id):
+        if id in self.spools or self.timed(id) is not None:
             return {}
         path, files = self.places[id], self.names.files
         ftype = self.entry(path)
@@ -543,9 +536,6 @@ class ContainerView:
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
             "extents": text_of(files.extents(key)),
         }
-
-    def _is_timed(self, id: int) -> bool:
-        return self.times is not None and id >= OWN_IDS and self.times.has(self.places[id])
 
     # --- contents ---
 
@@ -565,7 +555,7 @@ class ContainerView:
         fresh = not names.writable and names.recent[0] == key
         found = names.recent[1] if fresh else names.lookup.find(key)
         if found is None:
-            raise _stale()
+            raise stale()
         return names.lookup.read(found.pos, found.size, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
@@ -577,7 +567,3 @@ class ContainerView:
             return size if hole else offset
         extents = self.names.files.extents(key_at(self.places[id]))
         return find_data(extents, offset, hole=hole)
-
-
-def _stale() -> OSError:
-    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

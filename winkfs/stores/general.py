@@ -32,11 +32,10 @@ from winkfs.names import OWN, length_fault, shown, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
 from winkfs.stores.records import MODE, Ids, Records, Row, batches
-from winkmount.source import Attr, DirEntry, ReadOnlySource, refuse
+from winkmount.source import Attr, DirEntry, Source, refuse
 
 if TYPE_CHECKING:
     from winkmount.options import Options
-    from winkmount.source import Source
 
 FLAT: Final = 4096  # records in a directory that is not divided further, on average
 RARELY: Final = 10  # how many times as long as collecting the ids took, these are good at least
@@ -112,7 +111,7 @@ def mount(path: str, options: Options) -> Source:
     return RecordSource(store)
 
 
-class ReaderSource(ReadOnlySource):
+class ReaderSource(Source):
     """The files of a store as of the mount. Memory: 1 KB a file."""
 
     root = 1
@@ -299,7 +298,7 @@ class _Listing:
     stop: int
 
 
-class RecordSource(ReadOnlySource):
+class RecordSource(Source):
     """The records of a store as of the mount, or of the last `refresh`.
 
     Memory beside that of the store, once a directory was listed: a number, or the text of the id,
@@ -323,7 +322,7 @@ class RecordSource(ReadOnlySource):
         self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
 
     def refresh(self) -> bool:
-        """See `winkmount.source.Following`."""
+        """See `winkmount.source.Source`."""
         if not self._store.refresh():
             return False
         self._look()

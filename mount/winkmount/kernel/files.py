@@ -16,7 +16,7 @@ from winkmount.kernel.nodes import NodeTable
 from winkmount.kernel.protocol import Calls
 from winkmount.openfiles import OpenFile
 from winkmount.served import Served
-from winkmount.source import Attr, Making, Nodes, refuse
+from winkmount.source import Attr, Nodes, refuse
 
 FALLOC_KEEP_SIZE: Final = 1
 FALLOC_PUNCH_HOLE: Final = 2
@@ -36,7 +36,6 @@ class Files:
     ) -> None:
         self._served, self._source, self._opened = served, served.changing, served.opened
         self._nodes, self._names, self._giving = nodes, names, giving
-        self._making = served.source if isinstance(served.source, Making) else None
         self._refused = set[int]()  # files that may have pages of a mapping that were not taken
         self._flags = p.NOFLUSH * served.source.gather
         self.calls: Calls = {p.FSYNC: self._fsync}
@@ -76,8 +75,7 @@ class Files:
         try:
             attr = self._source.create(above, name, stat.S_IMODE(mode), *owner)
             out = self._opens(attr, flags, truncate=False)
-            if self._making is not None:
-                self._opened[attr.id].fresh = self._making.fresh(attr.id)
+            self._opened[attr.id].fresh = self._source.fresh(attr.id)
         except FileExistsError:
             if flags & os.O_EXCL:
                 raise
@@ -147,12 +145,11 @@ class Files:
 
     def _appended(self, file: OpenFile, offset: int, data: bytes) -> bool:
         """Write at the end of a new file, in a third of the time -> False: it is another write."""
-        if file.fresh is None or self._making is None:
+        if file.fresh is None:
             return False
-        if self._making.append(file.fresh, offset, data, time.time_ns()):
-            return True
-        file.fresh = None
-        return False
+        if not self._source.append(file.fresh, offset, data, time.time_ns()):
+            file.fresh = None
+        return file.fresh is not None
 
     def _flush(self, node: int, body: memoryview) -> bytes:
         self._passed_on(*p.HANDLE.unpack_from(body))

@@ -19,7 +19,6 @@ LOOK: Final = 1.0  # seconds until the next look at what is free
 PROBES: Final = 8  # one of so many replies leaves a file out
 IN_VAIN: Final = 1 << 17  # numbers since a file was looked up: find looks after 100,000 names
 
-KEPT: Final = 1 << 16  # files written last whose inodes the kernel may keep, see `Making`
 KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
 LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
 MANY: Final = 1 << 14  # numbers that are forgotten before memory is given back
@@ -46,11 +45,12 @@ class Giving:
     """
 
     def __init__(
-        self, prune: Callable[[Sequence[int]], bool], table: NodeTable | None, kept: int = KEPT
+        self, prune: Callable[[Sequence[int]], bool], table: NodeTable | None, kept: int = 0
     ) -> None:
         """
         prune  has the kernel forget files that are not in use -> False: it cannot
         table  None: nothing is remembered of the numbers
+        kept   see `Changing`
         """
         self._prune_now, self._table, self._kept = prune, table, kept
         self.held = 0

@@ -23,7 +23,7 @@ from winkmount.kernel.names import lasting
 from winkmount.kernel.nodes import BY_ID, NodeTable
 from winkmount.kernel.protocol import Calls
 from winkmount.served import FOREVER, Served
-from winkmount.source import Attr, DirEntry, Nodes, Page, Paged, Source
+from winkmount.source import Attr, DirEntry, Nodes, Page, Source
 
 CHUNK: Final = 256  # entries: about what one request has room for
 SINGLY: Final = 32  # entries that are packed faster one by one
@@ -250,8 +250,8 @@ class Listing:
         return self._next
 
     def page(self, offset: int, version: int) -> Page | None:
-        """See `Paged`, by the offsets here; not of the start."""
-        if offset <= DOTS or not isinstance(self._source, Paged):
+        """See `Source.page`, by the offsets here; not of the start."""
+        if offset <= DOTS:
             return None
         return self._source.page(self._handle, offset - DOTS, version)
 

@@ -11,7 +11,6 @@ import json
 import os
 import stat
 import time
-from functools import partial
 from typing import Final
 
 from winkmount.kernel import protocol as p
@@ -20,7 +19,7 @@ from winkmount.kernel.giving import Giving
 from winkmount.kernel.nodes import NodeTable
 from winkmount.kernel.protocol import Calls
 from winkmount.served import Served
-from winkmount.source import Amending, Amendment, Attr, Making, Nodes, amend_singly, refuse
+from winkmount.source import Amendment, Attr, Nodes, refuse
 
 NAME_MAX: Final = 255  # bytes of one component
 KNOWN_DIRS: Final = 10_000  # directories of which it is remembered which group they hand on
@@ -47,12 +46,6 @@ class Names:
         self._served, self._source = served, served.changing
         self._nodes, self._giving, self._shown = nodes, giving, shown
         self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
-        source = served.source
-        # to find the id of a directory of a fixed tree would take longer than what it saves
-        self._making = source if self._table and isinstance(source, Making) else None
-        self._amend = (
-            source.amend if isinstance(source, Amending) else partial(amend_singly, self._source)
-        )
         self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
         self._valid = lasting(served.caching.names)
         seconds, nanos = lasting(served.caching.missing)
@@ -65,7 +58,7 @@ class Names:
             p.STATFS: self._statfs,
             p.ACCESS: self._access,
         }
-        if source.writable:
+        if served.source.writable:
             self.calls |= {
                 p.SETATTR: self._setattr,
                 p.SYMLINK: self._symlink,
@@ -95,8 +88,8 @@ class Names:
         name = bytes(body[:-1])
         if len(name) > NAME_MAX:  # of each name that another request has
             raise refuse(errno.ENAMETOOLONG)
-        making = self._making
-        if making is not None and self._missing and making.lacks(self._nodes.id(node), name):
+        # to find the id of a directory of a fixed tree would take longer than what it saves
+        if self._table and self._missing and self._source.lacks(self._nodes.id(node), name):
             return self._missing
         try:
             number, attr = self._nodes.find(node, name)
@@ -139,42 +132,43 @@ class Names:
 
     def _setattr(self, node: int, body: memoryview) -> bytes:
         what, _, size, mtime, nanos, mode, uid, gid = p.SETATTR_IN.unpack_from(body)
+        now = time.time_ns()
+        given = now if what & p.SET_MTIME_NOW else mtime * NANO + nanos
         change = Amendment(
             mode & 0o7777 if what & p.SET_MODE else None,
             uid if what & p.SET_UID else -1,
             gid if what & p.SET_GID else -1,
-            mtime * NANO + nanos if what & p.SET_MTIME else None,
-            what & p.SET_MTIME_NOW != 0,
+            given if what & p.SET_MTIME else None,
         )
         id = self._nodes.id(node)
         if what & p.SET_ANY and not what & p.SET_SIZE:
-            attr = self._amended(id, change)
+            attr = self._amended(id, change, now)
             if what & p.KILLS and attr.mode & SETS_IDS:
                 self.kill(node)
                 attr = self.attr(node)
             return self._attr_out(node, attr)
         if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
-            self._amended(id, change._replace(mtime_ns=None, is_now=False))
+            self._amended(id, change._replace(mtime_ns=None), now)
         if what & p.SET_SIZE:
             self._served.opened.settle(id)
             self._source.truncate(id, size)
         if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
             self.kill(node)
         if what & p.SET_MTIME:
-            self._amended(id, change._replace(mode=None, uid=-1, gid=-1))
+            self._amended(id, Amendment(mtime_ns=change.mtime_ns), now)
         return self._attr_out(node, self.attr(node))
 
-    def _amended(self, id: int, change: Amendment) -> Attr:
+    def _amended(self, id: int, change: Amendment, now: int) -> Attr:
         """Change mode, owner and time -> the attributes after that."""
-        file, now = self._served.opened.get(id), time.time_ns()
-        if file is not None and file.fresh is not None and self._making is not None:
-            attr = self._making.amend_fresh(file.fresh, change, now)
+        file = self._served.opened.get(id)
+        if file is not None and file.fresh is not None:
+            attr = self._source.amend_fresh(file.fresh, change, now)
             if attr is not None:
                 return attr
             file.fresh = None
-        if file is not None and (change.is_now or change.mtime_ns is not None):
+        if file is not None and change.mtime_ns is not None:
             file.pass_on()  # what waits would move the time again
-        attr = self._amend(id, change, now)
+        attr = self._source.amend(id, change, now)
         self._groups.pop(id, None)
         return attr if file is None else file.shown(attr)
 
@@ -185,7 +179,7 @@ class Names:
         group = stat.S_ISGID if mode & stat.S_IXGRP else 0
         if stat.S_ISREG(mode) and mode & (stat.S_ISUID | group):
             kept = stat.S_IMODE(mode) & ~(stat.S_ISUID | group)
-            self._amended(self._nodes.id(node), Amendment(mode=kept))
+            self._amended(self._nodes.id(node), Amendment(mode=kept), time.time_ns())
 
     # names that come
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from winkmount.kernel.protocol import TOP
-from winkmount.source import UNREADABLE, Attr, DirEntry, Lasting, Source, refuse
+from winkmount.source import UNREADABLE, Attr, DirEntry, Source, refuse
 
 BY_ID: Final = 1 << 62  # numbers of files whose ids last: this and the id
 
@@ -62,7 +62,7 @@ class NodeTable:
         self.known = {TOP: Node(source.root, TOP, b"")}
         self.listed: dict[int, Run] = {}
         self._more: dict[int, int] = {}  # of listed ones: how often they were given beyond `times`
-        self.lasting = source.lasting if isinstance(source, Lasting) else 0
+        self.lasting = source.lasting
         self._names: dict[tuple[int, bytes], int] = {}
         self._last = TOP
         self._asked = self._before = TOP  # the last numbers that ids were asked of

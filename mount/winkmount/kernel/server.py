@@ -20,12 +20,12 @@ from winkmount.kernel.ahead import Reads
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.entries import Shown
 from winkmount.kernel.files import Files
-from winkmount.kernel.giving import KEPT, Giving
+from winkmount.kernel.giving import Giving
 from winkmount.kernel.listings import Directories, OpenDirectories
 from winkmount.kernel.names import Names, Xattrs
 from winkmount.kernel.nodes import NodeTable
 from winkmount.served import FOREVER, Served
-from winkmount.source import Healing, Making, Nodes, Resting
+from winkmount.source import Nodes
 
 WANTED: Final = (
     p.ASYNC_READ | p.ATOMIC_O_TRUNC | p.BIG_WRITES | p.DO_READDIRPLUS | p.ASYNC_DIO
@@ -58,7 +58,7 @@ class Server:
         self.table = NodeTable(self._source) if nodes is None else None
         numbers = nodes or self.table
         assert numbers is not None
-        kept = self._source.kept if isinstance(self._source, Making) else KEPT
+        kept = served.changing.kept if self._source.writable else 0
         prune = connection.prune if connection else _cannot_prune
         self.giving = Giving(prune, self.table, kept)
         names = Names(served, numbers, self.giving, shown)
@@ -126,7 +126,7 @@ class Server:
     def rest(self) -> None:
         with self._served.mutex:
             rested = self.giving.rest()
-        if rested and isinstance(self._source, Resting):
+        if rested:
             self._source.rest()
 
     def _destroy(self, node: int, body: memoryview) -> bytes:
@@ -156,7 +156,7 @@ class Server:
                         raise
                     self.table.look_again()
                 except Exception as error:
-                    if changes or not (isinstance(source, Healing) and source.heal(error)):
+                    if changes or not source.heal(error):
                         raise
                 return 0, call(node, body)
         except OSError as error:
