@@ -102,7 +102,6 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     },
     "a mount": {
         "changes": "winkfs.mounting.view.CHANGES",  # changes to a new catalog
-        "ahead": "winkfs.mounting.view.AHEAD",  # inodes read ahead
         # names of a directory that are listed, and entries that are made, at once
         "batch": ("winkfs.mounting.listing.BATCH", "winkfs.mounting.numbers.BATCH"),
         "given": "winkmount.kernel.giving.LEAST",  # numbers that the kernel is given

@@ -17,6 +17,7 @@ BINDINGS: Final = (KERNEL, FUSEPY)
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
 LIBRARY_PATH: Final = "FUSE_LIBRARY_PATH"  # read by fusepy; a user may set it, too
 LIBRARY: Final = "libfuse.so.2"
+LIBFUSE: Final = "libfuse cannot mount"  # begins an error, whose reason libfuse writes to stderr
 
 
 class MountError(OSError):
@@ -25,10 +26,6 @@ class MountError(OSError):
 
 class BusyError(MountError):
     """The mount that is to be taken away is in use."""
-
-
-class LibfuseError(MountError):
-    """libfuse refused; the reason is on stderr."""
 
 
 def choose(binding: str | None = None) -> str:

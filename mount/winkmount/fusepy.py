@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from winkmount.binding import LIBRARY_PATH, LibfuseError, library
+from winkmount.binding import LIBFUSE, LIBRARY_PATH, MountError, library
 from winkmount.kernel import protocol as p
 from winkmount.kernel.entries import NANO
 from winkmount.kernel.names import STATFS
@@ -317,7 +317,7 @@ def serve(served: Served, point: str, options: Mapping[str, str | bool]) -> None
     """Mount and serve until the mount is gone or a signal ends it.
 
     options     for libfuse: name -> value, or True for a flag
-    raises      LibfuseError
+    raises      MountError
     """
     os.environ[LIBRARY_PATH] = library() or ""
     fuse = importlib.import_module("fuse")
@@ -336,4 +336,4 @@ def serve(served: Served, point: str, options: Mapping[str, str | bool]) -> None
         fuse.FUSE(paths, mountpoint, raw_fi=True, encoding="latin-1", **settings, **options)
     except RuntimeError as error:  # a code of fuse_main_real; also after an end by a signal
         if not paths.started:
-            raise LibfuseError(f"libfuse cannot mount on {point} (code {error})") from None
+            raise MountError(f"{LIBFUSE} on {point} (code {error})") from None

@@ -27,7 +27,7 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from typing import IO, Final
 
-from winkmount.binding import FUSEPY, KERNEL, LibfuseError, MountError, choose
+from winkmount.binding import FUSEPY, KERNEL, LIBFUSE, MountError, choose
 from winkmount.kernel.device import Pace, Refused
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.options import Options
@@ -162,30 +162,7 @@ def _answer(
         return
     from winkmount import fusepy
 
-    said = _said_until()
-    try:
-        fusepy.serve(served, point, fuse)
-    except LibfuseError as error:
-        raise MountError(f"{error}{_last_line(said)}") from None
-
-
-def _said_until() -> int:
-    """Bytes of what was said on stderr; -1 where that is no file."""
-    try:
-        return os.lseek(2, 0, os.SEEK_CUR)
-    except OSError:
-        return -1
-
-
-def _last_line(start: int) -> str:
-    """The last line that was said on stderr since it had `start` bytes, as the end of a message;
-    nothing where whoever started the server reads it there."""
-    try:
-        said = os.pread(2, max(_said_until() - start, 0), start) if start >= 0 else b""
-    except OSError:
-        said = b""
-    lines = said.decode(errors="replace").split("\n")
-    return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+    fusepy.serve(served, point, fuse)
 
 
 def _tell_of_the_hidden(point: str) -> None:
@@ -304,9 +281,12 @@ def serve_in_background(request: Request) -> str:
         answer = read.decode(errors="surrogatepass")
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
+    lines = text.splitlines()
     if not answer:
-        last = f": {text.splitlines()[-1]}" if text else ""
-        raise MountError(f"{request.origin}: {_ENDED}{last}")
+        raise MountError(": ".join([request.origin, _ENDED, *lines[-1:]]))
+    if answer.startswith(LIBFUSE):  # its own lines are "fuse: ..." and "fusermount: ..."
+        lines = [line for line in lines if line.startswith("fuse")]
+        raise MountError(": ".join([answer, *lines[-1:]]))
     if answer != SERVING:
         raise MountError(answer)
     try:

@@ -16,6 +16,7 @@ from test_mount_names import no_view_is_left as no_view_is_left  # a fixture
 
 import winkfs
 from winkfs.mounting.container import ContainerSource
+from winkmount.source import run_steps
 
 BIG = bytes(range(256)) * 12_000  # three entries
 
@@ -131,7 +132,7 @@ def test_holes_are_zeros_and_are_found(base: str, stored: bool, classic: bool) -
     view.open(id, write=True, truncate=False)
     view.write(id, [(0, b"a" * 100_000), (300_000, b"b" * 100_000)], 5)
     if stored:
-        view.sync()
+        run_steps(view.syncing(None))
     view.punch(id, 50_000, 20_000)
     view.punch(id, 390_000, 10_000)
     expected = bytearray(b"a" * 100_000 + bytes(200_000) + b"b" * 100_000)
@@ -182,7 +183,7 @@ def test_created_files_are_not_written_before_they_have_to_be(base: str) -> None
             view.unlink(view.root, b"r%d" % i)
     assert not [call for call in calls if call.verb in ("write", "patch")]
     assert view.status()["unsynced_bytes"] == 1000
-    view.sync()
+    run_steps(view.syncing(None))
     assert view.status()["unsynced_bytes"] == 0
     view.close()
     assert winkfs.verify(base).problems == []
@@ -197,11 +198,11 @@ def test_a_broken_disk_leaves_no_names_of_lost_files(base: str) -> None:
     winkfs.create(base).close()
     view = opened(base)
     directory = view.mkdir(view.root, b"d", 0o755, 0, 0).id
-    view.sync()
+    run_steps(view.syncing(None))
     id = view.create(directory, b"f", 0o644, 0, 0).id
     view.write(id, [(0, b"x" * 1000)], 5)
     with disk_calls(refusing("write", ".data")), refused(errno.EIO):
-        view.sync()
+        run_steps(view.syncing(None))
     assert listed(view, directory) == []
     view.create(view.root, b"h", 0o644, 0, 0)
     view.rmdir(view.root, b"d")

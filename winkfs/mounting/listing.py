@@ -133,7 +133,10 @@ class View(Protocol):
         """Of a file or directory as of now; None where nothing is shown under this name."""
 
     def directory_attr(self, path: bytes) -> Attr:
-        """Of a directory without an entry."""
+        """Of a directory."""
+
+    def implied_attr(self, path: bytes) -> Attr:
+        """Of one that is there only because of names below it, as the order has it."""
 
     def later(self, attr: Attr, path: bytes) -> Attr:
         """The attributes that an order has, with times of changes that it does not have."""
@@ -377,7 +380,8 @@ class Listing:
             and length_fault(shown(names[k])) is None
             and not self._overlay.is_gone(names[k])
         ):
-            attr = self._view.directory_attr(path)
+            attr = self._view.later(self._view.implied_attr(path), path)
+            self._view.places.note(attr.id, path)
         else:
             attr = self._attr(path)
         return [] if attr is None else [DirEntry(short, attr, offset)]

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go
-SPREAD: Final = 64 << 10  # bytes from one inode to the next, on average, that are read with them
 NAME: Final = 256  # bytes of a name, mostly
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 INODES: Final = 64  # inodes of several extents kept
@@ -191,15 +190,6 @@ class Lookup:
         starts, ends = at[:n].tolist(), (at[:n] + sizes).tolist()
         both = (good[:n] & good[n:]).tolist()
         return [data[a:b] if ok else None for ok, a, b in zip(both, starts, ends, strict=True)]
-
-    def ahead(self, positions: Int64) -> None:
-        """Inodes at these positions are read. Where they lie close together, all between comes at
-        once."""
-        low, high = int(positions.min()), int(positions.max())
-        near = 0 < high - low <= min(SPREAD * len(positions), PAGE * PAGES)
-        self.touches((high - low) // PAGE + 1 if near else len(positions))
-        if near:
-            self._store.kv.storage.read_ahead(low, high + PAGE - low)
 
     def _expect(self, at: int, size: int) -> None:
         """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings

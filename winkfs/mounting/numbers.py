@@ -24,9 +24,7 @@ from winkfs.mounting.listing import (
     View,
     all_fit,
     attributes,
-    has_entry,
     odd_rows,
-    walk,
 )
 from winkfs.mounting.tree import Order
 from winkfs.names import (
@@ -61,9 +59,6 @@ class Numbered(View, Protocol):
     @property
     def generation(self) -> int:
         """Grows when positions do not mean any more what they did."""
-
-    def implied_attr(self, path: bytes) -> Attr:
-        """Of a directory that is there only because of names below it."""
 
     def position(self, path: bytes) -> int:
         """Of the inode of a file. Raises CorruptError."""
@@ -325,7 +320,7 @@ class Numbers:
             run = self._run(path, offset)
             if run is not None:
                 return run
-            part = self._part(path, offset)
+            part = self._streamed(path, offset)
             if len(self._parts) >= PAGES:
                 del self._parts[next(iter(self._parts))]
             self._parts[node] = part
@@ -370,11 +365,6 @@ class Numbers:
             self._sheet = sheet
         return sheet
 
-    def _part(self, path: bytes, offset: int) -> Part:
-        """Entries of a directory behind an offset, about BATCH."""
-        found = self._ordered(path, offset) if self._tells_all(path) else None
-        return self._streamed(path, offset) if found is None else found
-
     def _streamed(self, path: bytes, offset: int) -> Part:
         """As a listing has it, which knows everything."""
         at, behind = self._streams.pop(path, (-1, iter(())))
@@ -400,49 +390,18 @@ class Numbers:
 
     def _listed(self, path: bytes, entry: DirEntry) -> int:
         """The number of what a listing gives; from the order, where that has not changed."""
-        if entry.attr.size == UNREADABLE:
+        index, attr = entry.offset - 1, entry.attr
+        if attr.size == UNREADABLE:
             return 0
-        if not entry.attr.is_dir and entry.offset <= self._order.count:
-            above, _, short = path.rpartition(b"/")
-            start, rows = self._order.block(entry.offset - 1)
-            i = entry.offset - 1 - start
-            if rows.names[i] == name_below(path) and short not in self._overlay.of(above).states:
-                return int(rows.numbers[i, POS])
-        return self._of(path, entry.attr)
-
-    def _ordered(self, path: bytes, offset: int) -> Part | None:
-        """As the order alone has it; None where that is not all that there is to know."""
-        prefix, (low, high) = name_below(path) + b"/" if path else b"", self._overlay.range(path)
-        base, depth, whole = self._base, depth_of(path) + 1, False
-        names, nodes = list[bytes](), list[int]()
-        attrs, offsets = list[Sequence[int]](), list[int]()
-        at = max(offset - base, 0)
-        for start, rows, k, stop, below in walk(self._order, low, high, at, prefix):
-            rest = BATCH - len(names)
-            if not rest:
-                break
-            if below is None:
-                sheet = self._sheet_of(start + k)
-                if sheet.strange:
-                    return None
-                page, some = sheet.page, slice(k, min(stop, k + rest))
-                names += page.names[some]
-                nodes += page.nodes[some].tolist()
-                attrs += page.attrs[some].tolist()
-                offsets += page.offsets[some]
-                if stop > k + rest:
-                    break
-            elif not all_fit([rows.names[k]]):
-                return None
-            elif not has_entry(self._order, below, rows.names, k):
-                names.append(shown_part(below[len(prefix) :]))
-                nodes.append(self._number(start + k, depth))
-                attrs.append(self._view.implied_attr(shown(below)))
-                offsets.append(base + start + k + 1)
-        else:
-            whole = True
-        numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
-        return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), whole)
+        if index < self._order.count:
+            start, rows = self._order.block(index)
+            row, name, (above, _, short) = index - start, name_below(path), path.rpartition(b"/")
+            if attr.is_dir and rows.names[row].startswith(name + b"/"):
+                return self._number(index, depth_of(path))
+            if rows.names[row] == name and short not in self._overlay.of(above).states:
+                found = rows.numbers[row, POS]
+                return self.of_directory(path, index) if attr.is_dir else int(found)
+        return self._of(path, attr)
 
 
 def depth_of(path: bytes) -> int:

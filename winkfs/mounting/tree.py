@@ -396,24 +396,6 @@ class NameTree:
 
     # over a new order
 
-    def replay_all(self, ftypes: Mapping[bytes, int]) -> None:
-        """All names that changed since the order was made, before anything else is done: name ->
-        FTYPE of its entry, 0 where it is gone; -1: unknown, ask.
-
-        cost    in byte order each block of the order is decoded once; 12 us a name
-        """
-        ask = self._entry
-
-        def known(path: bytes) -> int:
-            found = ftypes.get(name_below(path), -1 if self._has_place(path) else 0)
-            return ask(path) if found < 0 else found
-
-        self._entry = lru_cache(REMEMBERED)(known)
-        try:
-            self.replay(ftypes)
-        finally:
-            self._entry = ask
-
     def replay(self, names: Iterable[bytes]) -> None:
         """Names that came, changed or went since the order was made, whichever."""
         self.version += 1
@@ -475,11 +457,25 @@ class NameTree:
             elif not found:
                 changed.forget(short)
 
-    def renew(self, order: Order) -> None:
-        """Go on with an order of the names as they are now."""
-        before, self.overlay = self.overlay, Overlay(order)
-        self.version += 1
+    def renew(self, order: Order, ftypes: Mapping[bytes, int]) -> None:
+        """Go on with another order of the names.
+
+        ftypes  names that changed since it was made -> FTYPE of the entry, 0 if it is gone; -1:
+                unknown, ask
+        cost    in byte order each block of the order is decoded once; 12 us a name
+        """
+        before, self.overlay, ask = self.overlay, Overlay(order), self._entry
         self.weight, self.clashes = 0, self.clashes or order.clashes != 0
+
+        def known(path: bytes) -> int:
+            found = ftypes.get(name_below(path), -1 if self._has_place(path) else 0)
+            return ask(path) if found < 0 else found
+
+        self._entry = lru_cache(REMEMBERED)(known)
+        try:
+            self.replay(ftypes)
+        finally:
+            self._entry = ask
         for directory, changed in before.dirs.items():
             for short in changed.dirs:
                 self.stay(directory + b"/" + short if directory else short)

@@ -34,7 +34,7 @@ from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
 from winkfs.mounting.paths import PathSource, stale
 from winkfs.mounting.tree import NameTree
-from winkfs.names import AT, INODE, MAX_PATH, OWN, key_at, name_below, name_of
+from winkfs.names import AT, INODE, MAX_PATH, OWN, key_at, name_of
 from winkfs.units import NANO, nearest_ns
 from winkmount.source import Attr
 
@@ -48,8 +48,8 @@ FEW: Final = 1 << 12  # names behind an order up to which they are looked at one
 PART: Final = 64  # one of so many
 OPENING_TAIL: Final = 512 << 20  # bytes behind an order, at least, before a mount makes a new one
 SYNCING_TAIL: Final = 256 << 20  # the same for a sync of a mount that runs
-AHEAD: Final = 1024  # inodes that are read ahead of a lookup
 REMEMBERED: Final = 1 << 16  # times of changes in memory
+NONE: Final[Mapping[bytes, int]] = {}
 
 Known = TypeVar("Known", Attr, Attr | None)
 
@@ -138,7 +138,7 @@ class ContainerNames:
         try:
             order, ftypes = self._current_order()
             self.tree = NameTree(order, self.entry)
-            self.tree.replay_all(ftypes)
+            self.tree.renew(order, ftypes)
         except DerivedDamage as error:
             log.warning("%s: made again", error)
             if not error.file.endswith(DerivedCatalog.suffix):
@@ -169,32 +169,19 @@ class ContainerNames:
         return self._many_changes() or behind > _longest(self.order, SYNCING_TAIL)
 
     def new_order(self) -> None:
-        """What changed in memory goes into a new order, on disk where that can be. After a sync."""
+        """Take what changed in memory into a new order, on disk if possible. After a sync."""
         if self.container.troubles != self.troubles:
             self.recheck()
         try:
+            self.store.catalog.save()
             try:
-                order = self._newest_order()
+                self._renew_tree(*self._current_order())
             except DerivedDamage as error:
                 log.warning("%s: made again", error)
-                order = build(self.store)
-            self._renew_tree(order)
+                self._renew_tree(build(self.store))
             self.store.catalog.follow()
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the catalog stays as it is: %s", error)
-
-    def _newest_order(self) -> Catalog:
-        """BASE.cat with all that changed, as one run. Where it cannot be written, the changes are
-        looked up: that takes four times as long."""
-        self.store.catalog.save()
-        order = open_catalog(self.store, behind=0)
-        if order is None:
-            changes = self._positions([*map(name_below, self.tree.overlay.paths())])
-            return merge(self.store, self.order.runs[:1], changes)
-        if len(order.runs) == 1:
-            return order
-        with order:
-            return merge(self.store, order.runs, {})
 
     def save(self) -> None:
         """Bring BASE.cat up to date with all that is durable."""
@@ -203,24 +190,10 @@ class ContainerNames:
         except (OSError, FormatError) as error:
             log.error("the catalog stays as it is: %s", error)
 
-    def _positions(self, names: list[bytes]) -> dict[bytes, int]:
-        """Where the inodes of names are, 0: none. Looked up in disk order, reading ahead: without
-        that each name that the page cache does not have costs a seek."""
-        index, keys = self.store.index, [name + INODE for name in names]
-        near = index.candidates(keys)
-        order, found = near.argsort(), dict[bytes, int]()
-        for start in range(0, len(order), AHEAD):
-            part = order[start : start + AHEAD]
-            ahead = near[part]
-            if (ahead > 0).any():
-                self.lookup.ahead(ahead[ahead > 0])
-            found |= {names[i]: index.lookup(keys[i]) for i in part.tolist()}
-        return found
-
-    def _renew_tree(self, order: Catalog) -> None:
-        """Go on with an order of the names as they are now; files that are not in the container
-        yet are not in it."""
-        self.tree.renew(order)
+    def _renew_tree(self, order: Catalog, ftypes: Mapping[bytes, int] = NONE) -> None:
+        """Go on with an order of the names, and what changed since it was made; files that are not
+        in the container yet are in neither."""
+        self.tree.renew(order, ftypes)
         self._add_unstored()
 
     def _add_unstored(self) -> None:
