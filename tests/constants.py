@@ -73,11 +73,14 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "cut": "winkfs.spark.reading.selected.FEW",  # blocks that Spark cuts anywhere
     },
     "a data set": {
-        "open": "winkfs.dataset.reading.OPEN",  # shards open at once
+        "open": "winkfs.dataset.reading.MAX_OPEN",  # shards open at once
         # manifests to a checkpoint
-        "each": ("winkfs.dataset.manifest.EACH", "winkfs.dataset.maintain.EACH"),
-        "short": "winkfs.dataset.manifest.SMALL",  # bytes of a short manifest
-        "compared": "winkfs.dataset.hidden.ROWS",  # rows compared together
+        "each": (
+            "winkfs.dataset.manifest.CHECKPOINT_INTERVAL",
+            "winkfs.dataset.maintain.CHECKPOINT_INTERVAL",
+        ),
+        "short": "winkfs.dataset.manifest.CHECKPOINT_BYTES",  # bytes of a short manifest
+        "compared": "winkfs.dataset.hidden.ROWS_PER_PASS",  # rows compared together
     },
     "an order": {
         "merged": "winkfs.mounting.datasetnames.SOME",  # names merged at once

@@ -65,7 +65,7 @@ def first(n: int) -> set[str]:
 # --- a copy ---
 
 
-@pytest.mark.parametrize("small", [0, manifest.SMALL])
+@pytest.mark.parametrize("small", [0, manifest.CHECKPOINT_BYTES])
 def test_damage_of_one_file_costs_nothing_and_is_reported(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
@@ -364,7 +364,7 @@ def test_a_torn_copy_left_by_a_power_cut_is_no_generation(root: str) -> None:
     assert files(root) == first(5)
     report = winkfs.verify(root)
     assert report.problems == []
-    assert any("broken off, or both are lost" in note for note in report.notes)
+    assert any("interrupted commit, or both are lost" in note for note in report.notes)
     assert repair(root).mended == []
     datasets.add(root, {"6": b"6"})
     assert files(root) == first(6)

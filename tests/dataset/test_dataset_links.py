@@ -11,7 +11,7 @@ import pytest
 import winkfs
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create
-from winkfs.dataset.transaction import MARK, begin
+from winkfs.dataset.transaction import JOB_MARK, begin
 from winkfs.errors import Refusal
 
 
@@ -25,7 +25,7 @@ def victim(tmp_path: Path) -> Path:
     """Files of somebody else, a year old, one of them in a folder."""
     home = tmp_path / "victim"
     (home / "sub").mkdir(parents=True)
-    for name in ("doc1", "x.data", "x.idx", MARK, "sub/deep.data", f"{0:020}.hidden", ".a.tmp"):
+    for name in ("doc1", "x.data", "x.idx", JOB_MARK, "sub/deep.data", f"{0:020}.hidden", ".a.tmp"):
         (home / name).write_bytes(b"dear")
     for path in [*home.rglob("*"), home]:
         os.utime(path, (1, 1))
@@ -112,7 +112,7 @@ def test_vacuum_does_not_remove_manifests_behind_a_link(root: str, victim: Path)
 def test_pending_that_is_a_link_is_not_followed(root: str, victim: Path) -> None:
     job = begin(root)
     (victim / job.job).mkdir()
-    (victim / job.job / MARK).touch()
+    (victim / job.job / JOB_MARK).touch()
     before = content(victim)
     Path(root, "_pending").rename(victim.parent / "pending")
     Path(root, "_pending").symlink_to(victim)

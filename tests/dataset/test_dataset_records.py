@@ -18,7 +18,7 @@ from winkfs.dataset.manifest import create
 from winkfs.dataset.records import Manifest
 from winkfs.results import orders
 from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedShard, Rows
+from winkfs.results.orders import Order, OrderedFiles, OrderedShard
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_manifest_nested_without_end_is_a_format_error() -> None:
 
 def test_record_of_a_result_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     folder = results.begin(tmp_path / "o", orders.NAME)
-    rows = Rows(*np.zeros((3, 1), np.int64))
+    rows = OrderedFiles(*np.zeros((3, 1), np.int64))
     part = orders.write_part(folder / "part-00000.perm", [rows], 7)
     shards = (OrderedShard("job/00000-0", 1, 5000),)
     orders.publish(folder, Order(folder, "/corpus", 3, "sort", "path", shards, (part,)))

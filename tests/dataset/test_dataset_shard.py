@@ -19,12 +19,12 @@ from winkformats.errors import CorruptError
 from winkfs.container.container import Container
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.dataset import hidden
-from winkfs.dataset.records import NAME, ShardRecord
+from winkfs.dataset.records import MAX_RECORDED_NAME, ShardRecord
 from winkfs.dataset.shard import describe, survey, tombstones
 from winkfs.names import to_strs
 from winkfs.units import nearest_ns
 
-LONG = "l" * (NAME + 1)
+LONG = "l" * (MAX_RECORDED_NAME + 1)
 
 
 def numbered(container: Container) -> None:
@@ -78,7 +78,7 @@ def wanted(base: Path, tombs_at: int = 0) -> ShardRecord:
         gone = tombstones(store, tombs_at)[0]
         names = sorted([store.key_at(pos)[:-3] for pos in places] + gone)
         times = [nearest_ns(store.settings.ns_of(inode.mtime)) for inode in inodes]
-        short = bool(names) and max(len(names[0]), len(names[-1])) <= NAME
+        short = bool(names) and max(len(names[0]), len(names[-1])) <= MAX_RECORDED_NAME
         first, last = to_strs([names[0], names[-1]]) if short else (None, None)
         end = store.kv.end
         return ShardRecord(

@@ -247,7 +247,7 @@ def test_shards_are_about_equal_and_match_their_table() -> None:
         counts = np.bincount(shard_of(s, shards).astype(int), minlength=shards)
         assert len(counts) == shards and counts.min() > 0.8 * 20_000 / shards
         assert [shard_of(int(x), shards) for x in s[:100]] == shard_of(s, shards)[:100].tolist()
-    assert digestshard.HEAD.size == 40
+    assert digestshard.RECORD_HEAD.size == 40
 
 
 # --- damage in what is derived ------------------------------------------------------------------

@@ -14,16 +14,16 @@ from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.results import orders
 from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedShard, Range, Rows
+from winkfs.results.orders import Order, OrderedFiles, OrderedShard, Range
 
 SHARDS = (OrderedShard("job/00000-0", 1, 5000), OrderedShard("job/00001-0", 2, 6000))
 
 
-def rows(*triples: tuple[int, int, int]) -> Rows:
-    return Rows(*np.array(triples, np.int64).reshape(-1, 3).T)
+def rows(*triples: tuple[int, int, int]) -> OrderedFiles:
+    return OrderedFiles(*np.array(triples, np.int64).reshape(-1, 3).T)
 
 
-def make(target: Path, *parts: Rows, kind: str = "sort") -> Order:
+def make(target: Path, *parts: OrderedFiles, kind: str = "sort") -> Order:
     folder = results.begin(target, orders.NAME)
     written = [
         orders.write_part(folder / f"part-{i:05d}.perm", [part], 7) for i, part in enumerate(parts)
@@ -53,7 +53,7 @@ def test_rows_come_back_in_order_and_empty_parts_go(tmp_path: Path) -> None:
 def test_a_range_cuts_no_group_in_two(tmp_path: Path) -> None:
     sizes = [1, 40, 3, 3, 200, 1, 1]
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    part = Rows(np.zeros_like(groups), np.arange(len(groups)), groups)
+    part = OrderedFiles(np.zeros_like(groups), np.arange(len(groups)), groups)
     order = make(tmp_path / "o", part, kind="group")
     for wanted in (1, 2, 5, 50, 1000):
         found = order.ranges(wanted)

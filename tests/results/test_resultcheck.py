@@ -19,7 +19,7 @@ from winkformats.kv.sequence import KVSeq
 from winkfs.container.store import Store
 from winkfs.results import orders
 from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedShard, Rows
+from winkfs.results.orders import Order, OrderedFiles, OrderedShard
 
 run = commands.run  # a fixture
 
@@ -161,7 +161,7 @@ def order(tmp_path: Path) -> Path:
     shard = OrderedShard("", store.settings.contid, store.kv.end)
     store.abandon()
     folder = results.begin(tmp_path / "o", orders.NAME)
-    rows = Rows(np.zeros(600, np.int64), pos, np.arange(600))
+    rows = OrderedFiles(np.zeros(600, np.int64), pos, np.arange(600))
     part = orders.write_part(folder / "part-00000.perm", [rows], 700)
     made = Order(folder, str(tmp_path / "c"), 0, "sort", "path", (shard,), (part,))
     orders.publish(folder, made)

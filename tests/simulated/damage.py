@@ -383,7 +383,7 @@ class OrderStore(Store):
         parts = []
         for part in range(2):
             mine = np.array(found[part::2], np.int64)
-            rows = orders.Rows(mine[:, 0], mine[:, 1], np.arange(len(mine)) // 3)
+            rows = orders.OrderedFiles(mine[:, 0], mine[:, 1], np.arange(len(mine)) // 3)
             parts.append(orders.write_part(folder / f"part-{part:05}.perm", [rows], 7))
         known = tuple(orders.OrderedShard(path, r.contid, r.size) for path, r, _ in shards)
         orders.publish(folder, Order(folder, str(corpus), 2, "group", "name", known, tuple(parts)))

@@ -199,7 +199,7 @@ def _order(root: Path, target: Path, seed: int) -> list[bytes]:
     half = len(refs) // 2
     parts = [
         orders.write_part(folder / f"part-{i:05d}.perm", [
-            orders.Rows(shard[cut], pos[cut], np.arange(len(pos[cut])))
+            orders.OrderedFiles(shard[cut], pos[cut], np.arange(len(pos[cut])))
         ], 1000)
         for i, cut in enumerate((slice(half), slice(half, None)))
     ]  # fmt: skip

@@ -3,9 +3,9 @@
     DIR/_winkfs/00000000000000000007.json   manifest of generation 7, see `manifest`
     DIR/_winkfs/00000000000000000007.hidden derived, see `hidden`
     DIR/JOB/NAME.data .idx .cat             the shards that the commit of JOB added
-    DIR/_pending/JOB/                       being written
+    DIR/_pending/JOB/                       shards of a job that is not committed
 
-The newest file of a name wins: a shard of a higher rank over one of a lower. A shard is an ordinary
+Of several files with one name, that of the shard with the highest rank wins. A shard is an ordinary
 container and never changes once it is committed.
 """
 

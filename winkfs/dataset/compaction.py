@@ -1,9 +1,9 @@
 """Compact and rebalance: the visible files of some shards are copied into new ones.
 
-The new shards get the highest rank of those they replace. That changes nothing of what is seen:
+The new shards get the highest rank of those they replace. This does not change the visible files:
 a copied file is the newest of its name, so no shard in between has that name, and shards above
-still win over it. A tombstone is copied only where no shard above its own has the name, and a shard
-below, which stays, has a file of it.
+still win over it. A tombstone is copied only if no shard above its own has the name, and a shard
+below that is kept has a file of that name.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from winkfs.entry import Entry, default_mode
 from winkfs.errors import DatasetConflict
 from winkfs.names import inode_key, to_bytes
 
-BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
-PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about
+BATCH: Final = 16 << 20  # bytes of content copied between two checks of the size of the new shard
+PER_ROW: Final = 200  # approximate bytes of a file in a container beside name and content
 Progress = Callable[[int], None]
-SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
-WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
-PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
-TRIES: Final = 2
-MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
+SHARD_SIZE: Final = 1 << 30  # target size of a shard, bytes
+WASTE_SHARE: Final = 0.25  # share of hidden files and dead bytes from which a shard is rewritten
+PER_ENTRY: Final = 40  # approximate bytes of an entry beside its value: header, key, checksum
+TRIES: Final = 2  # attempts, if other commits change the shards meanwhile
+MAX_MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Group:
     """Shards that are replaced together; it can be pickled.
 
     members  their numbers in the snapshot
-    size     bytes of a new shard, about
-    name     of the attempt that writes them
+    size     approximate bytes of a new shard
+    name     prefix of the attempts that write the new shards
     """
 
     members: tuple[int, ...]
@@ -73,12 +73,12 @@ def rewrite(
 
     progress  called with the number of files since the last call
     compress  see `compact`
-    raises    StalePlan; CorruptError (a damaged file is not silently left out); OSError
+    raises    StalePlan; CorruptError at a damaged file, which is never left out silently; OSError
     cost      each file is read and written once
     """
     handles = Handles(snapshot.shards)
     try:
-        # With the types that one shard has, values of another would become null.
+        # All columns of the data set: with those of one shard, values of others would become null.
         report = progress or (lambda done: None)
         run = _Rewrite(transaction, handles, group, snapshot.columns, report, compress)
         records = run.run()
@@ -107,17 +107,18 @@ class _Rewrite:
         level = max(levels, default=0)
         self._compress = compress or word_of(level) or transaction.compress
         others = [s.record for n, s in enumerate(handles.shards) if n not in group.members]
-        # whether the others do not say which columns there are, or that new shards are compressed
-        self._only = union(record.schema for record in others) != columns
+        # True: only these shards record the columns or the compression, so that one must be
+        # written even if it has no files
+        self._needed = union(record.schema for record in others) != columns
         if level_of(self._compress or NONE):
-            self._only |= not any(record.level for record in others)
-        # Shards with just these columns: the attributes of their files can stay as they are.
-        self._alike = {
+            self._needed |= not any(record.level for record in others)
+        # Shards with exactly these columns: the attributes of their files are copied unchanged.
+        self._same_schema = {
             n for n in group.members
             if columns and list(handles.shards[n].record.schema.items()) == list(columns.items())
         }  # fmt: skip
         self._ao = all(shard.record.ao for shard in self._shards)
-        self._apart: tuple[int, Entry] | None = None  # a file that is copied by itself
+        self._single: tuple[int, Entry] | None = None  # next file, which is copied by itself
         self._ended = False
 
     def run(self) -> list[ShardRecord]:
@@ -132,7 +133,7 @@ class _Rewrite:
                 self._fill(writer, files)
                 if self._ended:
                     writer.gone, gone = gone, set()
-                if not writer.empty or (self._only and not records):
+                if not writer.empty or (self._needed and not records):
                     records.append(writer.finish())
                     continue
             except BaseException:
@@ -142,7 +143,7 @@ class _Rewrite:
         return records
 
     def _files(self) -> Iterator[tuple[int, Entry]]:
-        """The visible files of the group, each with the number of its shard; ao: by mtime."""
+        """Return the visible files of the group, with the numbers of their shards; ao: by mtime."""
         parts = [self._files_of(number) for number in self._group.members]
         if self._ao:
             return heapq.merge(*parts, key=lambda item: item[1].mtime_ns)
@@ -151,18 +152,18 @@ class _Rewrite:
     def _files_of(self, number: int) -> Iterator[tuple[int, Entry]]:
         store = self._handles.container(number).store
         hidden = self._handles.shards[number].hidden
-        alone = contextlib.nullcontext()
-        for entry in scan(store, alone, None, None, b"", None, without=hidden):
+        no_lock = contextlib.nullcontext()
+        for entry in scan(store, no_lock, None, None, b"", None, without=hidden):
             yield number, entry
 
     def _fill(self, writer: ShardWriter, files: Iterator[tuple[int, Entry]]) -> None:
-        """Copy files until the new shard is full, or there are no more."""
+        """Copy files until the new shard is full, or no files are left."""
         owner = writer.container.store.owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
             done = writer.container.put_rows(self._rows(files, room, owner))
-            if self._apart is not None:
-                number, entry = self._apart
+            if self._single is not None:
+                number, entry = self._single
                 key = to_bytes(entry.name)
                 writer.copy(self._handles.container(number), key, key)
                 done += 1
@@ -176,24 +177,24 @@ class _Rewrite:
         room: int,
         owner: tuple[int, int],
     ) -> Iterator[Row]:
-        """Rows of `room` bytes, or up to a file that is copied by itself: a large one, one with
-        holes, and one that has both attributes and a time of its last change."""
-        self._apart = None
+        """Yield rows of `room` bytes, or up to a file that is copied by itself: a large one, one
+        with holes, or one with attributes whose ctime differs from its mtime."""
+        self._single = None
         record = recorded(self._columns)
         for number, entry in files:
-            name, mode = entry.name, entry.mode  # str: names are encoded all at once
+            name, mode = entry.name, entry.mode  # str: all names are encoded together later
             usual, kept = mode == default_mode(entry.ftype), entry.ctime_ns == entry.mtime_ns
             data = None
             if entry.size < LARGE and (kept or (usual and type(entry) is Entry)):
                 data = b"".join(piece for _, piece in entry.pieces())
             if data is None or len(data) < entry.size:
-                self._apart = number, entry
+                self._single = number, entry
                 return
             if not kept:
                 word: Any = Encoded(Attrs(mode, entry.uid, entry.gid, {}, entry.ctime_ns).encode())
                 yield Row(name, data, entry.mtime_ns, entry.ftype, xattrs=word)
             elif (
-                type(entry) is SpecialEntry and usual and number in self._alike
+                type(entry) is SpecialEntry and usual and number in self._same_schema
                 and entry.word.startswith(record, ATTRS.size)
             ):  # fmt: skip
                 word = Encoded(entry.word)
@@ -213,7 +214,7 @@ class _Rewrite:
 
 
 def live_tombstones(handles: Handles, members: Sequence[int]) -> set[bytes]:
-    """The names that shards of a group delete from others which stay, and still have to.
+    """Return the names that the new shards of a group must still delete from shards that are kept.
 
     members  numbers of the group, ascending
     """
@@ -241,7 +242,7 @@ def _gone(handles: Handles, number: int) -> list[bytes]:
 
 
 def _has(handles: Handles, number: int, names: list[bytes]) -> Iterable[bool]:
-    """Whether a shard has files of these names, hidden or not."""
+    """Return for each name whether a shard has such a file, hidden or not."""
     if not names or not handles.shards[number].record.files:
         return [False] * len(names)
     index = handles.container(number).store.index
@@ -252,11 +253,11 @@ def _has(handles: Handles, number: int, names: list[bytes]) -> Iterable[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a rewrite did, or would do.
+    """Result of a rewrite, or of its dry run.
 
-    generation      the new one; that which was there where nothing was to be done
-    removed, added  numbers of shards; before, after: bytes of them. Of what would be done `added`
-                    and `after` are estimates
+    generation      the new one; the newest one if nothing was to be done
+    removed, added  numbers of shards
+    before, after   bytes of these shards. In a dry run `added` and `after` are estimates
     """
 
     generation: int
@@ -275,31 +276,33 @@ def compact(
     progress: Progress | None = None,
     compress: str | None = None,
 ) -> Rewritten:
-    """Join small shards, and drop what is hidden or dead of those that have much of it.
+    """Join small shards, and rewrite those with many hidden files or dead bytes.
 
-    shard_size  bytes of a shard to aim at
+    The visible files stay the same. Older generations keep their shards until a vacuum.
+    shard_size  target size of a shard, bytes
     everything  rewrite all shards that have hidden files, tombstones or dead bytes, and all that
                 are small
-    dry_run     only say what would be done
+    dry_run     only report what would be done
     progress    called with the number of files since the last call
     compress    "zstd", "zstd:LEVEL" or "none": shards that are stored otherwise are rewritten, too,
-                and what comes later is stored so. None: compressed ones, and with these all that
-                are rewritten, are compressed. `dry_run` does not know how small that makes them
-    ->          the same files are to be seen; older generations keep their shards until a vacuum
-    raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; ValueError;
-                Refusal where the library is missing; OSError
+                and later shards are stored so. None: if a rewritten shard is compressed, all of
+                its group are. `dry_run` does not estimate the effect of compression
+    raises      DatasetConflict if other commits changed the shards twice; CorruptError; StalePlan;
+                ValueError; Refusal if the library is missing; OSError
     cost        each file that is copied is read and written once
     """
     _check_size(shard_size)
-    least = 0.0 if everything else WASTE
+    least = 0.0 if everything else WASTE_SHARE
     level = checked_level(compress, path)
     plan = partial(compaction, shard_size=shard_size, least=least, level=level)
     return _run(path, "compact", progress, plan, dry_run=dry_run, compress=compress)
 
 
 def checked_level(compress: str | None, path: str | os.PathLike[str]) -> int | None:
-    """The level; None where nothing is said. Raises ValueError; Refusal where the library is
-    missing."""
+    """Return the level of `compress`; None if that is None.
+
+    raises  ValueError; Refusal if the library is missing
+    """
     return None if compress is None else level_for(compress, os.fspath(path), classic=False)
 
 
@@ -310,10 +313,12 @@ def rebalance(
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Rewritten:
-    """Write all files anew, into shards of one size.
+    """Rewrite all files into shards of equal size.
 
-    shards  how many, about; None: as many as `shard_size` asks for
-    Else as `compact`.
+    shards      approximate number of shards; None: by `shard_size`
+    shard_size  target size of a shard, bytes
+    progress    called with the number of files since the last call
+    raises      as `compact`
     """
     _check_size(shard_size)
     if shards is not None and shards < 1:
@@ -350,7 +355,7 @@ def _run(
         if not groups:
             return Rewritten(seen.generation)
         if dry_run:
-            return _foreseen(seen, groups)
+            return _estimate(seen, groups)
         try:
             return _attempt(root, operation, seen, groups, progress, compress)
         except DatasetConflict:
@@ -376,8 +381,8 @@ def _attempt(
     return Rewritten(generation, len(old), len(records), before, after)
 
 
-def _foreseen(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
-    """Estimate of what a rewrite of these groups would do."""
+def _estimate(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
+    """Estimate the result of a rewrite of these groups."""
     added = after = 0
     for group in groups:
         live = sum(live_bytes(shard, dead_bytes(shard)) for shard in
@@ -388,19 +393,20 @@ def _foreseen(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
 
 
 def live_bytes(shard: Shard, dead: int = 0) -> int:
-    """Bytes of a shard without what is hidden, and without `dead` ones, about."""
+    """Estimate the bytes of a shard without hidden files and without `dead` bytes."""
     record = shard.record
     return (record.size - dead) * shard.files // record.files if record.files else 0
 
 
 def dead_bytes(shard: Shard, least: float = math.inf) -> int:
-    """Bytes of what was replaced or deleted inside of a shard, without tombstones for others.
+    """Return the bytes of files that were replaced or deleted inside a shard, without tombstones
+    for other shards.
 
-    least  of all its bytes: an estimate that is higher is made exact
-    cost   a look at the superblock; to be exact a pass over the data file
+    least  share of all its bytes: an estimate above it is replaced by an exact count
+    cost   reads the superblock; an exact count reads the data file once
     """
     record = shard.record
-    with contextlib.suppress(FormatError, OSError):  # what is wrong is said by who copies it
+    with contextlib.suppress(FormatError, OSError):  # reported when the shard is copied
         with open_file(f"{shard.base}.data") as storage:
             block = read_superblock(storage)
         live = block.get("AENTRIES", 0)
@@ -410,51 +416,52 @@ def dead_bytes(shard: Shard, least: float = math.inf) -> int:
         used = end - block["SBSIZE"]
         known = block.get("DTOTSZ", 0) + block.get("ITOTSZ", 0) + PER_ENTRY * live
         guess = max(used - known, 0)
-        if block.get("INCOMPAT", 0) & COMPRESSED:  # what content takes is not known
-            return _exactly(shard, end)
-        return guess if guess < least * record.size else _exactly(shard, end)
+        if block.get("INCOMPAT", 0) & COMPRESSED:  # the stored size of contents is not known
+            return _counted_dead_bytes(shard, end)
+        return guess if guess < least * record.size else _counted_dead_bytes(shard, end)
     return 0
 
 
-def _exactly(shard: Shard, end: int) -> int:
-    """Bytes of the dead entries before `end`. Raises FormatError; OSError."""
+def _counted_dead_bytes(shard: Shard, end: int) -> int:
+    """Count the bytes of the dead entries before `end`. Raises FormatError; OSError."""
     with shard.open(load=False) as store:
         return kvscan.dead_bytes(store.kv.storage, store.kv.layout, store.kv.start, end)
 
 
 def compaction(
-    seen: Snapshot, shard_size: int, least: float = WASTE, level: int | None = None
+    seen: Snapshot, shard_size: int, least: float = WASTE_SHARE, level: int | None = None
 ) -> list[Group]:
-    """What a compaction is to rewrite, in groups that can be written side by side.
+    """Return the shards that a compaction rewrites, in groups that can be written in parallel.
 
     least   share of hidden files and dead bytes from which a shard is chosen, 0: any
-    level   shards that are not compressed with it are chosen, too; 0: those that are; None: none
+    level   also choose shards of a different level; 0: all compressed shards; None: no others
     """
     dead = [dead_bytes(shard, least) for shard in seen.shards]
     wasteful = [
-        _wasteful(*pair, least) or _is_otherwise(pair[0], level)
+        _wasteful(*pair, least) or _has_other_level(pair[0], level)
         for pair in zip(seen.shards, dead, strict=True)
     ]
     size = [live_bytes(*pair) for pair in zip(seen.shards, dead, strict=True)]
     chosen = [n for n in range(len(size)) if wasteful[n] or 2 * size[n] < shard_size]
     groups: list[list[int]] = []
-    for ao in (False, True):  # an append-only shard stays one
+    for ao in (False, True):  # in groups of their own, so that append-only shards stay so
         some = [number for number in chosen if seen.shards[number].record.ao == ao]
-        groups += _packed(size, some, shard_size, MERGED if ao else len(some))
+        groups += _packed(size, some, shard_size, MAX_MERGED if ao else len(some))
     useful = [group for group in groups if len(group) > 1 or wasteful[group[0]]]
     return [Group(tuple(group), shard_size, f"{i:05}") for i, group in enumerate(useful)]
 
 
 def _wasteful(shard: Shard, dead: int, least: float) -> bool:
-    """Whether a rewrite of it alone saves something. A tombstone may still be needed."""
+    """Return whether a rewrite of the shard alone saves space. Tombstones count only if `least` is
+    0, since they may still be needed."""
     record = shard.record
     hidden = len(shard.hidden) + (record.tombstones if not least else 0)
     share = hidden / max(record.files, 1) + dead / record.size
     return share > 0 and share >= least
 
 
-def _is_otherwise(shard: Shard, level: int | None) -> bool:
-    """Whether its content is to be compressed with another level, or is not to be."""
+def _has_other_level(shard: Shard, level: int | None) -> bool:
+    """Return whether the content of a shard is not stored with this level of compression."""
     if level:
         return shard.record.level != level
     if level is None:
@@ -467,7 +474,7 @@ def _is_otherwise(shard: Shard, level: int | None) -> bool:
 def _packed(
     sizes: Sequence[int], numbers: Iterable[int], shard_size: int, most: int
 ) -> list[list[int]]:
-    """Groups of shards in order of rank, of about the size of one shard together."""
+    """Return groups of shards in order of rank, each with about the size of one new shard."""
     groups: list[list[int]] = []
     room = 0
     for number in numbers:

@@ -21,14 +21,14 @@ from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, R
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Problem
 
-WHOLE = "a data set takes whole files only: put the file anew"
+WHOLE_FILES_ONLY = "a data set takes whole files only: put the file anew"
 
 
 def create(
     path: str | os.PathLike[str], *, ao: bool | None = None, compress: str | None = None
 ) -> Dataset:
-    """Make an empty data set, or use the existing one, and open it for writing: see `open`."""
-    level_of(compress or NONE)  # before anything is made
+    """Create an empty data set, or use the existing one, and open it for writing: see `open`."""
+    level_of(compress or NONE)  # raises before anything is created
     return Dataset(create_log(path).root, "a", ao=ao, compress=compress)
 
 
@@ -42,24 +42,24 @@ def open(
 ) -> Dataset:
     """Open a data set: "r" to read, "a" to read and write.
 
-    as_of   a generation, or a time: the newest generation up to then; see `parse_as_of`
-    ao      whether what is written becomes append-only containers; None: as all that is there
-    compress  of what is written: see `winkfs.create`; None: as the last shard that is compressed
-    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError, also for writing where the
-            newest manifest is damaged. For reading it is the generation before: see `notes`
+    as_of     a generation, or a time: the newest generation up to then; see `parse_as_of`
+    ao        whether new shards are append-only containers; None: if all existing shards are
+    compress  compression of new shards: see `winkfs.create`; None: as the last compressed shard
+    raises    NoSuchFile; StalePlan (vacuumed); ValueError; FormatError. If the newest manifest is
+              damaged, writing raises it, and reading opens the generation before: see `notes`
     """
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
     if mode == "a" and as_of not in (None, ""):
-        raise ValueError("as_of is for reading: what is past cannot be written to")
+        raise ValueError("as_of is for reading: an older generation cannot be written to")
     return Dataset(path, mode, as_of=as_of, ao=ao, compress=compress)
 
 
 class Dataset(DatasetReading):
-    """A data set that is open. Any number of writers and readers, each in a process of its own.
+    """An open data set, for any number of writers and readers in processes of their own.
 
-    Changes become one shard and one generation with `sync` or `close`, all or nothing; before that
-    only this handle sees them. A `with` block that ends with an exception leaves no change.
+    `sync` or `close` publishes all changes as one shard and one generation, atomically; before that
+    only this handle sees them. A `with` block that ends with an exception discards the changes.
     """
 
     drops_on_exception: Final = True
@@ -92,19 +92,19 @@ class Dataset(DatasetReading):
         return self._closed
 
     def after_fork(self) -> None:
-        """In a child: what is being written is the parent's, and stays as it is."""
+        """Leave the unpublished changes to the parent process."""
         super().after_fork()
         self._transaction = self._writer = None
 
     # --- the end of changes ---
 
     def sync(self) -> int:
-        """Publish what was changed -> the generation; readers that come or refresh see it.
+        """Publish the changes -> the generation, which readers see when they open or refresh.
 
-        raises  OSError: it is not known to be on the disk then. A later sync tries again, until it
-                succeeds nothing can be added. Where the disk has lost what was put, each says so:
-                `abort`, and put it again. DatasetConflict: another commit brought a column of
-                another type, or spelt otherwise; what was changed is discarded
+        raises  OSError: the changes may not be durable. Call sync again: until it succeeds nothing
+                can be added. If the disk has lost what was put, each call raises: `abort`, and put
+                it again. DatasetConflict: a concurrent commit added a column with a different type
+                or spelling; the changes are discarded
         """
         with self._lock:
             self._check()
@@ -117,21 +117,21 @@ class Dataset(DatasetReading):
             record = self._writer.finish()
             try:
                 generation = self._transaction.commit([record], since=self._decided)
-            except DatasetConflict:  # it has swept everything
+            except DatasetConflict:  # the commit has removed all files of the job
                 self.abort()
                 raise
             self._writer = self._transaction = None
-            self._take(generation)
+            self._switch(generation)
             return generation
 
     def expect_unchanged(self) -> None:
-        """What is changed from now on is decided by the files of this generation: `sync` raises
-        DatasetConflict where another commit has put or deleted one of the same files since."""
+        """Make `sync` raise DatasetConflict if another commit after this generation puts or deletes
+        one of the files that are changed from now on."""
         with self._lock:
             self._decided = self.generation
 
     def abort(self) -> None:
-        """Discard what was changed since the last sync."""
+        """Discard the changes since the last sync."""
         with self._lock:
             if self._writer is not None:
                 self._writer.container.check_idle()
@@ -177,15 +177,15 @@ class Dataset(DatasetReading):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that files can have, also those added and not published yet."""
+        """The columns that files can have, with those not published yet."""
         with self._lock:
             if self._writer is None:
                 return super().columns
             return union([super().columns, self._writer.container.columns])
 
     def add_columns(self, columns: Mapping[str, str]) -> None:
-        """Let files have more columns: see `Container.add_columns`. The next `sync` publishes them,
-        in a shard without files if there are none."""
+        """Add columns that files can have: see `Container.add_columns`. The next `sync` publishes
+        them, in a shard without files if none are put."""
         with self._lock:
             self._open_writer().container.add_columns(columns)
 
@@ -218,21 +218,21 @@ class Dataset(DatasetReading):
             return self._open_writer().container.put_batch(batch)
 
     def put_rows(self, rows: Iterable[Row]) -> int:
-        """Create or replace many files with all their metadata -> how many."""
+        """Create or replace many files with all their metadata -> number of files."""
         with self._lock:
             return self._open_writer().container.put_rows(rows)
 
     def put_file(self, name: Name, source: Any, **attributes: Any) -> int:
-        """Create or replace a file with what `source.read` gives -> bytes: `Container.put_file`."""
+        """Create or replace a file from `source.read` -> bytes: see `Container.put_file`."""
         with self._lock:
             return self._open_writer().container.put_file(name, source, **attributes)
 
     def mkdir(self, name: Name) -> None:
-        """Make an entry for a directory. Directories also exist through the names below them."""
+        """Create an entry for a directory. Directories also exist through the names below them."""
         self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
 
     def symlink(self, target: Name, name: Name) -> None:
-        """Make a symbolic link `name` that points to `target`."""
+        """Create a symbolic link `name` that points to `target`."""
         self.put(name, to_bytes(target), ftype=FileType.LINK, exclusive=True)
 
     # --- names ---
@@ -251,7 +251,7 @@ class Dataset(DatasetReading):
                 writer.gone.add(raw)
 
     def rename(self, old: Name, new: Name) -> None:
-        """Give a file another name, over a file of that name: its content is copied."""
+        """Rename a file, replacing a file of the new name; a published file is copied."""
         with self._lock:
             writer = self._open_writer()
             source, target = checked(old), checked(new)
@@ -266,13 +266,13 @@ class Dataset(DatasetReading):
                 self.delete(source)
 
     def _whole_only(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises PermissionError: files of a data set are not changed in part."""
-        raise NotAllowed(WHOLE, self.base)
+        """Raise PermissionError: a file of a data set can only be replaced as a whole."""
+        raise NotAllowed(WHOLE_FILES_ONLY, self.base)
 
     append = write = write_many = punch = truncate = _whole_only
     utime = chmod = chown = setxattrs = _whole_only
 
-    # --- reading, with what is not published yet ---
+    # --- reading, with unpublished changes ---
 
     def _home(self, name: Name) -> Container:
         writer, raw = self._writer, checked(name)
@@ -321,7 +321,7 @@ class Dataset(DatasetReading):
         where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
+        """Yield the files, shard by shard in disk order, as of the call: see `Container.scan`."""
         with self._lock:
             found = super().scan(since, until, prefix, where=where, problem=problem)
             if self._writer is None:

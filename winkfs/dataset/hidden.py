@@ -1,8 +1,8 @@
 """Hidden rows: the files of each shard that a shard of a higher rank has replaced or deleted.
 
-They are found by names: equal hashes of names first, from the indexes, then equal names. The result
-is kept in a derived file, one a generation, `_winkfs/<generation>.hidden`, which is made anew where
-it is missing or bad:
+They are found by equal hashes of names, from the indexes, and then by comparing these names. The
+result is kept in a derived file of the generation, `_winkfs/<generation>.hidden`, which is rebuilt
+if it is missing or damaged:
 
     offset  size  type  field    meaning
     0       8           magic    WINKHID1
@@ -12,11 +12,12 @@ it is missing or bad:
                                  "shards": [[path of a shard, number of its hidden rows], ...]}
     ..      8n    q     rows     positions of inodes, ascending, shard by shard
 
-Little-endian. The file counts only if the checksum in it is that of the manifest: manifests are
-moved away, and their numbers used again. That of a later generation is made from it: only shards
-that came since are looked at.
+Little-endian. The file is valid only if it has the checksum of the manifest, since a repair may
+give the number of a generation to another one. The file of a later generation is computed from it,
+and reads only shards that were added since.
 
-Light, for Spark's planner imports it for each query: what opens containers is imported late.
+The module imports little, because Spark's planner imports it for each query; what opens containers
+is imported when it is used.
 """
 
 from __future__ import annotations
@@ -53,23 +54,23 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"WINKHID1"
 HIDDEN: Final = ".hidden"
-HEAD: Final = 24
-BUILDS: Final = REWRITES | {"append", "delete"}  # operations after which hidden rows stay hidden
-ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
-SPARSE: Final = 64  # of so many files one: its name is read from the data file
-FEW: Final = 8  # an index with as many times more files is asked, not read as a whole
+HEADER_START: Final = 24  # offset of the JSON header
+INCREMENTAL: Final = REWRITES | {"append", "delete"}  # operations that keep hidden rows hidden
+ROWS_PER_PASS: Final = 1 << 25  # rows compared in one pass: 0.8 GiB of memory
+SPARSE_RATIO: Final = 64  # files for each wanted name from which names are read one by one
+LOOKUP_RATIO: Final = 8  # files for each wanted hash from which an index is probed, not read whole
 _NO_S: Final[UInt64] = np.empty(0, np.uint64)
 Hidden = dict[str, Int64]
-"""Path of a shard -> positions of its hidden rows, ascending; of some shards none."""
+"""Path of a shard -> positions of its hidden rows, ascending; shards without any may be missing."""
 Problem = Callable[[str], None]
 Ranks = npt.NDArray[np.uint32]
 
 
 def hidden_of(log: Log, state: State) -> Hidden:
-    """Path of a shard -> positions of its hidden rows, ascending; of some shards none.
+    """Return the hidden rows of a generation.
 
-    cost    none where the names of shards do not overlap; else the derived file, or the
-            indexes of the shards that came since the last one
+    cost    none if the names of shards do not overlap; else reads the derived file, or the indexes
+            of the shards that were added since the last one
     """
     if not clusters(state.shards):
         return {}
@@ -81,13 +82,13 @@ def hidden_of(log: Log, state: State) -> Hidden:
     made = hidden_rows(log.root, state.shards, known, damage.append)
     for line in damage:
         log.note(f"{line}: older files that were replaced or deleted there may be seen again")
-    if not damage:  # once it is mended they are hidden
+    if not damage:  # else a repair would have no effect on the stored rows
         write_hidden(log.store, state, made)
     return made
 
 
 def clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
-    """Groups of two or more shards that may have a name in common, each in the order of ranks."""
+    """Return groups of two or more shards that may share names, each in the order of ranks."""
     ranges = [(record.names or (b"", None), i) for i, record in enumerate(shards)
               if record.files or record.tombstones]  # fmt: skip
     groups: list[list[int]] = []
@@ -103,13 +104,16 @@ def clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
 
 
 def _nearest(log: Log, state: State) -> tuple[int, Hidden]:
-    """The youngest file, up to that of a generation, from which its hidden rows can be made."""
+    """Read the newest derived file, up to that of a generation, that its rows can be computed from.
+
+    ->  its generation and rows; -1 and none if there is no such file
+    """
     upper = state.generation
     for number in sorted(log.store.named(HIDDEN), reverse=True):
         if not state.oldest <= number <= state.generation:
             continue
         try:
-            if any(m.operation not in BUILDS for m in log.manifests(upper, number + 1)):
+            if any(m.operation not in INCREMENTAL for m in log.manifests(upper, number + 1)):
                 break
             digest = state.digest if number == state.generation else log.read(number).digest
         except (StalePlan, FormatError):
@@ -123,7 +127,7 @@ def _nearest(log: Log, state: State) -> tuple[int, Hidden]:
 def read_hidden(folder: Folder, number: int, digest: str) -> Hidden:
     """Read the derived file that was made for the manifest with this checksum.
 
-    raises  FormatError where it is damaged, or was made for another; OSError
+    raises  FormatError if it is damaged, or belongs to a different manifest; OSError
     """
     name = folder.name(number, HIDDEN)
     path = f"{folder.path}/{name}"
@@ -141,11 +145,11 @@ def _decoded(data: bytes, digest: str, path: str) -> Hidden:
     cksum = int.from_bytes(data[8:16], "little")
     if data[:8] != MAGIC or xxhash.xxh3_64_intdigest(memoryview(data)[16:]) != cksum:
         raise FormatError(f"{path}: damaged")
-    header = json.loads(data[HEAD : HEAD + length])
+    header = json.loads(data[HEADER_START : HEADER_START + length])
     if header["manifest"] != digest:
         raise FormatError(f"{path}: of another manifest")
     counts = header["shards"]
-    rows = np.frombuffer(data, "<i8", offset=HEAD + length)
+    rows = np.frombuffer(data, "<i8", offset=HEADER_START + length)
     ends = np.cumsum([0, *(count for _, count in counts)])
     if ends[-1] != len(rows) or (np.diff(ends) < 0).any():
         raise FormatError(f"{path}: damaged")
@@ -153,7 +157,7 @@ def _decoded(data: bytes, digest: str, path: str) -> Hidden:
 
 
 def write_hidden(folder: Folder, state: State, hidden: Mapping[str, Int64]) -> None:
-    """Write the derived file; a failure is ignored, for it can be computed again."""
+    """Write the derived file; errors are ignored, since it can be computed again."""
     counts = [[name, len(rows)] for name, rows in hidden.items()]
     header = json.dumps({"manifest": state.digest, "shards": counts}).encode()
     header += b" " * (-len(header) % 8)
@@ -173,10 +177,10 @@ def hidden_rows(
     known: Mapping[str, Int64],
     problem: Problem = lambda line: None,
 ) -> Hidden:
-    """The hidden rows of any shards in the order of their ranks.
+    """Compute the hidden rows of shards in the order of their ranks.
 
-    known    the hidden rows of some of them, as they are among themselves
-    problem  called with each damaged place: what it replaced or deleted is unknown, and not hidden
+    known    hidden rows of some of the shards, computed among these
+    problem  called with each damaged place; files that it replaced or deleted are not hidden
     raises   StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}
@@ -186,7 +190,7 @@ def hidden_rows(
         new = [record.path not in known for record in cluster]
         opened = [Shard(f"{root}/{record.path}", record) for record in cluster]
         rows = sum(record.files for record, fresh in zip(cluster, new, strict=True) if fresh)
-        parts = rows // ROWS + 1
+        parts = rows // ROWS_PER_PASS + 1
         for part in range(parts):
             for record, more in _resolve(opened, new, part, parts, problem):
                 found[record.path] = np.union1d(found[record.path], more)
@@ -194,11 +198,12 @@ def hidden_rows(
 
 
 def refuse_changed(log: Log, since: int, before: State, shards: Sequence[ShardRecord]) -> None:
-    """Raise DatasetConflict where a commit behind generation `since` has put or deleted a file that
-    one of these shards puts or deletes: what it was decided by is not so any more.
+    """Raise DatasetConflict if a commit after generation `since` has put or deleted a file that one
+    of these shards puts or deletes.
 
-    before  what they are to follow; shards: with the paths where they are
-    cost    nothing where no other commit came; else the indexes of shards whose names overlap
+    before  the state that the shards are to follow
+    shards  with their current paths
+    cost    none without such a commit; else reads the indexes of shards whose names overlap
     """
     if before.generation == since:
         return
@@ -209,16 +214,16 @@ def refuse_changed(log: Log, since: int, before: State, shards: Sequence[ShardRe
                 if manifest.removed:
                     raise DatasetConflict("all was overwritten meanwhile: try again", log.root)
                 theirs += manifest.added
-        names = (_both(log.root, shard, theirs) for shard in shards)
+        names = (_common_name(log.root, shard, theirs) for shard in shards)
         name = next((name for name in names if name is not None), None)
     except StalePlan:
-        name = "what came is gone"
+        name = "a later commit cannot be read any more"
     if name is not None:
         raise DatasetConflict(f"was changed meanwhile ({name}): try again", log.root)
 
 
-def _both(root: str, shard: ShardRecord, others: Sequence[ShardRecord]) -> str | None:
-    """A name that a shard and one of the others have, where not both of them delete it."""
+def _common_name(root: str, shard: ShardRecord, others: Sequence[ShardRecord]) -> str | None:
+    """Return a name that a shard and one of the others change, unless both only delete it."""
     known = {record.path: NOTHING for record in others}
     for ranked in ([shard, *others], [*others, shard]):
         found = hidden_rows(root, ranked, known, _refuse_damage)
@@ -233,11 +238,11 @@ def _refuse_damage(line: str) -> None:
     raise StalePlan(line)
 
 
-# --- which of equal names is hidden ---
+# --- equal names ---
 
 
-class _Rows(NamedTuple):
-    """Names of one shard: XXH3 of the inode key, position of the inode; tombstones behind files."""
+class _HashedNames(NamedTuple):
+    """Names of one shard: XXH3 of the inode key, position of the inode; files, then tombstones."""
 
     s: UInt64
     pos: Int64
@@ -246,9 +251,11 @@ class _Rows(NamedTuple):
 def _resolve(
     shards: list[Shard], new: list[bool], part: int, parts: int, problem: Problem
 ) -> Iterator[tuple[ShardRecord, Int64]]:
-    """Hidden rows among the names whose hashes are in this part, of pairs with a new shard."""
-    rows: list[_Rows] = [_rows_of(shard, part, parts, problem) if fresh else _Rows(_NO_S, NOTHING)
-                         for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
+    """Yield the hidden rows among the names whose hashes are in this part, of pairs with a new
+    shard."""
+    none = _HashedNames(_NO_S, NOTHING)
+    rows = [_rows_of(shard, part, parts, problem) if fresh else none
+            for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
     if not all(new):
         wanted = np.unique(np.concatenate([found.s for found in rows]))
         for i, fresh in enumerate(new):
@@ -270,7 +277,7 @@ def _resolve(
 
 
 def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> TextColumn:
-    """The names of rows, in their order."""
+    """Return the names of rows, in their order."""
     order = np.argsort(rank.astype(np.uint16) if len(shards) < 1 << 16 else rank, kind="stable")
     edges = np.searchsorted(rank[order], np.arange(len(shards) + 1)).tolist()
     parts = []
@@ -292,8 +299,8 @@ def _opened(shard: Shard, problem: Problem = lambda line: None) -> Iterator[Stor
             problem(note)
 
 
-def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:
-    """All rows of a shard whose hashes are in this part."""
+def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _HashedNames:
+    """Return all rows of a shard whose hashes are in this part."""
     with _opened(shard, problem) as store:
         if _hashed(store):
             live = store.index.merged()[0]
@@ -307,24 +314,24 @@ def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:
     if parts > 1:
         chosen = (s >> np.uint64(32)) % np.uint64(parts) == part
         s, pos = s[chosen], pos[chosen]
-    return _Rows(s, pos)
+    return _HashedNames(s, pos)
 
 
-def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _Rows:
-    """The rows of a shard with these hashes, ascending."""
+def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _HashedNames:
+    """Return the rows of a shard with these hashes, ascending."""
     record = shard.record
-    if record.files > FEW * len(wanted) and not record.tombstones:
+    if record.files > LOOKUP_RATIO * len(wanted) and not record.tombstones:
         with _opened(shard) as store:
             base = store.index.base
             if _hashed(store) and base is not None and not store.index.pending:
-                return _Rows(*store.index.cells_of(wanted))
+                return _HashedNames(*store.index.cells_of(wanted))
     rows = _rows_of(shard, 0, 1, problem)
     chosen = among(rows.s, wanted)
-    return _Rows(rows.s[chosen], rows.pos[chosen])
+    return _HashedNames(rows.s[chosen], rows.pos[chosen])
 
 
 def _hashed(store: Store) -> bool:
-    """Whether its index has the hashes that all shards are compared by."""
+    """Return whether the index of a shard has the hashes that shards are compared by."""
     return store.settings.htalgo == hashing.XXH3 and store.settings.cellsz > 1
 
 
@@ -336,15 +343,16 @@ def _hash(names: Iterable[bytes]) -> UInt64:
 
 
 def _names_at(store: Store, positions: Int64) -> TextColumn:
-    """The names of inodes and tombstones at these positions, in any order. Raises CorruptError.
+    """Return the names of inodes and tombstones at these positions, in their order.
 
-    cost    of few, and of tombstones, gathered from the data file, a page each; else one pass over
-            the blocks of BASE.cat that may have some
+    raises  CorruptError
+    cost    few names, and those of tombstones, are read from the data file, a page each; else one
+            pass over the blocks of BASE.cat that may have some
     """
     from winkfs.container.select import catalogued
 
     parts, places = list[TextColumn](), [NOTHING]
-    if len(positions) * SPARSE > store.index.count:
+    if len(positions) * SPARSE_RATIO > store.index.count:
         order = np.argsort(positions)
         wanted = positions[order]
         for rows in catalogued(store, wanted):
@@ -361,7 +369,7 @@ def _names_at(store: Store, positions: Int64) -> TextColumn:
 
 
 def _joined(parts: list[TextColumn]) -> TextColumn:
-    """One column of the names of all parts."""
+    """Join the names of all parts into one column."""
     if any(part.dtype == object for part in parts):
         parts = [part.astype(object) for part in parts]
     return np.concatenate(parts)

@@ -1,17 +1,17 @@
 """Maintenance of a data set: adopt, vacuum, repair.
 
-adopt   makes shards of containers that somebody else wrote, by a copy of their files
+adopt   copies the files of existing containers into a data set, as new shards
 vacuum  removes old generations, and files that no generation names
-repair  makes damaged and lost manifests anew
+repair  rewrites damaged and lost manifests
 
-Vacuum removes nothing behind a symbolic link: whoever may write to the folder may have put one
-there. It reaches all that it removes through directories that it holds open, from the folder of the
-data set down.
+Vacuum removes nothing behind a symbolic link, since any user with write access to the folder may
+have put one there. It reaches all that it removes through directories that it holds open, from the
+folder of the data set down.
 
-Repair makes a manifest from its copy. Where the newest one and its copy are both damaged, nothing
-can be committed, for a new manifest says what changed since. Repair then makes it from what is left
-of its text, if the shards agree; else it gives that generation up, and the one before is the
-newest. It keeps the damaged files, as `*.damaged`.
+Repair restores a manifest from its copy. If the newest one and its copy are both damaged, nothing
+can be committed, because a new manifest lists only changes to the previous one. Repair then
+reconstructs it from what is left of its text, if the shards agree. Otherwise it gives up that
+generation, and the one before is the newest. It keeps the damaged files, as `*.damaged`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
+    CHECKPOINT_INTERVAL,
     COPY,
-    EACH,
     MANIFEST,
     PENDING,
     Folder,
@@ -49,21 +49,21 @@ from winkfs.dataset.manifest import (
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, described
-from winkfs.dataset.transaction import MARK, Transaction, begun, remove, sweep
+from winkfs.dataset.transaction import JOB_MARK, Transaction, begun, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS, SUFFIXES, TEMPORARIES, base_of
 from winkfs.units import NANO
 
-READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+NOT_WRITABLE: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 Progress = Callable[[int], None]
-WEEK: Final = 7 * 86400
-SKEW: Final = 300  # seconds by which clocks may differ
-ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
-"""What may stand behind the name of a shard."""
+WEEK: Final = 7 * 86400  # seconds
+CLOCK_SKEW: Final = 300  # seconds by which clocks may differ
+SHARD_SUFFIXES: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
+"""Suffixes of all files that a shard may have, temporary ones included."""
 DAMAGED: Final = ".damaged"
 Versions = Mapping[str, tuple[bytes, bool]]
-"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
+"""A manifest and its copy: suffix -> (bytes, whether they are intact)."""
 
 
 def adopt(
@@ -74,14 +74,14 @@ def adopt(
     """Copy containers into a data set, in one commit -> the generation.
 
     progress  called with the number of bytes since the last call
-    raises    NoSuchFile; FileExists (a container that is a shard already, or comes twice, in this
-              or another state); Locked (somebody writes to one of them); DatasetConflict (columns
-              of other types, or that differ in case alone); FormatError; OSError
+    raises    NoSuchFile; FileExists (a container that is already a shard, or is given twice, even
+              in a different state); Locked (a container has a writer); DatasetConflict (columns of
+              different types, or that differ in case alone); FormatError; OSError
     """
     found = [base_of(base) for base in bases]
     ids = _identities(found)
     if is_dataset(path):
-        _refuse_known(Log(root_of(path)).latest(), ids)  # before much is copied
+        _refuse_known(Log(root_of(path)).latest(), ids)  # before the long copy
     with begun(path) as transaction:
         records = []
         for number, base in enumerate(found):
@@ -93,7 +93,7 @@ def adopt(
 
 
 def _identities(bases: Iterable[str]) -> dict[int, str]:
-    """CONTID -> the container. Raises NoSuchFile; FileExists where two have one; FormatError."""
+    """Return {CONTID: container}. Raises NoSuchFile; FileExists if two are equal; FormatError."""
     ids: dict[int, str] = {}
     for base in bases:
         try:
@@ -101,7 +101,7 @@ def _identities(bases: Iterable[str]) -> dict[int, str]:
                 contid = read_superblock(storage).get("CONTID", 0)
         except FileNotFoundError:
             raise NoSuchFile("no such container (there is no BASE.data)", base) from None
-        if contid and contid in ids:  # classic ones have none
+        if contid and contid in ids:  # classic containers have no CONTID
             raise FileExists(f"is the same container as {ids[contid]}, in this state or another: "
                              "add one of them", base)  # fmt: skip
         ids[contid] = base
@@ -109,7 +109,7 @@ def _identities(bases: Iterable[str]) -> dict[int, str]:
 
 
 def _refuse_known(before: State, ids: Mapping[int, str]) -> None:
-    """Raise FileExists where a container is a shard already: rows are known by CONTID."""
+    """Raise FileExists if a container is already a shard: a CONTID must identify one shard."""
     for record in before.shards:
         if record.contid and record.contid in ids:
             what = (f"is a shard of the data set already, in this state or another ({record.path}):"
@@ -130,33 +130,33 @@ def _copy(transaction: Transaction, base: str, name: str, progress: Progress) ->
             ):
                 copy_bytes(source, copy, progress)
                 copy.sync()
-    new.sync()  # before derived files are made: their failures are got over, and would cover this
-    open_container(target, "a").close()  # what a writer left unfinished is finished in the copy
+    new.sync()  # first: errors of derived files are ignored and would hide one of this sync
+    open_container(target, "a").close()  # completes in the copy what a writer left unfinished
     return target
 
 
 @contextlib.contextmanager
 def _alone(base: str) -> Iterator[None]:
-    """Nobody writes to it meanwhile. What cannot be written to needs no lock."""
+    """Exclude writers of a container; one that cannot be written to needs no lock."""
     with contextlib.ExitStack() as stack:
         try:
             stack.callback(WriterLock(base).release)
         except OSError as error:
-            if error.errno not in READ_ONLY:
+            if error.errno not in NOT_WRITABLE:
                 raise
         yield
 
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would remove.
+    """Result of a vacuum, or of its dry run.
 
     oldest      the oldest generation that can be read afterwards
-    shards      paths below the data set of those that only older generations have
-    leftovers   the same of shards and jobs that no generation has
-    manifests   numbers
-    bytes       of all that on the disk
-    notes       what was left alone, and why
+    shards      removed shards that only older generations have, paths below the data set
+    leftovers   removed shards and jobs that no generation has, paths below the data set
+    manifests   numbers of the removed manifests
+    bytes       size on disk of all removed files
+    notes       a line for each thing that was kept although unused, with the reason
     """
 
     oldest: int
@@ -176,12 +176,12 @@ def vacuum(
 ) -> Vacuumed:
     """Remove generations that are neither among the last `keep` nor younger than `older_than`.
 
-    keep        generations, 1 at least
-    older_than  seconds: a generation stays that was the newest at any time since then, and so does
-                what a job wrote since then without a commit. 0: no job may be running
-    dry_run     only say what would be removed
+    keep        number of generations, at least 1
+    older_than  seconds: generations that were the newest at any time since then are kept, and so
+                are uncommitted files that a job wrote since then. 0: no job may be running
+    dry_run     only report what would be removed
     raises      NoSuchFile; ValueError; FormatError; OSError
-    A reader of a removed generation that comes later gets a StalePlan.
+    A later read of a removed generation raises StalePlan.
     """
     if keep < 1 or older_than < 0:
         raise ValueError(f"keep is at least 1 and older_than at least 0: {keep}, {older_than}")
@@ -196,7 +196,7 @@ def vacuum(
         if dry_run:
             return done
         if done.oldest > newest.oldest:
-            log.publish(lambda before: _forget(before, done.oldest))  # readers get a clear error
+            log.publish(lambda before: _drop_before(before, done.oldest))  # so that readers know
         for job, files in jobs.items():
             _remove_files(root, job, files)
         for path in _pending(done.leftovers):
@@ -209,7 +209,7 @@ def vacuum(
 
 
 def _manifests(root: Directory) -> Directory:
-    """The folder of the manifests. Raises Refusal where it is a symbolic link; OSError."""
+    """Open the folder of the manifests. Raises Refusal if it is a symbolic link; OSError."""
     try:
         return root.subdirectory(MANIFESTS)
     except NotADirectoryError:
@@ -218,60 +218,60 @@ def _manifests(root: Directory) -> Directory:
 
 
 def _pending(paths: Iterable[str]) -> list[str]:
-    """Those of jobs that were not committed."""
+    """Return the paths of jobs that were not committed."""
     return [path for path in paths if path.startswith(f"{PENDING}/")]
 
 
-def _forget(before: State, oldest: int) -> Manifest | int:
+def _drop_before(before: State, oldest: int) -> Manifest | int:
     if before.oldest >= oldest:
         return before.generation
     return replace(next_manifest(before, "vacuum"), oldest=oldest)
 
 
-# --- what goes ---
+# --- the plan ---
 
 
 def _planned(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed, State]:
-    """-> what is to be removed, and the newest state. Raises StalePlan where one is missing."""
+    """Return what to remove, and the newest state. Raises StalePlan if a manifest is missing."""
     while True:
         before = log.latest()
         try:
             return _plan(log, root, keep, cutoff)
         except StalePlan:
-            if log.latest().oldest == before.oldest:  # else another vacuum was faster
+            if log.latest().oldest == before.oldest:  # else a concurrent vacuum removed it
                 raise
 
 
 def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed, State]:
     known = {record.path for record in log.latest().shards}
-    strange = list(orphans(log.root, known))  # before the manifests: what was committed has one
+    unnamed = list(orphans(log.root, known))  # listed before the manifests, against a race
     newest = log.latest()
     oldest = _oldest(log, newest, keep, cutoff)
     gone, damaged = _removed(log, newest.oldest, oldest)
     manifests = _needless(log, oldest)
-    if not gone and not damaged and len(manifests) < EACH:
-        oldest, manifests = newest.oldest, []  # it would make a manifest to remove a few
-    age = _Age(root)
-    strange = [path for path in strange if age.youngest(path) <= cutoff and path not in gone]
-    pending = _pending(strange)
+    if not gone and not damaged and len(manifests) < CHECKPOINT_INTERVAL:
+        oldest, manifests = newest.oldest, []  # not worth a manifest of its own
+    times = _WriteTimes(root)
+    unnamed = [path for path in unnamed if times.last(path) <= cutoff and path not in gone]
+    pending = _pending(unnamed)
     done = Vacuumed(oldest, sorted(gone), pending, manifests, notes=_links(root))
-    if newest.time_ns > (time.time() + SKEW) * NANO:
+    if newest.time_ns > (time.time() + CLOCK_SKEW) * NANO:
         done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: "
                           "until then it is young, and those before it stay")  # fmt: skip
-    if len(pending) < len(strange):
+    if len(pending) < len(unnamed):
         named, damaged = _removed(log, oldest, newest.generation)
         named |= {record.path for record in newest.shards}
-        if damaged:  # they may have shards that nobody else names
+        if damaged:  # a damaged manifest may name some of these shards
             done.notes += damaged
         else:
-            done.leftovers = [path for path in strange if path not in named]
+            done.leftovers = [path for path in unnamed if path not in named]
     return done, newest
 
 
 def _oldest(log: Log, newest: State, keep: int, cutoff: float) -> int:
-    """The oldest generation that stays. Cost: reads a manifest each time the range halves."""
+    """Return the oldest generation to keep, by binary search over the manifests."""
 
-    def when(number: int) -> int:  # of one that is damaged, the latest that can be
+    def when(number: int) -> int:  # a damaged manifest counts as old as the next one
         try:
             return log.read(number).time_ns
         except CorruptError:
@@ -279,13 +279,13 @@ def _oldest(log: Log, newest: State, keep: int, cutoff: float) -> int:
 
     kept = range(newest.oldest, newest.generation + 1)
     old = bisect.bisect_right(kept, round(cutoff * NANO), key=when)
-    last = kept[0] + old - 1  # the newest one at that time
+    last = kept[0] + old - 1  # the newest generation at the cutoff
     return max(min(last, newest.generation - keep + 1), kept[0])
 
 
 def _removed(log: Log, first: int, last: int) -> tuple[set[str], list[str]]:
-    """Paths of the shards that `first` has and `last` has not, or one in between; and what is
-    wrong with manifests that would have said it."""
+    """Return the shards that the manifests after `first`, up to `last`, removed; and a line for
+    each of these manifests that is damaged."""
     paths: set[str] = set()
     damaged = []
     for number in range(last, first, -1):
@@ -297,7 +297,7 @@ def _removed(log: Log, first: int, last: int) -> tuple[set[str], list[str]]:
 
 
 def _needless(log: Log, oldest: int) -> list[int]:
-    """The manifests without which all can be known that `oldest` and later ones hold."""
+    """Return the manifests that are not needed to read generation `oldest` and later ones."""
     number = oldest
     try:
         while log.read(number).checkpoint is None:
@@ -308,32 +308,32 @@ def _needless(log: Log, oldest: int) -> list[int]:
 
 
 def _links(root: Directory) -> list[str]:
-    """What is said of links in the place of folders of jobs."""
+    """Return a note for each symbolic link where the folder of a job would be."""
     names = sorted(name for name in root.list() if name[0] not in "._")
     infos = {name: root.info(name) for name in names}
     return [f"{root.path}/{name}: a symbolic link, not followed: what is behind it is left alone"
             for name, info in infos.items() if info and info.kind is Kind.LINK]  # fmt: skip
 
 
-class _Age:
-    """When somebody last wrote to folders, each looked at once."""
+class _WriteTimes:
+    """Times of the last write to folders, each read once."""
 
     def __init__(self, root: Directory) -> None:
         self._root, self._known = root, dict[str, float]()
 
-    def youngest(self, path: str) -> float:
-        """Of the folder that a shard is in, or of a job: seconds since the epoch."""
+    def last(self, path: str) -> float:
+        """Return when the folder of a shard or job was last written, seconds since the epoch."""
         folder = path if path.startswith(f"{PENDING}/") else path.partition("/")[0]
         if folder not in self._known:
             try:
                 self._known[folder] = max(_times(self._root, folder))
-            except OSError:  # committed just now
+            except OSError:  # it was committed just now, and moved
                 self._known[folder] = math.inf
         return self._known[folder]
 
 
 def _times(directory: Directory, path: str) -> Iterator[float]:
-    """Of a name and of what is in it, links not followed. Raises OSError where it is not there."""
+    """Yield the mtimes of a file or folder and its entries, links not followed. Raises OSError."""
     name, _, rest = path.partition("/")
     info = directory.info(name)
     if info is None:
@@ -353,13 +353,14 @@ def _times(directory: Directory, path: str) -> Iterator[float]:
 
 
 def _by_job(root: Directory, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Folders of jobs, and the files in them that belong to these shards."""
-    every = list(paths)
-    shards = sorted(set(every).difference(_pending(every)))
+    """Yield the folders of jobs, each with its files that belong to these shards."""
+    given = list(paths)
+    shards = sorted(set(given).difference(_pending(given)))
     for job, found in groupby(shards, key=lambda path: path.partition("/")[0]):
         there = set(listed(root, job))
         names = [path.partition("/")[2] for path in found]
-        yield job, [name + suffix for name in names for suffix in ALL if name + suffix in there]
+        files = [name + suffix for name in names for suffix in SHARD_SUFFIXES]
+        yield job, [file for file in files if file in there]
 
 
 def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> Iterator[int]:
@@ -367,13 +368,13 @@ def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> It
         with root.subdirectory(PENDING) as folder:
             yield from (_size(folder, path.partition("/")[2]) for path in pending)
     for job, files in jobs.items():
-        if files:  # else it may be a link
+        if files:  # an empty list: the folder may be a symbolic link
             with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
                 yield from (_size(folder, file) for file in files)
 
 
 def _size(folder: Directory, name: str) -> int:
-    """Bytes of a file, or of all that is below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     info = folder.info(name)
     if info is None or info.kind is not Kind.DIRECTORY:
         return info.size if info else 0
@@ -381,36 +382,36 @@ def _size(folder: Directory, name: str) -> int:
 
 
 def _derived(folder: Directory, oldest: int, cutoff: float) -> Iterator[str]:
-    """Hidden rows of generations that go, and temporary files of writers that died."""
+    """Yield the files of hidden rows of removed generations, and old temporary files."""
     for name in folder.list():
         stem, dot, kind = name.rpartition(".")
-        info = folder.info(name)  # None: a commit that ended just now
+        info = folder.info(name)  # None: removed meanwhile by a commit
         old = dot + kind == HIDDEN and stem.isdecimal() and int(stem) < oldest
         if old or (dot + kind == TEMPORARY and info and info.mtime <= cutoff):
             yield name
 
 
 def _remove_files(root: Directory, job: str, files: list[str]) -> None:
-    """Remove files of a job, and its folder where nothing is left in it."""
-    if not listed(root, job):  # a link, or another vacuum was faster
+    """Remove files of a job, and its folder if nothing is left in it."""
+    if not listed(root, job):  # a symbolic link, or a concurrent vacuum removed it
         return
     with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
         for file in files:
             remove(folder, file)
-        if set(folder.list()) - {MARK}:
+        if set(folder.list()) - {JOB_MARK}:
             return
-        folder.unlink(MARK)
-    with contextlib.suppress(OSError):  # another vacuum has
+        folder.unlink(JOB_MARK)
+    with contextlib.suppress(OSError):  # a concurrent vacuum removed it
         root.rmdir(job)
 
 
 @dataclass(slots=True)
 class Repaired:
-    """What a repair did, or would do.
+    """Result of a repair, or of its dry run.
 
-    mended  a line for each manifest that was damaged or lost
-    copies  how many were made of manifests that had none, or a damaged one
-    left    what cannot be mended
+    mended  a line for each damaged or lost manifest that is repaired
+    copies  number of copies made, for manifests whose copy was missing or damaged
+    left    a line for each generation that cannot be repaired
     """
 
     mended: list[str] = field(default_factory=list)
@@ -419,9 +420,9 @@ class Repaired:
 
 
 def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
-    """Make the manifests whole, from their copies, and the newest one readable.
+    """Restore manifests from their copies, and make the newest generation readable.
 
-    apply   else it is only said what would be done
+    apply   False: only report what would be done
     raises  NoSuchFile; FormatError; OSError
     """
     log, done = Log(root_of(path)), Repaired()
@@ -459,7 +460,7 @@ def _versions(folder: Folder, number: int) -> Versions:
 
 
 def _set_aside(folder: Folder, number: int, versions: Versions) -> None:
-    """Keep what is damaged under another name. It is durable with the next sync."""
+    """Rename damaged files, to keep them. Durable with the next sync."""
     for suffix, (_, good) in versions.items():
         if not good:
             name = folder.name(number, suffix)
@@ -470,7 +471,7 @@ def _mend_newest(log: Log, number: int, versions: Versions, done: Repaired, *, a
     before: State | None = None
     with contextlib.suppress(FormatError, StalePlan):
         before = log.state(number - 1)
-    proven = [_proven(log.root, before, data) for data, _ in versions.values() if before]
+    proven = [_reconstructed(log.root, before, data) for data, _ in versions.values() if before]
     made = next((found for found in proven if found is not None), None)
     if made is not None and before is not None:
         done.mended.append(f"{log.root}: manifest {number} from the shards of {made.job}")
@@ -490,31 +491,31 @@ def _mend_newest(log: Log, number: int, versions: Versions, done: Repaired, *, a
         log.store.files.sync()
 
 
-def _proven(root: str, before: State, data: bytes) -> Manifest | None:
-    """An append that the rest of its text tells, if the shards are exactly what that says."""
+def _reconstructed(root: str, before: State, data: bytes) -> Manifest | None:
+    """Return the manifest of an append from damaged bytes, if the shards on disk prove it."""
     try:
-        told = Manifest.parse(data, file=root)
+        read = Manifest.parse(data, file=root)
     except FormatError:
         return None
     generation = before.generation + 1
-    ranks = [(generation, place) for place in range(len(told.added))]
-    batches = [before.streams.get(query, (-1, -1))[0] + 1 for query in told.streams]
+    ranks = [(generation, place) for place in range(len(read.added))]
+    batches = [before.streams.get(query, (-1, -1))[0] + 1 for query in read.streams]
     if (
-        (told.generation, told.operation) != (generation, "append")
-        or (told.removed, told.oldest) != ((), before.oldest)
-        or [record.rank for record in told.added] != ranks
-        or list(told.streams.values()) != batches
-        or {record.path.partition("/")[0] for record in told.added} - {told.job}
-        or {record.path for record in told.added} & {record.path for record in before.shards}
-        or not all(_is_there(root, record) for record in told.added)
+        (read.generation, read.operation) != (generation, "append")
+        or (read.removed, read.oldest) != ((), before.oldest)
+        or [record.rank for record in read.added] != ranks
+        or list(read.streams.values()) != batches
+        or {record.path.partition("/")[0] for record in read.added} - {read.job}
+        or {record.path for record in read.added} & {record.path for record in before.shards}
+        or not all(_matches(root, record) for record in read.added)
     ):
         return None
-    when = told.time_ns if before.time_ns < told.time_ns <= time.time_ns() else before.time_ns + 1
-    return replace(told, time_ns=when, metrics={}, checkpoint=None)
+    when = read.time_ns if before.time_ns < read.time_ns <= time.time_ns() else before.time_ns + 1
+    return replace(read, time_ns=when, metrics={}, checkpoint=None)
 
 
-def _is_there(root: str, record: ShardRecord) -> bool:
-    """Whether a shard is what its record says."""
+def _matches(root: str, record: ShardRecord) -> bool:
+    """Return whether a shard exists and agrees with its record."""
     try:
         return described(root, record) == record
     except (FormatError, Refusal, OSError):

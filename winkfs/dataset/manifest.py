@@ -1,10 +1,10 @@
 """The manifests of a data set: one a generation, numbered, in a folder, each with a copy.
 
 N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
-N.copy   the same bytes again, for when the first are damaged or lost; not synced
+N.copy   a copy of its bytes, read if the manifest is damaged or lost; not synced
 
-`Folder` keeps the files, `Log` reads them and publishes the next one: all or nothing, and only
-where nobody else was faster. What they say is in `records`.
+`Folder` keeps the files. `Log` reads them and publishes the next one: all or nothing, and only if
+no other writer has published that number. Their content is described in `records`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,17 @@ DIGITS: Final = 20
 MANIFEST: Final = ".json"
 COPY: Final = ".copy"
 NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
-_unsure: set[tuple[str, int]] = set()  # manifests that are there, but perhaps not on the disk
+_unsure: set[tuple[str, int]] = set()  # visible manifests that may not be on the disk
 PENDING: Final = "_pending"
-EACH: Final = 64  # a manifest of them is a checkpoint
-FEW: Final = 200  # shards and streams up to which each may be one,
-SMALL: Final = 64 << 10  # if it has not more bytes
-MEND: Final = "`winkfs dataset repair` says what can be done"
+CHECKPOINT_INTERVAL: Final = 64  # generations from one checkpoint to the next, at most
+CHECKPOINT_RECORDS: Final = 200  # shards and streams: with at most so many any manifest may be one,
+CHECKPOINT_BYTES: Final = 64 << 10  # if it has at most so many bytes
+REPAIR_HINT: Final = "`winkfs dataset repair` shows what can be done"
 AsOf = int | float | str | datetime | None
 
 
 class Folder:
-    """A folder of manifests.
-
-    files  its directory
-    """
+    """A folder of manifests; `files` is its directory."""
 
     def __init__(self, path: str, files: Directory | None = None) -> None:
         self.path, self.files = path, files or directory_of(path)
@@ -54,19 +51,19 @@ class Folder:
         return f"{number:0{DIGITS}}{suffix}"
 
     def numbers(self) -> list[int]:
-        """Those there are, ascending. A copy alone counts if it is whole: a power cut may have left
-        it of a commit that was broken off."""
+        """Return the numbers of the manifests, ascending. A copy without a manifest counts only if
+        it is intact, because an interrupted commit may have left it."""
         there = self.named(MANIFEST)
         alone = self.named(COPY) - there
         return sorted(there.union(n for n in alone if any(is_whole(d) for _, d in self.read(n))))
 
     def named(self, suffix: str) -> set[int]:
-        """The numbers of the files with this suffix."""
+        """Return the numbers of the files with this suffix."""
         stems = [name[: -len(suffix)] for name in self.files.list() if name.endswith(suffix)]
         return {int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal()}
 
     def read(self, number: int) -> Iterator[tuple[str, bytes]]:
-        """-> name and bytes of a manifest, then of its copy; nothing where it is not there."""
+        """Yield name and bytes of a manifest, then of its copy, as far as they exist."""
         for suffix in (MANIFEST, COPY):
             name = self.name(number, suffix)
             try:
@@ -77,24 +74,24 @@ class Folder:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                yield f"{self.path}/{name}", b""  # no byte of it can be had
+                yield f"{self.path}/{name}", b""  # it cannot be read, and counts as damaged
 
     def model(self) -> Storage:
-        """The newest manifest: what is committed gets its mode and owner. Raises OSError."""
+        """Open the newest manifest, from which new files take mode and owner. Raises OSError."""
         return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
-        """Durable and whole, or an error -> False where another writer has put it.
+        """Create a manifest, durably -> False if another writer has created it.
 
-        raises  Refusal where the file system has no link(2); OSError: it may be there all the same,
-                `renew` makes it durable
+        raises  Refusal if the file system has no link(2); OSError: it may be visible nevertheless,
+                and `renew` makes it durable
         """
         self._settle()
         with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             try:
                 self.files.link(file, self.name(number))
             except FileExistsError:
-                # Over NFS the answer to a link that was made may be lost, and it is asked again
+                # Over NFS the reply to a successful link may be lost, and the request repeated.
                 info = self.files.info(file)
                 if info is None or info.links != 2:
                     return False
@@ -112,17 +109,17 @@ class Folder:
         return True
 
     def renew(self, number: int, data: bytes) -> None:
-        """Write what is there, or was, once more, durable."""
+        """Write a manifest and its copy again, durably."""
         with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             self.files.rename(file, self.name(number))
             self.files.rename(copy, self.name(number, COPY))
         self._sync(number)
 
     def _settle(self) -> None:
-        """Make durable what an earlier commit could not: this one is worth nothing without it.
+        """Write again the manifests whose sync failed, since the next commit depends on them.
 
-        After a failed fsync the system may have dropped the name of a manifest that is still to be
-        seen, and the next fsync says nothing of it.
+        After a failed fsync the kernel may drop a name that is still visible, and the next fsync
+        reports no error.
         """
         for path, number in sorted(_unsure):
             if path != self.path:
@@ -138,9 +135,9 @@ class Folder:
 
     @contextlib.contextmanager
     def written(self, number: int, data: bytes, *, sync: bool = True) -> Iterator[str]:
-        """A file with these bytes under a name of its own; what is left of it goes at the end.
+        """Write a temporary file and yield its name; it is removed at the end unless renamed.
 
-        number  that of the generation: who may read the manifest, or that before, may read this
+        number  generation, from whose manifest, or the one before, mode and owner are taken
         """
         temporary = f".{secrets.token_hex(8)}.tmp"
         try:
@@ -159,19 +156,19 @@ class Folder:
                 self.files.unlink(temporary)
 
     def remove(self, number: int) -> None:
-        """A missing one is none to remove."""
-        for suffix in (COPY, MANIFEST):  # a reader meanwhile finds it, or that it is gone
+        """Remove a manifest and its copy, ignoring missing ones."""
+        for suffix in (COPY, MANIFEST):  # in this order a reader never finds the copy alone
             self.files.unlink(self.name(number, suffix))
 
 
 class Log:
     """The generations of one data set.
 
-    problems  damage of its manifests that was found and skipped, a sentence each
+    problems  a sentence for each damaged manifest that was found and skipped
     """
 
     def __init__(self, root: str) -> None:
-        """Raises NoSuchFile where there is no data set."""
+        """Raises NoSuchFile if there is no data set."""
         self.root = root
         if not is_dataset(root):
             raise NoSuchFile(f"no such data set (there is no {MANIFESTS} in it)", root)
@@ -183,14 +180,14 @@ class Log:
     # --- reading ---
 
     def read(self, number: int) -> Manifest:
-        """A manifest, or its copy where it is damaged or lost.
+        """Read a manifest, or its copy if it is damaged or lost.
 
-        raises  StalePlan where it was vacuumed; CorruptError where both are damaged
+        raises  StalePlan if it was vacuumed; CorruptError if both are damaged
         """
         return self._read(number)[0]
 
     def _read(self, number: int) -> tuple[Manifest, bytes]:
-        """The same, and its bytes."""
+        """Read a manifest or its copy -> the manifest and its bytes."""
         damage: CorruptError | None = None
         for file, data in self.store.read(number):
             try:
@@ -202,44 +199,46 @@ class Log:
                 damage = damage or error
                 continue
             if damage is not None:
-                self.note(f"{damage}: its copy was read: {MEND}")
+                self.note(f"{damage}: its copy was read: {REPAIR_HINT}")
             elif file.endswith(COPY):
-                self.note(f"{file}: the manifest is lost, its copy was read: {MEND}")
+                self.note(f"{file}: the manifest is lost, its copy was read: {REPAIR_HINT}")
             return found, data
         if damage is None:
             raise StalePlan(f"there is no generation {number} any more", self.root)
-        raise CorruptError(f"{damage.what} ({MEND})", file=damage.file, offset=damage.offset)
+        what = f"{damage.what} ({REPAIR_HINT})"
+        raise CorruptError(what, file=damage.file, offset=damage.offset)
 
     def note(self, problem: str) -> None:
-        """Add to `problems`."""
+        """Add a sentence to `problems`, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def newest(self) -> int:
-        """Number of the newest generation. Cost: a listing of the folder."""
+        """Return the number of the newest generation. Cost: a listing of the folder."""
         numbers = self.store.numbers()
         if not numbers:
             raise FormatError(f"{self.root}: the data set has lost its manifests")
         return numbers[-1]
 
     def latest(self) -> State:
-        """What holds now. Raises CorruptError: nothing can follow a manifest that is damaged."""
+        """Return the newest state, which a commit can follow. Raises CorruptError if its manifest
+        is damaged."""
         return self._state_of(self.newest)
 
     def _state_of(self, number: Callable[[], int]) -> State:
-        """What holds in a generation that a vacuum may remove meanwhile."""
+        """Return the state of a generation, asking again for its number if a vacuum removed it."""
         while True:
             newest = number()
             try:
                 return self.state(newest)
             except StalePlan:
-                if number() == newest:  # else a vacuum has put a checkpoint, and removed those
+                if number() == newest:  # else a vacuum has added a checkpoint, and removed this one
                     raise
 
     def head(self) -> Manifest:
-        """The newest manifest that can be read; `problems` says where it is not the newest.
+        """Return the newest manifest that can be read; `problems` lists newer damaged ones.
 
-        raises  CorruptError where none can be read
+        raises  CorruptError if none can be read
         """
         numbers = self.store.numbers()
         damage: CorruptError | None = None
@@ -255,11 +254,11 @@ class Log:
         raise damage or FormatError(f"{self.root}: the data set has lost its manifests")
 
     def shown(self) -> State:
-        """What is to be read now: what holds after `head`."""
+        """Return the state that readers see: that of `head`."""
         return self._state_of(lambda: self.head().generation)
 
     def state(self, generation: int) -> State:
-        """What holds in a generation. Raises StalePlan; FormatError.
+        """Return the state of a generation. Raises StalePlan; FormatError.
 
         cost    reads the manifests since the last checkpoint, or since the last call
         """
@@ -282,10 +281,10 @@ class Log:
         return state
 
     def at(self, as_of: AsOf) -> State:
-        """What held at a generation (int) or time (see `parse_as_of`); None: now.
+        """Return the state at a generation (int) or time (see `parse_as_of`); None: now.
 
-        raises  StalePlan where it was vacuumed; NoSuchFile where nothing was there yet;
-                CorruptError where its manifest is damaged
+        raises  StalePlan if it was vacuumed; NoSuchFile if the data set did not exist yet;
+                CorruptError if its manifest is damaged
         """
         wanted = parse_as_of(as_of)
         if wanted is None:
@@ -308,7 +307,7 @@ class Log:
         return self.state(kept[later - 1])
 
     def _time(self, number: int) -> int:
-        """When a generation was committed; of one that is damaged, the earliest that can be."""
+        """Return the commit time of a generation; that of the one before, if it is damaged."""
         try:
             return self.read(number).time_ns
         except (CorruptError, StalePlan):
@@ -320,12 +319,12 @@ class Log:
         )
 
     def manifests(self, newest: int, oldest: int) -> Iterator[Manifest]:
-        """Those of generations newest .. oldest, downwards."""
+        """Read the manifests of generations newest .. oldest, downwards."""
         return map(self.read, range(newest, oldest - 1, -1))
 
     def history(self) -> Iterator[tuple[int, Manifest | FormatError]]:
-        """The generations that are kept, the newest first, each with its manifest or what is
-        wrong with that."""
+        """Yield the kept generations, the newest first, each with its manifest or the error of
+        reading it."""
         for number in range(self.newest(), self.head().oldest - 1, -1):
             try:
                 yield number, self.read(number)
@@ -335,11 +334,11 @@ class Log:
     # --- publishing ---
 
     def publish(self, make: Callable[[State], Manifest | int]) -> int:
-        """Publish what `make` makes of the latest state -> its generation.
+        """Publish the manifest that `make` returns for the newest state -> its generation.
 
-        make    may return the generation that has it already, or raise; called again where
-                somebody else was faster
-        raises  what `make` raises; OSError: it may be there then, but not on the disk, see
+        make    called again after a concurrent commit; may instead return the number of an
+                existing generation that already has the change, or raise
+        raises  what `make` raises; OSError: the manifest may be visible but not durable, see
                 `confirm`; CorruptError
         """
         while True:
@@ -355,25 +354,25 @@ class Log:
                 return made.generation
 
     def confirm(self, number: int) -> None:
-        """Make a manifest durable that is there, whatever became of the commit that made it."""
-        with contextlib.suppress(StalePlan):  # vacuumed: what came after it is durable
+        """Make an existing manifest durable, even if the commit that made it failed."""
+        with contextlib.suppress(StalePlan):  # vacuumed: a later one is durable
             self.store.renew(number, self._read(number)[1])
 
 
 def encoded(made: Manifest, after: State) -> bytes:
-    """The bytes of a manifest; a checkpoint where it is time for one, or costs little."""
+    """Encode a manifest, as a checkpoint if one is due or is small."""
     whole = replace(made, checkpoint=after)
-    if made.generation % EACH == 0 or made.operation == "vacuum":
+    if made.generation % CHECKPOINT_INTERVAL == 0 or made.operation == "vacuum":
         return whole.encode()
-    if len(after.shards) + len(after.streams) <= FEW:
+    if len(after.shards) + len(after.streams) <= CHECKPOINT_RECORDS:
         data = whole.encode()
-        if len(data) <= SMALL:
+        if len(data) <= CHECKPOINT_BYTES:
             return data
     return made.encode()
 
 
 def next_manifest(before: State, operation: str) -> Manifest:
-    """An empty manifest that follows."""
+    """Return an empty manifest that follows a state."""
     now = max(time.time_ns(), before.time_ns + 1)
     return Manifest(before.generation + 1, now, operation, oldest=before.oldest)
 
@@ -383,11 +382,11 @@ def is_dataset(path: str | os.PathLike[str]) -> bool:
 
 
 def create(path: str | os.PathLike[str]) -> Log:
-    """Make an empty data set, or use the existing one.
+    """Create an empty data set, or use the existing one.
 
-    One that is there has its first manifest: both come with one rename.
-    raises  FileExists where something else is there; FormatError where it has lost its manifests;
-            OSError
+    The data set and its first manifest appear with one rename.
+    raises  FileExists if something else is at the path; FormatError if the data set has lost its
+            manifests; OSError
     """
     root = root_of(path)
     check_free(root)
@@ -401,7 +400,7 @@ def create(path: str | os.PathLike[str]) -> Log:
 
 
 def _make_first(root: str) -> None:
-    """Make the first manifest, and with it the data set, by one rename."""
+    """Create the first manifest, and with it the data set, by one rename."""
     directory = directory_of(root)
     name = f"create-{secrets.token_hex(8)}"
     made = f"{PENDING}/{name}"
@@ -414,22 +413,22 @@ def _make_first(root: str) -> None:
     except OSError:
         with contextlib.suppress(OSError), directory.subdirectory(PENDING) as pending:
             pending.remove_tree(name)
-        if is_dataset(root):  # another one has made it meanwhile
+        if is_dataset(root):  # another process has created it meanwhile
             return
         raise
     try:
         directory.sync()
-    except OSError:  # as in `make_directory`; its files stay, for it may be there after a crash
+    except OSError:  # as in `make_directory`; kept, for the rename may survive a crash
         if Log(root).store.numbers() == [0]:
             directory.rename(MANIFESTS, made)
         raise
 
 
 def discard_empty(path: str | os.PathLike[str], *, folder: bool) -> None:
-    """Remove a data set that has no commit and no begun job, as far as the disk lets us.
+    """Remove a data set without commits and jobs, ignoring errors of the disk.
 
-    For what a first write that failed has made: one that begins meanwhile keeps the data set.
-    folder  whether its folder goes too
+    Used after a failed first write; a write that begins meanwhile keeps the data set.
+    folder  whether its folder is removed, too
     """
     root = root_of(path)
     name = f"create-{secrets.token_hex(8)}"
@@ -439,7 +438,7 @@ def discard_empty(path: str | os.PathLike[str], *, folder: bool) -> None:
             if is_dataset(root):
                 if pending.list() or Log(root).store.numbers() != [0]:
                     return
-                directory.rename(MANIFESTS, f"{PENDING}/{name}")  # from here on there is none
+                directory.rename(MANIFESTS, f"{PENDING}/{name}")  # now it is no data set
                 if pending.list() != [name]:
                     directory.rename(f"{PENDING}/{name}", MANIFESTS)
                     return
@@ -451,7 +450,7 @@ def discard_empty(path: str | os.PathLike[str], *, folder: bool) -> None:
 
 
 def check_free(path: str | os.PathLike[str]) -> None:
-    """Raise FileExists where there is no data set, and cannot be one."""
+    """Raise FileExists if there is no data set, and none can be created."""
     root = root_of(path)
     if is_dataset(root):
         return
@@ -468,13 +467,13 @@ def check_free(path: str | os.PathLike[str]) -> None:
 
 
 def root_of(path: str | os.PathLike[str]) -> str:
-    """A data set's folder without a slash at its end."""
+    """Return the folder of a data set without a slash at its end."""
     text = os.fspath(path)
     return text.rstrip("/") or text
 
 
 def parse_as_of(as_of: AsOf) -> tuple[str, int] | None:
-    """-> ("generation", number) for an int or digits, ("time", ns) for a float (seconds), a
+    """Return ("generation", number) for an int or digits, ("time", ns) for a float (seconds), a
     datetime or ISO 8601 (local time without a zone), None for None. Raises ValueError."""
     if as_of is None or as_of == "":
         return None

@@ -1,8 +1,8 @@
 """Pack a directory or a tar file into the shards of a data set, published by one manifest.
 
-Of a directory each shard takes a range of the names (or of mtimes, append-only), of even size, and
-is written by a process of its own. A tar file is one stream: its files go to shards by the hashes
-of their names, so that one that comes twice meets itself.
+From a directory each shard takes a range of the names (append-only: of the mtimes) of even size,
+and is written by a process of its own. A tar file is one stream: its files go to shards by the
+hashes of their names, so that files of equal names are in one shard.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import excluder, to_bytes
 
-PARALLEL: Final = 32 << 20  # bytes from which starting processes is worth it
+PARALLEL: Final = 32 << 20  # bytes from which several processes pack
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
 SIZE: Final = struct.Struct(">q")
-MARKS: Final = 1000  # generations that are looked through for the last that packed the tree
-MARK: Final = "packed"  # in the metrics of such a generation
-PER_FILE: Final = 256  # bytes of a file beside its content, about
+MAX_SEARCHED: Final = 1000  # generations searched for the last one that packed the tree
+PACKED: Final = "packed"  # key in the metrics of such a generation
+PER_FILE: Final = 256  # approximate bytes of a file beside its content
 Progress = Callable[[int], None]
 
 
@@ -84,12 +84,12 @@ def pack_shards(
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into a data set: see `pack.pack`.
 
-    shards  how many containers, at most
-    update  store what the data set that is there does not have, or has otherwise, in shards of
-            their own; where there is nothing no generation is made
-    compress  see `winkfs.create`; None: as the last shard that is compressed
-    raises  FileExistsError, and what `pack` raises; nothing is published then, and a data set
-            that was not there before is not there
+    shards    most containers
+    update    store only files that are missing or different in the existing data set, in new
+              shards; without such files no generation is made
+    compress  see `winkfs.create`; None: as the last compressed shard
+    raises    FileExistsError, and what `pack` raises; then nothing is published, and a new data
+              set is removed
     """
     path, where = path_of(root), os.fspath(source)
     if shards < 1:
@@ -137,13 +137,13 @@ def pack_shards(
                 return report
         whole = tree and names is None and not report.failed
         seen = changes.dataset.generation if changes is not None else 0
-        said = {MARK: {"root": tree, "since": began, "seen": seen}} if whole else {}
-        transaction.commit(records, metrics=said)
+        metrics = {PACKED: {"root": tree, "since": began, "seen": seen}} if whole else {}
+        transaction.commit(records, metrics=metrics)
     return report
 
 
 def _discarding(root: str) -> Callable[..., None]:
-    """Return an exit of a `with` block that, where it raised, removes the data set it made."""
+    """Return the exit of a `with` block that removes a new data set if the block raised."""
     folder = not os.path.lexists(root)
 
     def leave(kind: object, *_: object) -> None:
@@ -154,20 +154,20 @@ def _discarding(root: str) -> Callable[..., None]:
 
 
 class _Changes:
-    """What of a source a data set does not have, or has otherwise.
+    """Files of a source that are missing or different in a data set.
 
-    packers  what new shards are written with
+    packers  writers of the new shards
     """
 
     def __init__(self, dataset: Dataset, root: int, progress: Progress, *, checksum: bool) -> None:
         self.dataset = dataset
         self.packers: Sequence[Packer] = ()
         self._finders: dict[str, Finder] = {}
-        self._since, self._seen, self._mark = _mark_of(dataset, root)
+        self._since, self._seen, self._packed = _last_packed(dataset, root)
         self.update = Update(self._look, self._since, checksum, False, self._stored, progress)
 
     def _stored(self, name: bytes) -> bool:
-        """Whether a name was stored since this began."""
+        """Return whether a name has been stored by this update."""
         if not self.packers:
             return False
         packer = packer_of(self.packers, name)
@@ -177,7 +177,7 @@ class _Changes:
         found: Known = {}
         for shard, container, some in self.dataset.homes(names):
             generation = shard.record.rank[0]
-            recent = generation > self._seen and generation != self._mark
+            recent = generation > self._seen and generation != self._packed
             finder = self._finders.get(shard.base)
             if finder is None or finder.container is not container:
                 finder = Finder(container, 0 if recent else shard.record.size)
@@ -190,7 +190,7 @@ class _Changes:
             finder.close()
 
     def same(self, suspect: Suspect) -> bool:
-        """Whether a file is as it was."""
+        """Return whether a file is unchanged."""
         item = suspect.item
         names = [item.name, item.target] if isinstance(item, Copy) else [item.name]
         if any(self._stored(to_bytes(name)) for name in names):
@@ -205,11 +205,11 @@ class _Changes:
         return same
 
 
-def _mark_of(dataset: Dataset, root: int) -> tuple[int, int, int]:
-    """When the tree was last packed whole, the generation that was compared with it then, and the
-    one that this made. 0, 0, 0: not known."""
-    for manifest in islice(dataset.history(), MARKS):
-        mark = manifest.metrics.get(MARK)
+def _last_packed(dataset: Dataset, root: int) -> tuple[int, int, int]:
+    """Return when the tree was last packed whole, the generation that it was compared with, and the
+    generation that this made. 0, 0, 0: not known."""
+    for manifest in islice(dataset.history(), MAX_SEARCHED):
+        mark = manifest.metrics.get(PACKED)
         if isinstance(mark, dict) and mark.get("root") == root:
             return int(mark["since"]), int(mark["seen"]), manifest.generation
     return 0, 0, 0
@@ -217,7 +217,7 @@ def _mark_of(dataset: Dataset, root: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What all shards share."""
+    """Arguments common to all shards of one `pack_shards`."""
 
     transaction: Transaction
     source: str
@@ -255,7 +255,7 @@ def _pack_tree(
 
 
 def split(files: Iterable[Seen], shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
-    """Write lists of names, each for one shard, of even size -> their paths and bytes of files."""
+    """Write a list of names for each shard, of even size -> their paths, and bytes of files."""
     with SortedRecords(scratch) as records:
         left = 0
         for seen in files:
@@ -297,7 +297,7 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
 # --- processes: Python packs on one processor ---
 
 Lists = list[tuple[int, str]]
-"""number of a shard, path of its list of names"""
+"""Shards of a worker: number, path of its list of names."""
 
 
 def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
@@ -305,7 +305,7 @@ def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
     running: list[subprocess.Popen[bytes]] = []
     with ThreadPoolExecutor(len(shares)) as pool:
         try:
-            for _ in shares:  # none gets the Ctrl-C of a terminal: it would show its imports
+            for _ in shares:  # each in a process group of its own: Ctrl-C would print its traceback
                 running.append(
                     subprocess.Popen(
                         [sys.executable, "-P", "-m", "winkfs.dataset.packing"],
@@ -329,8 +329,8 @@ def _in_process(
     assert process.stdin is not None
     assert process.stdout is not None
     with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        orders = job.transaction, job.source, job.settings, job.xattrs, share
-        pickle.dump(orders, process.stdin)
+        work = job.transaction, job.source, job.settings, job.xattrs, share
+        pickle.dump(work, process.stdin)
         process.stdin.close()
         while True:
             kind, value = pickle.load(process.stdout)
@@ -349,8 +349,8 @@ def _in_process(
 
 
 def _packages() -> str:
-    """PYTHONPATH of a child: ours without the current directory, whose files are data that may
-    have the name of a module; with the roots of our packages, one of which may be just there."""
+    """Return the PYTHONPATH of a child: ours, with the roots of our packages, but without the
+    current directory, where a file of the user may have the name of a module."""
     here = os.getcwd()
     kept = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) != here]
     ours = [str(Path(found.__file__ or "").resolve().parents[1]) for found in (winkfs, winkformats)]
@@ -358,12 +358,12 @@ def _packages() -> str:
 
 
 def _worker() -> None:
-    """What the process does: reads its orders, writes messages."""
+    """Run in the process: read its work from stdin, write messages to stdout."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed does not come among them
+    os.dup2(2, 1)  # whatever is printed goes to stderr, not among the messages
     try:
         transaction, source, settings, xattrs, share = pickle.load(sys.stdin.buffer)
-    except EOFError:  # whoever started this was stopped meanwhile
+    except EOFError:  # the parent ended meanwhile
         return
 
     def send(kind: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Read API of a data set, as that of a container. Shards are opened when they are first needed."""
+"""Read API of a data set. Shards are opened when they are first needed."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from winkfs.names import (
 from winkfs.reader import Problem, Reader
 from winkfs.units import to_ns
 
-OPEN: Final = 100  # containers kept open, with four or five descriptors each
+MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
 
 
 class Handles:
-    """The shards of a snapshot by number, the winner last. For one thread at a time."""
+    """The open shards of a snapshot, by number, the winner last. For one thread at a time."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = shards
@@ -59,11 +59,11 @@ class Handles:
         self._open: OrderedDict[int, Container] = OrderedDict()
         self._problems: dict[int, list[str]] = {}  # of each that was opened
         self._columns: dict[str, str] | None = None
-        self._left = list[bool]()  # not empty: closed; a scan may go on, and opens what it needs
-        weakref.finalize(self, _let_go, self._open, self._left, os.getpid())
+        self._closed = list[bool]()  # not empty: `close` was called; a scan may still open shards
+        weakref.finalize(self, _close_unclosed, self._open, self._closed, os.getpid())
 
     def container(self, number: int) -> Container:
-        """For reading, as of the snapshot. Raises StalePlan; FormatError; OSError."""
+        """Return a shard, opened as of the snapshot. Raises StalePlan; FormatError; OSError."""
         found = self._open.get(number)
         if found is not None:
             self._open.move_to_end(number)
@@ -87,27 +87,26 @@ class Handles:
         found.freeze()
         self._problems[number] = found.problems
         self._open[number] = found
-        if len(self._open) > OPEN:
+        if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)[1].close()
         return found
 
     def close(self) -> None:
-        self._left.append(True)
+        self._closed.append(True)
         while self._open:
             self._open.popitem()[1].close()
 
     def problems(self) -> list[str]:
-        """The damage that was met in those opened so far."""
+        """Return the damage found in the shards opened so far."""
         return [problem for found in self._problems.values() for problem in found]
 
     # --- names ---
 
     def find(self, name: bytes) -> int:
-        """Number of the shard whose file of this name is to be seen, -1: none.
+        """Return the number of the shard that has the visible file of this name, -1: none.
 
-        raises  FormatError where one that cannot be opened may have it: a file in an older one that
-                is not hidden is right all the same
-        cost    a look into the index of each shard that may have the name, the winner first
+        raises  FormatError if no file is found, and a shard that cannot be opened may have it
+        cost    a look-up in the index of each shard that may have the name, the winner first
         """
         key = inode_key(name)
         damage: FormatError | None = None
@@ -119,7 +118,7 @@ class Handles:
             except FormatError as error:
                 damage = self._note(number, error)
                 continue
-            if pos:  # hidden: only a tombstone wins over the first that is found
+            if pos:  # the first one found wins, unless a tombstone hides it
                 hidden = self.shards[number].hidden
                 at = int(hidden.searchsorted(pos))
                 if at == len(hidden) or hidden[at] != pos:
@@ -130,7 +129,8 @@ class Handles:
         return -1
 
     def find_many(self, names: Sequence[bytes]) -> Int64:
-        """The same for many names, int64[n]: by their hashes, so that a file may be missing yet."""
+        """Return the shards of many names, int64[n], by hashes alone: a file may be missing in the
+        shard that is returned."""
         keys = [inode_key(name) for name in names]
         found = np.full(len(keys), -1, np.int64)
         todo = np.arange(len(keys))
@@ -159,34 +159,34 @@ class Handles:
         return found
 
     def _note(self, number: int, error: FormatError) -> FormatError:
-        """Tell of a shard that cannot be opened, once."""
+        """Warn, once, of a shard that cannot be opened."""
         if number not in self._problems:
             self._problems[number] = [str(error)]
             warn_of_damage(self.shards[number].base, self._problems[number])
         return error
 
     def _may_have(self, number: int, low: bytes, high: bytes) -> bool:
-        """Whether a shard may have one of the names low .. high."""
+        """Return whether a shard may have one of the names low .. high."""
         if not self.shards[number].record.files:
             return False
         known = self._ranges[number]
         return known is None or (known[0] <= high and low <= known[1])
 
     def may_have_prefix(self, number: int, prefix: bytes) -> bool:
-        """Whether a shard may have names with this prefix."""
+        """Return whether a shard may have names with this prefix."""
         known = self._ranges[number]
         if not prefix or known is None:
             return True
         return may_begin(known, prefix)
 
 
-def _let_go(containers: OrderedDict[int, Container], left: list[bool], pid: int) -> None:
-    """Close what is left open when nobody has the data set any more."""
+def _close_unclosed(containers: OrderedDict[int, Container], closed: list[bool], pid: int) -> None:
+    """Close the shards of a data set that was garbage-collected, and warn if it was not closed."""
     if containers and os.getpid() == pid:
         first = next(iter(containers.values())).base
         while containers:
             containers.popitem()[1].close()
-        if not left:
+        if not closed:
             warnings.warn(
                 f"unclosed data set: its shard {first} was open", ResourceWarning, stacklevel=3
             )
@@ -195,8 +195,8 @@ def _let_go(containers: OrderedDict[int, Container], left: list[bool], pid: int)
 class DatasetReading(Reader):
     """The files of one generation. Threads may share it.
 
-    It stays at that generation until `refresh`; the shards are opened when they are needed. Copied,
-    pickled, or used in a forked child it opens them anew, at the same generation.
+    It stays at its generation until `refresh`. A copy, a pickled one or one in a forked child opens
+    the shards again, at the same generation.
     """
 
     changed_by = "put"
@@ -204,9 +204,10 @@ class DatasetReading(Reader):
     def __init__(
         self, path: str | os.PathLike[str], as_of: AsOf = None, *, newest: bool = False
     ) -> None:
-        """`newest`: refuse where the newest generation is damaged, and do not go one back.
+        """Open a generation.
 
-        raises  NoSuchFile; StalePlan where that generation was vacuumed; FormatError
+        newest  raise if the newest generation is damaged, instead of reading the one before
+        raises  NoSuchFile; StalePlan if the generation was vacuumed; FormatError
         """
         self._lock = threading.RLock()
         self._log, self._as_of, self._closed = Log(absolute(root_of(path))), as_of, False
@@ -216,8 +217,8 @@ class DatasetReading(Reader):
         self._handles = Handles(self._snapshot.shards)
         tell_of_forks(self)
 
-    def _take(self, generation: int) -> None:
-        """Go to another generation."""
+    def _switch(self, generation: int) -> None:
+        """Replace the snapshot by that of a different generation."""
         taken = snapshot_of(self._log, self._log.state(generation))
         self._handles.close()
         self._snapshot, self._handles = taken, Handles(taken.shards)
@@ -226,7 +227,7 @@ class DatasetReading(Reader):
 
     @property
     def base(self) -> str:
-        """The folder."""
+        """Path of the folder."""
         return self._log.root
 
     @property
@@ -235,7 +236,7 @@ class DatasetReading(Reader):
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """By rank, the winner last."""
+        """The shards by rank, the winner last."""
         return self._snapshot.shards
 
     @property
@@ -244,13 +245,13 @@ class DatasetReading(Reader):
 
     @property
     def ao(self) -> bool:
-        """Whether all shards are append-only containers."""
+        """True if all shards are append-only containers."""
         return bool(self.shards) and all(shard.record.ao for shard in self.shards)
 
     @property
     def problems(self) -> list[str]:
-        """Damage that was found and skipped, in manifests and in the shards opened so far:
-        see `Container.problems`."""
+        """Damage that was found and skipped, in manifests and in the shards opened so far: see
+        `Container.problems`."""
         with self._lock:
             return [*self._log.problems, *self._handles.problems()]
 
@@ -267,12 +268,12 @@ class DatasetReading(Reader):
             return sum(self._handles.container(number).most_content for number in numbers)
 
     def history(self) -> Iterator[Manifest]:
-        """The manifests of the generations kept, the newest first. Raises CorruptError."""
+        """Return the manifests of the kept generations, the newest first. Raises CorruptError."""
         head = self._log.head()
         return self._log.manifests(self._log.newest(), head.oldest)
 
     def refresh(self) -> bool:
-        """Go to the newest generation -> whether it is another; stays where it is for `as_of`."""
+        """Go to the newest generation -> whether it changed; with `as_of` it never does."""
         with self._lock:
             self._check()
             if self._as_of not in (None, "") or self._log.newest() == self.generation:
@@ -280,7 +281,7 @@ class DatasetReading(Reader):
             newest = self._log.shown().generation
             if newest == self.generation:
                 return False
-            self._take(newest)
+            self._switch(newest)
             return True
 
     def __repr__(self) -> str:
@@ -305,7 +306,7 @@ class DatasetReading(Reader):
             self._forked = False
 
     def after_fork(self) -> None:
-        """In a child: the lock may be held by a thread of the parent."""
+        """Replace the lock in a forked child: a thread of the parent may hold the old one."""
         self._lock, self._forked = threading.RLock(), True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -315,10 +316,10 @@ class DatasetReading(Reader):
             )
         if self._closed:
             raise Closed("the data set is closed", self.base)
-        return _again, (type(self), self.base, self.generation, self._as_of)
+        return _unpickled, (type(self), self.base, self.generation, self._as_of)
 
     def _home(self, name: Name) -> Container:
-        """The container that has the file. Raises NoSuchFile."""
+        """Return the container that has the file. Raises NoSuchFile."""
         self._check()
         number = self._handles.find(checked(name))
         if number < 0:
@@ -328,9 +329,9 @@ class DatasetReading(Reader):
     # --- content ---
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+        """Read the content, or `size` bytes of it from `offset`; shorter at the end of the file.
 
-        raises  FileNotFoundError; CorruptError where a checksum is wrong
+        raises  FileNotFoundError; CorruptError if a checksum is wrong
         """
         with self._lock:
             return self._home(name).read(name, offset, size)
@@ -340,7 +341,7 @@ class DatasetReading(Reader):
             return self._home(name).read_into(name, offset, into)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
-        """The contents of many files, in the order of the names.
+        """Yield the contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
         cost    a look-up in each shard that may have it, in batches
@@ -354,7 +355,7 @@ class DatasetReading(Reader):
                 raise NoSuchFile("no such file in the data set", to_str(missing))
 
     def _get(self, names: list[bytes]) -> tuple[list[bytes], bytes | None]:
-        """-> contents up to the first missing name, and that name."""
+        """Return the contents up to the first missing name, and that name."""
         got: dict[int, bytes] = {}
         for number, rows in self._by_home(names):
             some = self._handles.container(number).some([names[i] for i in rows])[0]
@@ -368,13 +369,13 @@ class DatasetReading(Reader):
         return [got[i] for i in range(len(names))], None
 
     def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies in its shard: see `Container.extents`."""
+        """Return the extents of a file in its shard: see `Container.extents`."""
         with self._lock:
             return self._home(name).extents(name)
 
     def homes(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, Container, list[bytes]]]:
-        """The shards that have these names, most likely, and which of them; a name that is not
-        there may be left out. Valid until the next call."""
+        """Yield the shards that have these names, by hashes, each with its names; a missing name
+        may be in none. Containers are valid until the next call."""
         with self._lock:
             self._check()
             for number, rows in self._by_home(names):
@@ -382,25 +383,28 @@ class DatasetReading(Reader):
                 yield self.shards[number], self._handles.container(number), some
 
     def _by_home(self, names: Sequence[bytes]) -> Iterator[tuple[int, list[int]]]:
-        """Numbers of the shards that have these names, most likely, and which of them."""
+        """Yield the numbers of the shards that have these names, by hashes, with the rows."""
         homes = self._handles.find_many(names)
         for number in np.unique(homes[homes >= 0]).tolist():
             yield number, np.flatnonzero(homes == number).tolist()
 
     def home(self, name: Name) -> Container:
-        """The container that has a file. Raises NoSuchFile."""
+        """Return the container that has a file. Raises NoSuchFile."""
         with self._lock:
             return self._home(name)
 
     # --- metadata ---
 
     def stat(self, name: Name) -> Stat:
-        """The FILEID is one of the shard. Raises FileNotFoundError; CorruptError."""
+        """Return the metadata of a file; its FILEID is unique in its shard only.
+
+        raises  FileNotFoundError; CorruptError
+        """
         with self._lock:
             return self._home(name).stat(name)
 
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
-        """Extended attributes."""
+        """Return the extended attributes of a file."""
         with self._lock:
             return self._home(name).getxattrs(name)
 
@@ -408,11 +412,11 @@ class DatasetReading(Reader):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that files can have: name -> type, those of all shards."""
+        """The columns of all shards: name -> type."""
         return self._snapshot.columns
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
-        """The values of a file: column -> value, None: null, as is a column that its shard lacks.
+        """Return the values of a file: column -> value; None: null, or its shard lacks the column.
 
         raises  FileNotFoundError
         """
@@ -445,10 +449,10 @@ class DatasetReading(Reader):
         where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
+        """Yield the files, shard by shard in disk order, as of the call: see `Container.scan`."""
         self._check()
         if where is not None:
-            parse(where).bound(self.columns)  # refused here, and not at the first shard
+            parse(where).bound(self.columns)  # raises now, not at the first shard
         return self._scan(
             self._snapshot.shards, self._handles, since, until, prefix, where, problem
         )
@@ -456,11 +460,12 @@ class DatasetReading(Reader):
     def names(
         self, glob: str | None = None, *, where: str | None = None, problem: Problem | None = None
     ) -> Iterator[str]:
-        """The names; `glob`: those that match, * also crossing /. In byte order, from the catalogs
-        of the shards, where these are at most OPEN; else in the order of `scan`.
+        """Yield the names, in byte order from the catalogs of the shards if these are at most
+        MAX_OPEN, else in the order of `scan`.
 
+        glob     only names that match; * also crosses /
         where    see `Container.scan`
-        problem  called with each damaged inode that is met, which is skipped; None: CorruptError
+        problem  called with each damaged inode, which is skipped; None: raise CorruptError
         """
         prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
         found = self.rows(prefix, problem, where=where)
@@ -480,12 +485,12 @@ class DatasetReading(Reader):
         where: str | None = None,
         columns: Sequence[str] = (),
     ) -> Iterator[FileTable] | None:
-        """The rows of the files that are to be seen, merged in byte order of their names: see
-        `Handle.rows`. Mode and owner of each are in its row.
+        """Return the rows of the visible files with mode and owner, merged in byte order of their
+        names: see `Handle.rows`.
 
-        ->    None where more than OPEN shards would have to be open at once, and of a writer that
-              has put something: ask `scan`
-        cost  as of the catalogs, 1 us a row and log2 of the shards
+        ->    None if more than MAX_OPEN shards would have to be open at once, or there are
+              unpublished changes: use `scan`
+        cost  that of the catalogs, and a merge of as many streams as there are shards
         """
         self._check()
         condition = None if where is None else parse(where).bound(self.columns)
@@ -495,26 +500,26 @@ class DatasetReading(Reader):
             chosen = [number for number, shard in enumerate(self._snapshot.shards)
                       if shard.files and self._handles.may_have_prefix(number, prefix)
                       and may_be_from(shard.record, *times)]  # fmt: skip
-        if len(chosen) > OPEN or self._changed:
+        if len(chosen) > MAX_OPEN or self._changed:
             return None
         query = query._replace(at_once=max(AT_ONCE // max(len(chosen), 1), 1))
-        handles, tell = self._handles, problem or raise_it
-        return joined([self._rows_of(handles, number, query, tell) for number in chosen])
+        handles, report = self._handles, problem or raise_it
+        return joined([self._rows_of(handles, number, query, report) for number in chosen])
 
     @property
     def _changed(self) -> bool:
-        """Whether there are files that are in no shard yet."""
+        """True if there are changes that are not in a shard yet."""
         return False
 
     def _rows_of(
         self, handles: Handles, number: int, query: Query, problem: Problem
     ) -> Iterator[FileTable]:
-        """The rows of a shard that are to be seen, with mode and owner of each."""
+        """Yield the visible rows of a shard with mode and owner."""
         try:
             with self._lock:
-                handles.container(number)  # says what is wrong with it
+                handles.container(number)  # records problems of the shard
                 shard = handles.shards[number]
-            store = shard.open()  # of its own: handles may be closed meanwhile
+            store = shard.open()  # opened again, because handles may be closed meanwhile
         except CorruptError as error:
             problem(error)
             return
@@ -557,8 +562,10 @@ class DatasetReading(Reader):
             yield from found
 
 
-def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) -> DatasetReading:
-    """One that was pickled or copied: at its generation, and bound to that where it was before."""
+def _unpickled(
+    kind: type[DatasetReading], root: str, generation: int, as_of: AsOf
+) -> DatasetReading:
+    """Open a pickled or copied data set at its generation."""
     found = kind(root, as_of=generation)
     found._as_of = as_of
     return found

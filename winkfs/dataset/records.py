@@ -1,4 +1,4 @@
-"""What a manifest says: of a shard, and of one generation. As JSON, with a checksum.
+"""Records of a manifest: a shard, and one generation. JSON with a checksum.
 
     format      "winkfs-dataset"
     version     1.1 if a record has columns or compress, which writers that know only 1 leave out
@@ -9,7 +9,7 @@
     job         folder of the shards added
     added       records of shards; removed: their paths
     streams     {query: batch} that the commit finishes
-    metrics     what the writer wants to be remembered
+    metrics     any values of the writer
     oldest      the oldest generation that can still be read
     checkpoint  every 64th: {shards: [all records], streams: {query: [batch, generation]}}
     xxh3        of all bytes before this field, 16 hex digits
@@ -36,7 +36,7 @@ FORMAT: Final = "winkfs-dataset"
 PLAIN_VERSION: Final = 1  # of manifests whose records have none of LATER
 VERSION: Final = 1.1
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
-NAME: Final = 256  # bytes of the longest first or last name that is recorded
+MAX_RECORDED_NAME: Final = 256  # bytes of a first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
 JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)  # of a job, of an attempt
 PATH: Final = re.compile(f"{JOB.pattern}/{JOB.pattern}", re.ASCII)  # of a shard: JOB/ATTEMPT
@@ -48,19 +48,19 @@ Rank = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """A shard as the manifest has it.
+    """Record of a shard in a manifest.
 
     path        below the data set, without .data, see PATH
-    contid      CONTID; size: FILESIZE, bytes: a shard with others is not this one
-    files       how many it has, hidden ones included; -1: not known (a plain container)
+    contid      CONTID; size: FILESIZE, bytes. Both identify the shard
+    files       number of files, hidden ones included; -1: not known (a plain container)
     content     bytes of their content
-    tombstones  entries at the end that delete names of older shards, from position tombs_at on
-    mtime_min   nanoseconds; mtime_max: of the youngest file. None without files, or not known
+    tombstones  number of entries, from position tombs_at on, that delete names of older shards
+    mtime_min   mtime of the oldest file, mtime_max: of the youngest, nanoseconds; None: not known
     first       the least name, last: the greatest; None: not known
-    rank        which shard wins: the higher one. A rewritten shard has that of what it replaces
-    columns     of the user, as `ondisk.typed` has them: "lang:string score:float64"
-    compress    what its new content would be compressed with, "zstd:9"; "": nothing, or an older
-                version wrote this. Says nothing of what is there: two records may differ in it
+    rank        the shard with the higher rank wins; a rewritten shard keeps the rank
+    columns     columns of the user in the form of `ondisk.typed`: "lang:string score:float64"
+    compress    compression of new content, "zstd:9"; "": none, or written by an older version.
+                Existing content may be stored otherwise, so records are compared without it
     unknown     fields of later versions, which are written back
     """
 
@@ -83,7 +83,7 @@ class ShardRecord:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON. Raises KeyError, TypeError, ValueError."""
+        """Build a record from JSON. Raises KeyError, TypeError, ValueError."""
         known = {name: values[name] for name in RECORD_FIELDS if name in values}
         if len(known) < len(values):
             known["unknown"] = {name: values[name] for name in values if name not in known}
@@ -106,7 +106,7 @@ class ShardRecord:
         parse_schema(made.columns.encode())
         for end in (made.first, made.last):
             if end is not None and not end.isascii():
-                to_bytes(end)  # must be such as can be encoded
+                to_bytes(end)  # raises if it cannot be encoded
         return made
 
     @property
@@ -116,8 +116,7 @@ class ShardRecord:
 
     @property
     def level(self) -> int:
-        """The level of `compress`; 0: it is not compressed, or with what only later versions
-        know."""
+        """The level of `compress`; 0: not compressed, or with a codec of a later version."""
         try:
             return level_of(self.compress or NONE)
         except ValueError:
@@ -125,7 +124,7 @@ class ShardRecord:
 
     @property
     def names(self) -> tuple[bytes, bytes] | None:
-        """The least and the greatest name; None where they are not known."""
+        """The least and the greatest name; None if they are not known."""
         if self.first is None or self.last is None:
             return None
         return to_bytes(self.first), to_bytes(self.last)
@@ -137,11 +136,11 @@ LATER: Final = ("columns", "compress")  # fields that writers of PLAIN_VERSION d
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that holds in a generation.
+    """The state of a data set in one generation.
 
     shards   by rank, the winner last
     streams  query -> (last batch, generation that has it)
-    digest   checksum of the manifest, as it stands there: another manifest is another state
+    digest   checksum of the manifest, which distinguishes it from others of its number
     """
 
     generation: int
@@ -153,15 +152,15 @@ class State:
 
     @property
     def compress(self) -> str | None:
-        """What new shards are compressed with: as the last of those that are; None: not at all."""
+        """Compression of new shards: that of the last compressed shard; None: none."""
         return next((r.compress for r in reversed(self.shards) if r.level), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One generation: what it changed, and in a checkpoint all that holds after it.
+    """One generation: its changes, and in a checkpoint also the whole state after them.
 
-    digest  its checksum, once it has one
+    digest  its checksum; "" before it is encoded
     """
 
     generation: int
@@ -178,11 +177,11 @@ class Manifest:
 
     @property
     def rewrites(self) -> bool:
-        """Whether it changes no file that can be seen: a stream has nothing to tell of it."""
+        """True if it changes no visible file, so that streams skip it."""
         return self.operation in REWRITES
 
     def apply(self, before: State) -> State:
-        """-> what holds after it. Raises FormatError where it does not follow `before`."""
+        """Return the state after it. Raises FormatError if it does not follow `before`."""
         if self.generation != before.generation + 1 or self.time_ns <= before.time_ns:
             raise FormatError(f"manifest {self.generation} does not follow {before.generation}")
         shards = {record.path: record for record in before.shards}
@@ -205,20 +204,20 @@ class Manifest:
         whole = () if self.checkpoint is None else self.checkpoint.shards
         if any(r.columns or r.compress for r in (*self.added, *whole)):
             version = VERSION
-        values = {"format": FORMAT, "version": version} | _plain(self)
+        values = {"format": FORMAT, "version": version} | _as_json(self)
         text = json.dumps(values, separators=(",", ":"))[:-1].encode()
         return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
-        """Raises CorruptError, or FormatError for one of a later version."""
+        """Decode a manifest. Raises CorruptError, or FormatError for a later version."""
         if not is_whole(data):
             raise CorruptError("checksum of the manifest", file=file, offset=0)
         return cls.parse(data[:-TAIL] + b"}", file=file, digest=digest_of(data))
 
     @classmethod
     def parse(cls, text: bytes, *, file: str, digest: str = "") -> Self:
-        """From JSON, whatever its checksum. Raises as `decode`."""
+        """Build a manifest from JSON without a check of its checksum. Raises as `decode`."""
         try:
             values = json.loads(text)
             if values["format"] != FORMAT or values["version"] > VERSION:
@@ -237,24 +236,24 @@ class Manifest:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether a manifest is what was written."""
+    """Return whether the checksum of a manifest is right."""
     return data[-TAIL:] == b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(data[:-TAIL])
 
 
 def digest_of(data: bytes) -> str:
-    """The checksum that a manifest has of itself, 16 hex digits."""
+    """Return the checksum stored in a manifest, 16 hex digits."""
     return data[8 - TAIL : -3].decode("ascii")
 
 
 def checked_path(path: str) -> str:
-    """The path of a shard as it is. Raises ValueError, TypeError for one that leads elsewhere."""
+    """Return the path of a shard unchanged. Raises ValueError, TypeError for any other path."""
     if not PATH.fullmatch(path):
         raise ValueError(f"{path!r} is no path of a shard")
     return path
 
 
 def _check_head(values: Mapping[str, Any]) -> None:
-    """Raises KeyError, TypeError, ValueError."""
+    """Check the plain fields of a manifest. Raises KeyError, TypeError, ValueError."""
     if {type(values[name]) for name in ("generation", "time_ns", "oldest")} != {int}:
         raise TypeError("a number of the manifest")
     if not 0 <= values["oldest"] <= values["generation"]:
@@ -266,7 +265,7 @@ def _check_head(values: Mapping[str, Any]) -> None:
 
 
 def _batches(streams: Mapping[str, int]) -> Mapping[str, int]:
-    """Raises TypeError."""
+    """Return the batches of streams unchanged. Raises TypeError if they are not integers."""
     if type(streams) is not dict or {type(batch) for batch in streams.values()} - {int}:
         raise TypeError("the batch of a stream")
     return streams
@@ -276,7 +275,7 @@ def by_rank(records: Any) -> tuple[ShardRecord, ...]:
     return tuple(sorted(records, key=lambda record: (record.rank, record.path)))
 
 
-def _plain(manifest: Manifest) -> dict[str, Any]:
+def _as_json(manifest: Manifest) -> dict[str, Any]:
     values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
     del values["digest"]
     values["added"] = list(map(_values, manifest.added))
@@ -289,15 +288,15 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
 
 def _values(record: ShardRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in RECORD_FIELDS}
-    for later in LATER:  # as manifests were before there were any
+    for later in LATER:  # left out if empty, so that older versions can read it
         if not values[later]:
             del values[later]
     return values | (record.unknown or {})
 
 
 def union(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The columns of several shards. Of one name the last type counts, unless the two are int64 and
-    float64, which float64 holds."""
+    """Return the columns of several shards. If the types of a column differ, the last one counts,
+    or float64 if one is int64 and the other float64."""
     found: dict[str, str] = {}
     for schema in schemas:
         for name, kind in schema.items():
@@ -312,11 +311,11 @@ def misfit(
     shown: Callable[[str], str] = str,
     advice: str = "convert it",
 ) -> str | None:
-    """What is wrong with the first column that cannot be in a data set with the known ones; None:
+    """Return a message on the first column that cannot be in a data set with the known ones; None:
     all can.
 
-    shown   how the type of a column is called
-    advice  what to do about a wrong one
+    shown   returns the name of a type to print
+    advice  what the user can do about such a column
     """
     spelt = {name.lower(): name for name in known}
     for name, kind in schema.items():

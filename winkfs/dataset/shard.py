@@ -1,7 +1,7 @@
-"""A shard: a container, and which of its files somebody newer has replaced or deleted.
+"""A shard: a container, and which of its files newer shards have replaced or deleted.
 
-`survey` makes the record that a manifest has of it. Light, as is all that a plan over a data set
-needs: Spark's planner imports it anew for each query.
+`survey` builds its record for the manifest. The module imports little, like all that is needed to
+plan over a data set, because Spark's planner imports it for each query.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import raise_it
-from winkfs.dataset.records import NAME, ShardRecord
+from winkfs.dataset.records import MAX_RECORDED_NAME, ShardRecord
 from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
 from winkfs.names import literal_prefix, to_bytes, to_strs
 from winkfs.units import MICRO
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
-PIECE: Final = 8 << 20  # bytes copied at a time
+COPY_CHUNK: Final = 8 << 20  # bytes copied at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Shard:
     """A container as of a snapshot.
 
     base    its path without .data
-    hidden  int64[..], ascending: positions of inodes that are not to be seen
-    grows   a container that is no shard: it may have grown since, up to record.size it is the same
+    hidden  int64[n], ascending: positions of the inodes of hidden files
+    grows   True: a container that is no shard, and may have grown beyond record.size
     """
 
     base: str
@@ -50,13 +50,15 @@ class Shard:
 
     @property
     def files(self) -> int:
-        """How many can be seen; -1: not known."""
+        """Number of visible files; -1: not known."""
         return self.record.files - len(self.hidden) if self.record.files >= 0 else -1
 
     def open(self, *, load: bool = True, mapped: bool = True) -> Store:
-        """For reading. `load`: its index too; `mapped`: see `DataFile`.
+        """Open it for reading.
 
-        raises  StalePlan where it is gone, or another; FormatError; OSError
+        load    with its index
+        mapped  see `DataFile`
+        raises  StalePlan if it is gone or was replaced; FormatError; OSError
         """
         from winkfs.container.store import Store
 
@@ -72,7 +74,7 @@ class Shard:
         return store
 
     def check(self, store: Store) -> None:
-        """Raises StalePlan where an open container is not the one of the record."""
+        """Raise StalePlan if an open container is not the one of the record."""
         contid, size, record = store.settings.contid, store.kv.end, self.record
         right = size >= record.size if self.grows else size == record.size
         if contid != record.contid or not right:
@@ -98,7 +100,11 @@ def may_have(shards: Sequence[Shard], selection: Selection) -> list[bool]:
 
 
 def _may_have(record: ShardRecord, selection: Selection, starts: list[bytes]) -> bool:
-    """`starts`: one of which a name must begin with. The paths of the selection are sorted."""
+    """Return whether a shard may have selected files.
+
+    selection  its paths are sorted
+    starts     a selected name begins with one of these
+    """
     if not may_be_from(record, selection.since, selection.until):
         return False
     names = record.names
@@ -145,9 +151,9 @@ def _may_meet(shards: Sequence[Shard], where: Condition) -> list[bool]:
 
 
 def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
-    """The names that a shard deletes from older ones, and the positions of their entries.
+    """Return the names that a shard deletes from older ones, and the positions of their entries.
 
-    tombs_at  where they begin; 0: it has none
+    tombs_at  position of the first tombstone; 0: it has none
     """
     from winkfs.container.survey import inode_rows
 
@@ -168,12 +174,12 @@ def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """Build the manifest record of a closed container. Writes BASE.cat where it is missing, or of
-    several runs, and BASE.idx where it is behind.
+    """Build the manifest record of a closed container. Writes BASE.cat if it is missing or has
+    several runs, and BASE.idx if it does not cover the data file.
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
-    raises    Refusal where it was not closed; FormatError; OSError
+    raises    Refusal if it was not closed; FormatError; OSError
     cost      see `describe`
     """
     from winkfs.container.catalog import build
@@ -188,14 +194,14 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
         whole = index is not None and index.covered == store.kv.end
         if index is not None:
             index.storage.close()
-        found = _told(store, path, tombs_at) if whole else None
+        found = _catalogued_record(store, path, tombs_at) if whole else None
     if found is not None:
         return found
-    made = Store(base, writable=True)  # makes the index, where it is not there
+    made = Store(base, writable=True)  # builds a missing index
     with contextlib.closing(made) as store:
         _check_closed(store)
         build(store, lost=raise_it).close()
-        if store.is_behind:  # a close may leave a tail, but many read a shard
+        if store.is_behind:  # a close may leave a tail, which each reader would replay
             store.merge()
     return describe(base, path, tombs_at)
 
@@ -208,31 +214,31 @@ def _check_closed(store: Store) -> None:
 
 
 def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
-    """The record of a sound container: see `survey`.
+    """Return the record of an undamaged container: see `survey`.
 
     raises  FormatError; OSError
-    cost    reads the index of BASE.cat and a block, else all inodes
+    cost    reads the index of BASE.cat and a block, or else all inodes
     """
     from winkfs.container.catalog import build
     from winkfs.container.store import Store
 
     with Store(base, writable=False, load=False) as store:
-        found = _told(store, path, tombs_at)
+        found = _catalogued_record(store, path, tombs_at)
     if found is not None:
         return found
-    reading = Store(base, writable=False)  # classic layout, or no good catalog
+    reading = Store(base, writable=False)  # classic layout, or no current catalog
     with reading as store, build(store, save=False, lost=raise_it) as catalog:
         return _record(store, catalog.runs[0], path, tombs_at)
 
 
 def described(root: str, record: ShardRecord) -> ShardRecord:
-    """The record that a shard of a data set has by what is there now. Raises as `describe`."""
+    """Return the record of a shard of a data set from its current files. Raises as `describe`."""
     tombs_at = record.tombs_at if record.tombstones else 0
     return replace(describe(f"{root}/{record.path}", record.path, tombs_at), rank=record.rank)
 
 
-def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
-    """The record by BASE.cat; None: there is none that is good, of one run and of this moment."""
+def _catalogued_record(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
+    """Return the record from BASE.cat; None if that is not intact, current and of one run."""
     from winkfs.container.catalog import open_catalog
 
     catalog = open_catalog(store, behind=0)
@@ -247,14 +253,14 @@ def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
 
 
 def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
-    """The record by the one run of a catalog. Raises DerivedDamage; CorruptError; OSError."""
+    """Return the record from the run of a catalog. Raises DerivedDamage; CorruptError; OSError."""
     from winkfs.container.ondisk.compressed import word_of
     from winkfs.container.ondisk.typed import schema_text
 
     files, content, low, high = run.totals()
     gone, end = tombstones(store, tombs_at)[0], store.kv.end
     for pos in run.asked():
-        store.inode_at(pos)  # a container with a damaged one is no shard
+        store.inode_at(pos)  # raises for a damaged inode, which no shard may have
     record = ShardRecord(
         path, store.settings.contid, end, files, content, len(gone),
         tombs_at if gone else end, ao=store.settings.ao, columns=schema_text(store.schema).decode(),
@@ -264,7 +270,7 @@ def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
     if files:
         record = replace(record, mtime_min=low, mtime_max=high)
         ends = [*gone, run.firsts[0], run.block(len(run.firsts) - 1).table.last]
-    if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
+    if ends and max(map(len, (min(ends), max(ends)))) <= MAX_RECORDED_NAME:
         first, last = to_strs([min(ends), max(ends)])
         record = replace(record, first=first, last=last)
     return record
@@ -278,7 +284,7 @@ def copy_bytes(
 ) -> None:
     """Copy a file into an empty one. `progress`: see `adopt`. Raises OSError."""
     at = 0
-    while data := source.read(at, PIECE):
+    while data := source.read(at, COPY_CHUNK):
         at += target.write(at, [data])
         if progress:
             progress(len(data))

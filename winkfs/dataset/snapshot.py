@@ -1,4 +1,4 @@
-"""A snapshot: the shards of one generation, or one plain container, to be read or planned with."""
+"""A snapshot: the shards of one generation, or a single container, for reading and planning."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What can be read as of one moment. It can be pickled.
+    """The shards that are visible at one moment. It can be pickled.
 
-    root        path from / of the data set, or BASE of a plain container
-    generation  0 for a plain container
-    time_ns     when it was committed; 0 for a plain container
+    root        absolute path of the data set, or BASE of a single container
+    generation  0 for a single container
+    time_ns     time of the commit; 0 for a single container
     shards      by rank, the winner last
     """
 
@@ -39,17 +39,18 @@ class Snapshot:
 
     @property
     def files(self) -> int:
-        """How many can be seen; -1: not known."""
+        """Number of visible files; -1: not known."""
         counts = [shard.files for shard in self.shards]
         return -1 if -1 in counts else sum(counts)
 
 
 def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
-    """The newest generation of a data set, or that of `as_of` (see `parse_as_of`); or a container.
+    """Return the newest generation of a data set, or that of `as_of` (see `parse_as_of`), or a
+    container.
 
-    raises  NoSuchFile; StalePlan where that generation was vacuumed; ValueError; FormatError
-    cost    reads manifests and one derived file, opens no shard; where that file is missing, and
-            shards may hide files of others, their indexes
+    raises  NoSuchFile; StalePlan if the generation was vacuumed; ValueError; FormatError
+    cost    reads manifests and one derived file, and no shard; if that file is missing, also the
+            indexes of shards whose names overlap
     """
     if is_dataset(path):
         log = Log(absolute(os.fspath(path)))
@@ -57,11 +58,11 @@ def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
     if as_of not in (None, ""):
         raise ValueError(f"{os.fspath(path)}: a single container has no generations: as_of is for "
                          "a data set")  # fmt: skip
-    return _plain(absolute(base_of(path)))
+    return _single(absolute(base_of(path)))
 
 
 def snapshot_of(log: Log, state: State) -> Snapshot:
-    """A generation whose state is known."""
+    """Return the snapshot of a generation whose state is known."""
     hidden = hidden_of(log, state)
     shards = tuple(
         Shard(f"{log.root}/{record.path}", record, hidden.get(record.path, NOTHING))
@@ -70,7 +71,7 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
     return Snapshot(log.root, state.generation, state.time_ns, shards)
 
 
-def _plain(base: str) -> Snapshot:
+def _single(base: str) -> Snapshot:
     from winkfs.container.store import Store
 
     with Store(base, writable=False, load=False) as data:
@@ -78,7 +79,7 @@ def _plain(base: str) -> Snapshot:
 
 
 def plain_shard(data: DataFile) -> Shard:
-    """A container that is no shard of a data set, as it is now."""
+    """Return a container outside of data sets, in its current state, as a shard."""
     from winkfs.container.ondisk.typed import schema_text
 
     record = ShardRecord(

@@ -2,17 +2,17 @@
 
     _pending/JOB/NAME    attempts write here; `seal` checks each container that was closed
     JOB/NAME             after one rename of the folder; nothing is visible yet
-    _winkfs/N.json       after one link(2): all of it is
+    _winkfs/N.json       after one link(2) all shards are visible
 
-A crash before the link leaves the data set as it was, and files that `vacuum` removes. An attempt
-that outlives the commit finds no folder to write into.
+A crash before the link leaves the data set unchanged, with files that `vacuum` removes. An attempt
+that is still running after the commit finds no folder to write into.
 
-After a failed fsync nothing is known of what it covered, and the next one may succeed all the same.
-So a commit that is tried again makes anew what it finds: the folder JOB, with new names for its
-files, or the manifest.
+After a failed fsync it is unknown what reached the disk, and the next fsync may succeed although
+data is lost. So a commit that is tried again rewrites what it finds: the folder JOB, with new names
+for its files, or the manifest.
 
 `ShardWriter` writes one container of a transaction, with the names that it deletes from older
-shards. Light, for Spark's driver commits in processes of their own.
+shards. The module imports little, because Spark commits in a process of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from winkfs.names import FILES, MANIFESTS
 if TYPE_CHECKING:
     from winkfs.container.container import Container
 
-MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
+JOB_MARK: Final = "_job"  # file that marks a folder as that of a job; vacuum enters no others
 Streams = Mapping[str, int]
 LOST: Final = (
     "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
@@ -49,12 +49,12 @@ LOST: Final = (
 def begin(
     root: str | os.PathLike[str], operation: str = "append", job: str | None = None
 ) -> Transaction:
-    """Begin to change a data set; it is made where there is none.
+    """Begin a change of a data set, which is created if there is none.
 
-    operation  append: files are added; overwrite: they replace all that is there now
-    job        letters, digits, dots and dashes; must be new; None: one is chosen
-    raises     ValueError; FileExistsError (the job); CorruptError (the newest manifest: nothing
-               can follow it); OSError
+    operation  append: files are added; overwrite: they replace all files of the data set
+    job        new name of letters, digits, dots and dashes; None: one is chosen
+    raises     ValueError; FileExistsError (the job); CorruptError (the newest manifest is damaged,
+               and no manifest can follow it); OSError
     """
     name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
     if not JOB.fullmatch(name):
@@ -71,8 +71,8 @@ def begin(
 
 @contextlib.contextmanager
 def begun(root: str | os.PathLike[str], operation: str = "append") -> Iterator[Transaction]:
-    """The same for a `with` block, which aborts the transaction if it is left by an exception: also
-    by that of a signal, at any moment."""
+    """Begin a transaction that is aborted if an exception leaves the `with` block, also one that a
+    signal raises at any moment."""
     transaction = None
     try:
         with held_back():
@@ -85,9 +85,9 @@ def begun(root: str | os.PathLike[str], operation: str = "append") -> Iterator[T
 
 
 def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
-    """The same for a task that has to begin a job itself, or finds it begun by another task.
+    """Begin a job, or join it if another task has begun it.
 
-    raises  StalePlan where it was committed; NoSuchFile where there is no data set; OSError
+    raises  StalePlan if it was committed; NoSuchFile if there is no data set; OSError
     """
     log = Log(absolute(os.fspath(root)))
     now = log.latest()
@@ -101,11 +101,11 @@ def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Small, and the same after pickling: attempts in other processes write with it.
+    """A change of a data set that is not committed yet; it can be pickled for other processes.
 
-    base_generation  the newest one when it began
-    compress         what containers are compressed with where nothing else is said, as the data set
-                     was then; None: not at all
+    base_generation  the newest generation when it began
+    compress         default compression of new containers, as of the data set at the beginning;
+                     None: none
     """
 
     root: str
@@ -124,25 +124,25 @@ class Transaction:
 
     @property
     def location(self) -> str:
-        """Where the folder of its shards is now, below `root`."""
+        """The current folder of its shards, below `root`."""
         return f"{PENDING}/{self.job}" if is_directory(self.pending) else self.job
 
     def located(self, records: Iterable[ShardRecord]) -> list[ShardRecord]:
-        """The records of its shards, with the paths where these are now."""
+        """Return the records of its shards with their current paths."""
         place = self.location
         return [replace(r, path=f"{place}/{os.path.basename(r.path)}") for r in records]
 
     def open(self) -> None:
-        """Make the folder for its attempts. Raises FileExistsError; OSError."""
+        """Create the folder for its attempts. Raises FileExistsError; OSError."""
         directory = directory_of(self.root)
         directory.mkdir(f"{PENDING}/{self.job}")
         _mark(directory, f"{PENDING}/{self.job}")
 
     def attempt(self, name: str) -> str:
-        """Where an attempt is to make a container -> its base.
+        """Return the BASE of the container that an attempt is to create.
 
-        name    one that no other attempt has: "00003-0"
-        raises  ValueError; StalePlan where the job was committed or aborted meanwhile
+        name    unique among the attempts: "00003-0"
+        raises  ValueError; StalePlan if the job was committed or aborted meanwhile
         """
         if not JOB.fullmatch(name):
             raise ValueError(f"an attempt is named by letters, digits, dots, dashes, not {name!r}")
@@ -151,28 +151,28 @@ class Transaction:
         return f"{self.pending}/{name}"
 
     def create(self, name: str, **settings: Any) -> Container:
-        """Make an empty container for an attempt, and open it for writing.
+        """Create an empty container for an attempt, open for writing, with the permissions of the
+        manifests.
 
-        Whoever may read the manifests may read it.
-        name      see `attempt`; settings: those of `winkfs.create`. Where these do not say
-                  `compress`, it is compressed as the data set
+        name      see `attempt`
+        settings  those of `winkfs.create`; `compress` is by default that of the data set
         raises    as `attempt`; FileExists; OSError
         """
-        from winkfs.container.container import create  # who only commits does without it
+        from winkfs.container.container import create  # not needed for a commit alone
 
         base, columns = self.attempt(name), settings.pop("columns", None)
         compress = settings.pop("compress", None) or self.compress
         with Folder(f"{self.root}/{MANIFESTS}").model() as model:
             made = create(base, like=model, compress=compress, **settings)
-        if columns:  # durable with all else
+        if columns:  # durable with the rest of the container
             made.add_columns(columns)
         return made
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:
-        """What `commit` is to know of a container that an attempt made and closed.
+        """Return the record, for `commit`, of a container that an attempt created and closed.
 
         tombs_at  position from which its tombstones count for older shards; 0: it has none
-        raises    Refusal where it was not closed; FormatError; OSError
+        raises    Refusal if it was not closed; FormatError; OSError
         """
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
         directory, name = locate(base)
@@ -191,24 +191,23 @@ class Transaction:
         since: int | None = None,
         check: Callable[[State], None] | None = None,
     ) -> int:
-        """Make the shards of `records`, and no other attempt, visible -> the generation.
+        """Publish the shards of `records`, and no other attempt -> the generation.
 
-        streams   {query: batch}: where the data set has such a batch of a query, or a later one,
-                  everything is swept, and the generation returned is the one that has it
-        removed   paths of the shards that these replace; None: for `overwrite` all of
-                  `base_generation`, else none
-        after     the generation that the commit must follow: what was decided by reading it, such
-                  as deletes, may be wrong after another; None: any
-        since     the generation by whose files it was decided what to put and delete: a commit that
-                  has put or deleted one of the same files since refuses this; None: none does
-        check     called with what this follows; it may refuse by raising. Again where another
-                  commit came in between. `located` says where the shards are
-        raises    DatasetConflict where one of them is gone, or the data set has a column of another
-                  type, or spelt otherwise: everything is swept then; StalePlan
-                  where a sealed container is gone; OSError: call it again, or `abort`. What was to
-                  be visible may be visible then, but is not known to be on the disk
-        A second call after one that was broken off goes on where that ended, and makes durable what
-        it finds done.
+        streams   {query: batch}: if the data set already has this batch of the query, or a later
+                  one, the job is removed, and the generation that has the batch is returned
+        removed   paths of the shards that are replaced; None: all of `base_generation` for
+                  `overwrite`, else none
+        after     the generation that the commit must follow, if decisions were made by reading it,
+                  such as deletes; None: any
+        since     the generation whose files decided what to put and delete: a later commit that
+                  put or deleted one of the same files is a conflict; None: no such check
+        check     called with the state that the commit follows, again after each concurrent
+                  commit; it may refuse by raising. `located` returns the paths of the shards
+        raises    DatasetConflict if a shard to replace is gone, or a column has a different type or
+                  spelling in the data set: the job is removed; StalePlan if a sealed container is
+                  gone; OSError: call it again, or `abort`. The commit may be visible then, but is
+                  not known to be durable
+        A second call after an interrupted one continues it, and makes durable what that has done.
         """
         log, chosen = Log(self.root), list(records)
         done = self._committed(log)
@@ -246,19 +245,19 @@ class Transaction:
         except DatasetConflict:
             self.abort()
             raise
-        self.abort()  # where another attempt had the batch already
+        self.abort()  # removes files only if the batch was committed before
         return done
 
     def abort(self) -> None:
-        """Remove everything of the job that no manifest names. Idempotent."""
+        """Remove all files of the job that no manifest names. Idempotent."""
         sweep(self.root, self.job)
-        # Where a damaged manifest may be that of the job, its files stay.
+        # A damaged manifest may be that of the job: then its files are kept.
         with contextlib.suppress(OSError, FormatError):
             if is_directory(self.folder) and self._committed(Log(self.root)) is None:
                 directory_of(self.root).remove_tree(self.job)
 
     def _committed(self, log: Log) -> int | None:
-        """A generation that has what this job committed; None: it did not."""
+        """Return a generation that has the shards of this job; None: it was not committed."""
         newest = log.latest()
         first = max(self.base_generation, newest.oldest) + 1
         for manifest in log.manifests(newest.generation, first):
@@ -280,7 +279,7 @@ class Transaction:
 
     def _check_removed(self, before: State, removed: tuple[str, ...]) -> None:
         lost = set(removed) - {record.path for record in before.shards}
-        if self.operation == "overwrite" and not removed:  # of nothing: by another one, meanwhile
+        if self.operation == "overwrite" and not removed:  # an empty one, filled meanwhile
             lost = {r.path for r in before.shards if r.rank[0] <= self.base_generation}
         if lost:
             raise DatasetConflict(
@@ -291,8 +290,8 @@ class Transaction:
     def _check_columns(
         self, before: State, records: list[ShardRecord], removed: tuple[str, ...]
     ) -> None:
-        """Raise DatasetConflict for columns that cannot be in one data set. A rewrite has those
-        that were there."""
+        """Raise DatasetConflict for columns that cannot be in one data set. A rewrite keeps the
+        columns as they are."""
         if self.operation in REWRITES:
             return
         known = union(record.schema for record in before.shards if record.path not in removed)
@@ -303,43 +302,43 @@ class Transaction:
 
     def _ranked(self, before: State, records: list[ShardRecord]) -> tuple[ShardRecord, ...]:
         if self.operation in REWRITES:
-            return tuple(records)  # they have the ranks of what they replace
+            return tuple(records)  # they have the ranks of the shards that they replace
         generation = before.generation + 1
-        if self.operation == "overwrite":  # what came meanwhile is newer than what it overwrites
+        if self.operation == "overwrite":  # shards committed meanwhile are newer and win
             generation = self.base_generation
         return tuple(replace(r, rank=(generation, i)) for i, r in enumerate(records))
 
     def _place(self, records: list[ShardRecord]) -> None:
-        """Give the job's folder its place, durable, with nothing in it but these shards."""
+        """Move the folder of the job to its final path, durably, with only these shards in it."""
         if not records:
             sweep(self.root, self.job)
             return
         root, pending = directory_of(self.root), f"{PENDING}/{self.job}"
         if is_directory(self.pending):
             self._check_there(self.pending, records)
-            _mark(root, pending)  # young, whatever its files are: `vacuum` goes by that
+            _mark(root, pending)  # `vacuum` takes the time of this file as that of the job
             root.rename(pending, self.job)
-        else:  # after a try that failed
+        else:  # after a failed attempt to commit
             self._check_there(self.folder, records)
-            self._place_anew(root)
+            self._place_again(root)
         names = {os.path.basename(record.path) for record in records}
-        kept = {name + suffix for name in names for suffix in FILES} | {MARK}
+        kept = {name + suffix for name in names for suffix in FILES} | {JOB_MARK}
         with root.subdirectory(self.job) as folder:
-            for entry in folder.list():  # only now: nobody can make files there any more
+            for entry in folder.list():  # after the rename no attempt can create files there
                 if entry not in kept:
                     remove(folder, entry)
             folder.sync()
         root.sync()
 
-    def _place_anew(self, root: Directory) -> None:
-        """Put another folder, with new names for all files, in the place of the job's."""
+    def _place_again(self, root: Directory) -> None:
+        """Replace the folder of the job by a new one, with new links to all its files."""
         name = f"{PENDING}/{self.job}.{secrets.token_hex(4)}"
         root.mkdir(name)
         _mark(root, name)
         with root.subdirectory(self.job) as folder:
             for entry in folder.list():
                 info = folder.info(entry)
-                if entry != MARK and info is not None and info.kind is Kind.FILE:
+                if entry != JOB_MARK and info is not None and info.kind is Kind.FILE:
                     root.link(f"{self.job}/{entry}", f"{name}/{entry}")
         root.remove_tree(self.job)
         root.rename(name, self.job)
@@ -355,9 +354,9 @@ class Transaction:
 
 
 def sweep(root: str, job: str) -> None:
-    """Remove what attempts of a job wrote that has not been committed, as far as the disk lets us.
+    """Remove the uncommitted files of a job, ignoring errors of the disk.
 
-    It is out of the way at once: an attempt that lives on finds no folder to write into.
+    The folder is renamed first, so that an attempt that is still running cannot write into it.
     """
     swept = f"{job}.{secrets.token_hex(4)}"
     with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
@@ -366,7 +365,7 @@ def sweep(root: str, job: str) -> None:
 
 
 def sweep_all(root: str, prefix: str) -> None:
-    """The same for all jobs whose names begin so."""
+    """Sweep all jobs whose names begin with `prefix`."""
     with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
         for name in pending.list():
             if name.startswith(prefix):
@@ -374,7 +373,7 @@ def sweep_all(root: str, prefix: str) -> None:
 
 
 def remove(folder: Directory, name: str) -> None:
-    """Remove a file or a folder, as far as the disk lets us. Somebody else may be at it, too."""
+    """Remove a file or a folder, ignoring errors: another process may remove it, too."""
     with contextlib.suppress(OSError):
         info = folder.info(name)
         if info is not None and info.kind is Kind.DIRECTORY:
@@ -384,14 +383,14 @@ def remove(folder: Directory, name: str) -> None:
 
 
 def _mark(root: Directory, job: str) -> None:
-    """Make the file by which a folder is known as that of a job, anew where it is there."""
-    root.unlink(f"{job}/{MARK}")
-    root.create_new(f"{job}/{MARK}").close()
+    """Create, or replace, the file that marks a folder as that of a job."""
+    root.unlink(f"{job}/{JOB_MARK}")
+    root.create_new(f"{job}/{JOB_MARK}").close()
     root.take_after(job)
 
 
 def _batch_done(state: State, streams: Streams | None) -> int | None:
-    """The generation that has all these batches already."""
+    """Return the generation that already has all these batches; None: some are missing."""
     known = [state.streams.get(query, (-1, -1)) for query in streams or ()]
     if not known or any(k[0] < b for k, b in zip(known, (streams or {}).values(), strict=True)):
         return None
@@ -401,17 +400,21 @@ def _batch_done(state: State, streams: Streams | None) -> int | None:
 class ShardWriter:
     """One container of an attempt. A `with` block that is left by an exception abandons it.
 
-    container  open for writing, until `finish` was called and everything is in it
+    container  open for writing until `finish` has completed it
     gone       names that it deletes from shards of lower ranks, unless it has a file of that name
+    complete   whether all is written: nothing more can be added
     """
 
     def __init__(self, transaction: Transaction, name: str, **settings: Any) -> None:
-        """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
+        """Create the container; `settings`: see `Transaction.create`.
+
+        raises  StalePlan if the job is over; OSError
+        """
         self._transaction = transaction
         self.container: Container = transaction.create(name, **settings)
         self.container.follow_files()
         self.gone: set[bytes] = set()
-        self.complete = False  # nothing can be added any more
+        self.complete = False
         self._tried = False
         self._tombs_at = 0
         self._record: ShardRecord | None = None
@@ -425,18 +428,18 @@ class ShardWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the container so far."""
+        """Current size of the container, bytes."""
         return self.container.store.kv.end
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to be published."""
-        # After a try that failed the container may show nothing of what was put.
+        """True if there is nothing to publish."""
+        # After a failed `finish` the container may not show what was put.
         return not self._tried and not self.gone and not len(self.container)
 
     def copy(self, source: Container, name: bytes, new: bytes) -> None:
-        """Copy a file with all its metadata, but for the FILEID. Raises CorruptError; OSError."""
-        from winkfs.container.copier import FileCopier  # who only commits does without it
+        """Copy a file with all its metadata except the FILEID. Raises CorruptError; OSError."""
+        from winkfs.container.copier import FileCopier  # not needed for a commit alone
 
         key = source.key(name)
         with source.lock:
@@ -445,7 +448,7 @@ class ShardWriter:
             copier.copy(pos, inode, source.files.attrs(key), source.key(new))
 
     def check(self) -> None:
-        """Raise Refusal where nothing can be added, after a `finish` that failed."""
+        """Raise Refusal if nothing can be added, after a failed `finish`."""
         if self._lost:
             raise Refusal(LOST, self.container.base)
         if self.complete:
@@ -453,28 +456,28 @@ class ShardWriter:
             raise Refusal(what, self.container.base)
 
     def finish(self) -> ShardRecord:
-        """Close it -> its record. Raises OSError; then it can be called again, or `abandon`."""
+        """Close it -> its record. Raises OSError; then call it again, or `abandon`."""
         if self._record is None:
             again, self._tried = self._tried, True
             if not self.complete:
                 self._complete()
             if again:
-                self._make_anew()
+                self._rewrite()
             self._record = self._transaction.seal(self.container.base, self._tombs_at)
         return self._record
 
     @property
     def _lost(self) -> bool:
-        """Whether a write or a sync has failed, and the container goes on without what it lost."""
+        """True if a write or a sync has failed, so that files are missing from the container."""
         return not self.complete and (self.container.losses > 0 or not self.container.writable)
 
     def _complete(self) -> None:
-        """Put everything into the container, durable, and close it."""
+        """Write everything to the container, make it durable, and close it."""
         if self._lost:
             raise Refusal(LOST, self.container.base)
         try:
             gone = [name for name in sorted(self.gone) if name not in self.container]
-            # Behind all else, and anew after a try that failed: those from then do not count.
+            # At the end, and again after a failed attempt, whose tombstones do not count.
             self._tombs_at = self.container.append_tombstones(gone) if gone else 0
             self.container.save_catalog()
         except OSError as error:
@@ -484,10 +487,10 @@ class ShardWriter:
         self.complete = True
         self.container.close()
 
-    def _make_anew(self) -> None:
-        """After a try that failed: write all files once more, for what was not synced may be lost.
+    def _rewrite(self) -> None:
+        """Write all files once more after a failed attempt, because unsynced data may be lost.
 
-        raises  Refusal where it was lost
+        raises  Refusal if data was lost
         """
         from winkfs.container.container import open as open_container
         from winkfs.container.verify import verify
@@ -508,7 +511,7 @@ class ShardWriter:
             raise Refusal(what, base)
 
     def abandon(self) -> None:
-        """Close it as it is, and remove it."""
+        """Close the container without a sync, and remove it."""
         from winkfs.container.datafile import remove_files
 
         with contextlib.suppress(OSError):

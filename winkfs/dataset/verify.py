@@ -1,4 +1,4 @@
-"""What is said of a whole data set: verify, reindex, info."""
+"""Maintenance of a whole data set: verify, reindex, info."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from winkfs.dataset.manifest import COPY, PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard, described
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.transaction import MARK
+from winkfs.dataset.transaction import JOB_MARK
 from winkfs.errors import Refusal
 from winkfs.units import NANO, time_text
 
@@ -28,9 +28,9 @@ FAULTS: Final = (FormatError, Refusal)
 
 
 def verify(root: str, progress: Progress | None = None) -> Report:
-    """Check the manifests, every shard of the kept generations, and the records of shards.
+    """Check the manifests, all shards of the kept generations, and the records of shards.
 
-    ->      one report; `files` are those to be seen now; damage of one shard is that of its files
+    ->      one report of all; `files` counts the visible files of the newest generation
     raises  NoSuchFile
     cost    that of all shards, see `winkfs.container.verify.verify`
     """
@@ -47,7 +47,7 @@ def verify(root: str, progress: Progress | None = None) -> Report:
 
 
 def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
-    """-> the shards of all generations that are kept and can be read."""
+    """Check all manifests -> the shards of the generations that are kept and can be read."""
     records: dict[str, ShardRecord] = {}
     before: State | None = None
     copies = 0
@@ -61,8 +61,8 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
             manifest = log.read(number)
             after = log.state(number) if before is None else manifest.apply(before)
             if manifest.checkpoint not in (None, after):
-                report.add(f"{log.root}: checkpoint {number} is not what the manifests before it "
-                           "say")  # fmt: skip
+                report.add(f"{log.root}: checkpoint {number} does not agree with the manifests "
+                           "before it")  # fmt: skip
         except FAULTS as error:
             _add(report, str(error))
             before = None
@@ -74,8 +74,8 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
     folder = log.store
     for number in sorted(folder.named(COPY) - set(folder.numbers())):
         copy = f"{folder.path}/{folder.name(number, COPY)}"
-        report.notes.append(f"{copy}: damaged, and there is no manifest: of a commit that was "
-                            "broken off, or both are lost")  # fmt: skip
+        report.notes.append(f"{copy}: damaged, and there is no manifest: left by an interrupted "
+                            "commit, or both are lost")  # fmt: skip
     if copies:
         report.notes.append(f"{log.root}: {copies} manifests have no copy: `winkfs dataset repair` "
                             "makes them")  # fmt: skip
@@ -83,7 +83,7 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
 
 
 def _add(report: Report, problem: str) -> None:
-    """Once: what is wrong with a manifest is met in several places."""
+    """Report a problem once: a damaged manifest is read in several places."""
     if problem not in report.problems:
         report.add(problem)
 
@@ -99,13 +99,13 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
         report.entries += found.entries
         report.bytes += found.bytes
         if not found.problems and described(root, record) != record:
-            report.add(f"{shard.base}: is not what its manifest says of it")
+            report.add(f"{shard.base}: does not agree with its record in the manifest")
     except (*FAULTS, OSError) as error:
         report.add(str(error))
 
 
 def _check_hidden(log: Log, report: Report) -> None:
-    """What is kept of hidden rows must be what the shards say."""
+    """Check that the stored hidden rows are those that the shards imply."""
     try:
         state = log.shown()
         snapshot = snapshot_of(log, state)
@@ -118,31 +118,31 @@ def _check_hidden(log: Log, report: Report) -> None:
         same = all(np.array_equal(kept.get(name, []), rows) for name, rows in made.items())
         if not same:
             path = f"{folder.path}/{folder.name(state.generation, HIDDEN)}"
-            report.add(f"{path}: is not what the shards say: remove it, it is made anew")
+            report.add(f"{path}: does not agree with the shards: remove it, it is made anew")
     except (*FAULTS, OSError) as error:
-        _add(report, str(error))  # a shard that is gone was told already
+        _add(report, str(error))  # a missing shard has been reported already
 
 
 def orphans(root: str, named: set[str]) -> Iterator[str]:
-    """Paths below the data set, without suffix, of containers in folders of jobs that `named` has
-    not; and of jobs that were begun and neither committed nor aborted.
+    """Yield the containers in folders of jobs that are not in `named`, then the jobs that were
+    begun and neither committed nor aborted: paths below the data set, without suffix.
 
-    Folders that are symbolic links are none of ours: nothing behind them is looked at.
+    Symbolic links are not followed.
     """
     directory = directory_of(root)
     for job in sorted(directory.list()):
         names = listed(directory, job) if job[0] not in "._" else []
-        if MARK not in names:
+        if JOB_MARK not in names:
             continue
-        stems = {name.rpartition(".")[0] or name for name in names if name != MARK}
-        strange = sorted({f"{job}/{stem}" for stem in stems} - named)
-        if strange or not stems:
-            yield from strange or [job]
+        stems = {name.rpartition(".")[0] or name for name in names if name != JOB_MARK}
+        unnamed = sorted({f"{job}/{stem}" for stem in stems} - named)
+        if unnamed or not stems:
+            yield from unnamed or [job]
     yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
 
 
 def listed(directory: Directory, name: str) -> list[str]:
-    """What is in a folder; nothing where it is none, is a symbolic link, or is no more."""
+    """Return the names in a folder; none if it is missing, no folder, or a symbolic link."""
     try:
         with directory.subdirectory(name) as folder:
             return folder.list()
@@ -160,11 +160,11 @@ def reindex(
     *,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Make all that is derived anew, shard by shard, and what is kept of hidden rows.
+    """Rebuild all derived files, shard by shard, and the stored hidden rows.
 
     problem  called with a line for each damaged place, whose files are left out
-    ->      number of files to be seen
-    raises  NoSuchFile; StalePlan (a shard is gone, or another); Locked; CorruptError
+    ->       number of visible files
+    raises   NoSuchFile; StalePlan (a shard is gone or was replaced); Locked; CorruptError
     """
     log = Log(root)
     state = log.latest()
@@ -180,7 +180,7 @@ def reindex(
 
 
 def info(root: str) -> dict[str, Any]:
-    """What `winkfs info` shows. Raises NoSuchFile; FormatError; StalePlan."""
+    """Return what `winkfs info` shows. Raises NoSuchFile; FormatError; StalePlan."""
     log = Log(root)
     state = log.shown()
     shards = snapshot_of(log, state).shards
@@ -198,7 +198,7 @@ def info(root: str) -> dict[str, Any]:
         "shards": len(shards),
         "shard_bytes": sum(shard.record.size for shard in shards),
         "append_only_shards": sum(shard.record.ao for shard in shards),
-        **_compression_record(state),
+        **_compression(state),
         "first_mtime": time_text(min(_mtimes(state, "mtime_min"), default=None)),
         "last_mtime": time_text(max(_mtimes(state, "mtime_max"), default=None)),
         "streams": {query: batch for query, (batch, _) in state.streams.items()},
@@ -206,16 +206,16 @@ def info(root: str) -> dict[str, Any]:
     } | ({"problems": log.problems} if log.problems else {})
 
 
-def _compression_record(state: State) -> dict[str, Any]:
-    """What new shards are compressed with, as far as they are."""
+def _compression(state: State) -> dict[str, Any]:
+    """Return the compression of new shards, for `info`; empty if no shard is compressed."""
     shards = [record for record in state.shards if record.level]
     if not shards:
         return {}
-    said = {"codec": "zstd", "level": shards[-1].level, "compressed_shards": len(shards)}
-    return {"compression": said}
+    values = {"codec": "zstd", "level": shards[-1].level, "compressed_shards": len(shards)}
+    return {"compression": values}
 
 
 def _mtimes(state: State, field: str) -> list[int]:
-    """In seconds."""
+    """Return the known mtimes of all shards, in seconds."""
     found = [getattr(record, field) for record in state.shards]
     return [mtime // NANO for mtime in found if mtime is not None]

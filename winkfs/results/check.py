@@ -25,7 +25,7 @@ from winkfs.errors import Refusal
 from winkfs.results import orders
 from winkfs.results import store as results
 from winkfs.results.digests import Digests, shard_of
-from winkfs.results.digestshard import HEAD, DigestShard
+from winkfs.results.digestshard import RECORD_HEAD, DigestShard
 from winkfs.results.orders import Order, Range
 
 Progress = Callable[[int], None]
@@ -39,9 +39,9 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
     """Check the record, every digest and every cell of a digest set.
 
     progress  called with the number of bytes read since the last call
-    ->        a report; damage is in it, not raised
+    ->        a report, which contains all damage
     raises    NoSuchFile
-    cost      reads all of it; memory: 200 bytes a digest of a shard
+    cost      reads all files; memory: 200 bytes for each digest of a shard
     """
     report = Report()
     try:
@@ -57,12 +57,12 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
             except FAULTS as error:
                 report.add(str(error))
         if report.files != len(found) and not report.problems:
-            report.add(f"{path}: has {report.files} digests, its record says {len(found)}")
+            report.add(f"{path}: has {report.files} digests, its record has {len(found)}")
     return report
 
 
 def _check_record(report: Report, path: str, name: str, what: str) -> None:
-    """One that is damaged has a copy, or it would not have been opened."""
+    """Report a damaged record; its copy is intact, since the result could be opened."""
     if wrong := results.damage(path, name, what):
         report.add(f"{wrong}, its copy is good")
 
@@ -79,7 +79,7 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
     ):  # fmt: skip
         report.entries += len(batch)
         report.bytes += int((batch.end - batch.at).sum())
-        bad = np.flatnonzero(batch.value_len < HEAD.size)
+        bad = np.flatnonzero(batch.value_len < RECORD_HEAD.size)
         damage += [f"{shard.storage.name}: bad digest at byte {pos}" for pos in batch.pos[bad]]
         good = np.setdiff1d(np.arange(len(batch)), bad)
         places = zip(batch.pos[good].tolist(), batch.flags[good].tolist(), strict=True)
@@ -96,12 +96,12 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
     for place in pos[shard_of(s, found.shards) != np.uint64(number)].tolist():
         report.add(f"{name}: the digest at byte {place} belongs to another shard")
     if len(last) != shard.entries:
-        report.add(f"{name}: has {len(last)} digests, the record says {shard.entries}")
+        report.add(f"{name}: has {len(last)} digests, the record has {shard.entries}")
     _check_index(shard, Rows(s, None, pos), report, whole=not damage)
 
 
 def _check_index(shard: DigestShard, rows: Rows, report: Report, *, whole: bool) -> None:
-    """whole: whether the rows are all that the index should have."""
+    """Compare an index with the rows of its shard; whole: no row is missing."""
     base = shard.index
     if shard.index_damage:
         report.add(f"{shard.index_damage}: run reindex")
@@ -121,10 +121,10 @@ def reindex_digests(
     *,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Write the indexes of all shards anew -> number of digests in them.
+    """Rebuild the indexes of all shards -> number of digests in them.
 
-    problem  called with a line for each shard with a damaged digest: an index would say that it is
-             not there, so it gets no other than it has
+    problem  called with a line for each shard with a damaged digest, which keeps its index: in a
+             new one the digest would be missing without an error
     raises   NoSuchFile; FormatError; OSError
     """
     done = 0
@@ -144,7 +144,7 @@ def reindex_digests(
 
 
 def info_digests(path: str) -> dict[str, Any]:
-    """What `winkfs info` shows. Raises NoSuchFile; FormatError."""
+    """Return what `winkfs info` shows. Raises NoSuchFile; FormatError."""
     with Digests(path) as found:
         rest = {k: v for k, v in found.record.items() if k not in ("shards", "entries")}
         sizes = sum(int(shard["size"]) for shard in found.record["shards"])
@@ -156,9 +156,9 @@ def info_digests(path: str) -> dict[str, Any]:
 
 
 def verify_order(path: str, progress: Progress | None = None) -> Report:
-    """Check the record and every row of an order: against its shards, too, where they are there.
+    """Check the record and every row of an order, also against the shards that still exist.
 
-    ->      a report; damage is in it, not raised
+    ->      a report, which contains all damage
     raises  NoSuchFile
     cost    reads all rows, opens each shard
     """
@@ -186,7 +186,7 @@ def verify_order(path: str, progress: Progress | None = None) -> Report:
 
 
 def _check_part(order: Order, number: int, report: Report) -> tuple[Int64, Int64]:
-    """-> shard and position of each row, int64[n] each. Raises FormatError; OSError."""
+    """Check a part -> shard and position of each row, int64[n]. Raises FormatError; OSError."""
     path, part = order.folder / order.parts[number].file, order.parts[number]
     with open_file(path) as storage:
         sums = PageSums.load(storage, Perm.open(storage).superblock)
@@ -197,14 +197,14 @@ def _check_part(order: Order, number: int, report: Report) -> tuple[Int64, Int64
     steps = np.diff(rows.group, prepend=0)
     groups = int(rows.group[-1]) + 1 if len(rows.group) else 0
     if ((steps < 0) | (steps > 1)).any() or groups != part.groups:
-        report.add(f"{path}: its groups are not those that the record says")
+        report.add(f"{path}: its groups are not those of the record")
     if len(rows.shard) and int(rows.shard.max()) >= len(order.shards):
         raise FormatError(f"{path}: names a shard that the record does not have")
     return rows.shard, rows.pos
 
 
 def _check_files(order: Order, shard: Int64, pos: Int64, report: Report) -> None:
-    """Each file once, and each the inode of a file."""
+    """Check that each row is the inode of a file, and no file comes twice."""
     for number, ordered in enumerate(order.shards):
         base = f"{order.root}/{ordered.path}" if ordered.path else order.root
         mine = np.sort(pos[shard == number])
@@ -226,7 +226,7 @@ def _check_files(order: Order, shard: Int64, pos: Int64, report: Report) -> None
             live = store.index.positions()
             for at in mine[~np.isin(mine, live)].tolist():
                 try:
-                    store.inode_at(at)  # of a file that is not live any more
+                    store.inode_at(at)  # valid, too: a file that was live when it was ordered
                 except FormatError:
                     what = f"points to byte {at} of {base}.data, which is no file"
                     report.add(f"{order.folder}: {what}")
@@ -237,7 +237,7 @@ def _check_files(order: Order, shard: Int64, pos: Int64, report: Report) -> None
 
 
 def info_order(path: str) -> dict[str, Any]:
-    """What `winkfs info` shows. Raises NoSuchFile; FormatError."""
+    """Return what `winkfs info` shows. Raises NoSuchFile; FormatError."""
     order = orders.open(path)
     head = {"order": path, "kind": order.kind, "key": order.key}
     source = {"source": order.root, "generation": order.generation, "shards": len(order.shards)}

@@ -1,11 +1,10 @@
-"""Digests: what is known of each document without its content, found in microseconds by path.
+"""Digest sets: hashes, size, time, title and language of documents, indexed by path.
 
     DIR/digests.json               entries, shards: [{contid, entries, size}]; see `results`
     DIR/<job>/shard-0003.kvseq     the records of a shard; see `digestshard`
     DIR/<job>/shard-0003.hindex    hash of the path -> position
 
-S being the XXH3-64 of a path and n the number of shards, the path is in shard (S >> 32) * n >> 32,
-so a look-up touches one shard.
+A path with the XXH3-64 S is in shard (S >> 32) * n >> 32 of n shards, so a look-up reads one shard.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from winkfs.results.digestshard import Digest as Digest
 
 NAME: Final = "digests"
 MAX_SHARDS: Final = 1 << 16
-FIELDS: Final = ("contid", "size", "entries")  # of a shard, in the record
-BULK: Final = 1 << 14  # paths looked up at a time
+IN_RECORD: Final = ("contid", "size", "entries")  # of a shard, in the record
+LOOKUP_BATCH: Final = 1 << 14  # paths looked up at a time
 
 
 def shard_of(s: Any, shards: int) -> Any:
-    """The shard of a path by its XXH3-64: an int, or uint64[n]."""
+    """Return the shard of a path from its XXH3-64: an int, or uint64[n]."""
     return (s >> 32) * shards >> 32
 
 
@@ -42,19 +41,21 @@ def shard_name(number: int) -> str:
 
 
 class Digests:
-    """A digest set, open for reading. Immutable: one that is made anew is a set of its own.
+    """An open, immutable digest set.
 
-    problems  what is damaged in the shards without a good index, a line each, once it is met
+    problems  a line for each damaged range of a shard without an intact index, once it is found
 
     cost      a shard is opened and mapped when it is first needed
-    warns     DamageWarning when `problems` get more
+    warns     DamageWarning for each new line of `problems`
     """
 
     def __init__(self, path: str | os.PathLike[str], *, warn: bool = True) -> None:
-        """warn: False is for those who look at `problems` themselves."""
+        """Open a digest set; warn: issue DamageWarnings. Raises NoSuchFile; FormatError."""
         folder, record = results.load(path, NAME, "digest set")
         try:
-            self._ids = [tuple(int(shard[name]) for name in FIELDS) for shard in record["shards"]]
+            self._ids = [
+                tuple(int(shard[name]) for name in IN_RECORD) for shard in record["shards"]
+            ]
             self._entries = int(record["entries"])
             if not 1 <= len(self._ids) <= MAX_SHARDS or self._entries < 0:
                 raise ValueError(f"{len(self._ids)} shards, {self._entries} entries")
@@ -77,7 +78,7 @@ class Digests:
         self.close()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close all shards. Idempotent."""
         self._closed = True
         for shard in self._shards:
             if shard is not None:
@@ -91,25 +92,24 @@ class Digests:
         return self.get(path) is not None
 
     def get(self, path: Name) -> Digest | None:
-        """The digest of a document, None where the set has none of that path.
+        """Return the digest of a document, None if the set has none of that path.
 
-        raises  CorruptError: it is damaged, or may be the one that is; OSError
-        cost    two reads of the disk, when cold
+        raises  CorruptError: it is damaged, or not found in a shard with damaged digests; OSError
+        cost    two reads, if the pages are not in the cache
         """
         key = to_bytes(path)
         s = hashing.hash_key(hashing.XXH3, key)[0]
         return self.shard(shard_of(s, len(self._ids))).get(key, s)
 
     def get_many(self, paths: Iterable[Name]) -> list[Digest | None]:
-        """The digests of many documents, in the order of their paths.
+        """Return the digests of many documents, in the order of their paths.
 
-        raises  as `get`, which does for each what can be done where one is damaged
-        cost    less than `get` for each, from some hundred paths on
+        raises  as `get`; after damage use `get` to read the others
         """
         keys = _keys(list(paths))
         found: list[Digest | None] = []
-        for at in range(0, len(keys), BULK):
-            found += self._get_many(keys[at : at + BULK])
+        for at in range(0, len(keys), LOOKUP_BATCH):
+            found += self._get_many(keys[at : at + LOOKUP_BATCH])
         return found
 
     def _get_many(self, keys: list[bytes]) -> list[Digest | None]:
@@ -127,10 +127,10 @@ class Digests:
         return found
 
     def items(self) -> Iterator[tuple[str, Digest]]:
-        """All paths with their digests, shard by shard.
+        """Yield all paths with their digests, shard by shard.
 
-        raises  CorruptError, OSError when all that is good was handed out
-        cost    a pass over all shards, page cache kept clean
+        raises  CorruptError, OSError after all undamaged digests
+        cost    a pass over all shards, which leaves the page cache unchanged
         """
         problems: list[FormatError | OSError] = []
         for number in range(len(self._ids)):
@@ -146,17 +146,17 @@ class Digests:
         return len(self._ids)
 
     def index_path(self, number: int) -> Path:
-        """The hindex of a shard."""
+        """Return the path of the hindex of a shard."""
         return self._folder / f"{shard_name(number)}.hindex"
 
     def shard(self, number: int) -> DigestShard:
-        """Raises FormatError; OSError."""
+        """Return a shard, which is opened at the first call. Raises FormatError; OSError."""
         if self._closed:
             raise Closed("the digest set is closed", self.path)
         shard = self._shards[number]
         if shard is None:
             shard = DigestShard(
-                self._folder / shard_name(number), *self._ids[number], told=self._note
+                self._folder / shard_name(number), *self._ids[number], on_damage=self._note
             )
             self._shards[number] = shard
         return shard
@@ -172,27 +172,27 @@ open = Digests
 
 
 def _keys(paths: list[Name]) -> list[bytes]:
-    """Paths as the shards have them."""
+    """Encode paths as they are stored."""
     try:  # one encode for all of them
         keys = "\0".join(paths).encode("utf-8", "surrogateescape").split(b"\0")  # type: ignore[arg-type]
         if len(keys) == len(paths):
             return keys
-    except TypeError:  # there are bytes among them
+    except TypeError:  # some are bytes
         pass
     return list(map(to_bytes, paths))
 
 
 def publish(folder: Path, shards: list[dict[str, Any]], record: dict[str, Any]) -> None:
-    """Make the shards in a folder of `results.begin` the digest set.
+    """Publish the shards in a folder of `results.begin` as the digest set.
 
-    shards  what each `DigestShardWriter.finish` said, in the order of their numbers
-    record  what else the JSON shall say, the source for example
+    shards  result of each `DigestShardWriter.finish`, in the order of their numbers
+    record  further fields of the JSON, such as the source
     """
     for number, shard in enumerate(shards):
-        for suffix in SUFFIXES:  # attempts of a task have names of their own
+        for suffix in SUFFIXES:  # each attempt of a task has written under a different name
             os.replace(
                 folder / f"{shard['file']}{suffix}", folder / f"{shard_name(number)}{suffix}"
             )
-    kept = [{name: shard[name] for name in sorted(FIELDS)} for shard in shards]
+    kept = [{name: shard[name] for name in sorted(IN_RECORD)} for shard in shards]
     entries = sum(shard["entries"] for shard in kept)
     results.finish(folder, NAME, record | {"entries": entries, "shards": kept})

@@ -10,16 +10,16 @@ A record:
     8       16    16s   mmh3   MurmurHash3 x64 128 of the content, seed 0
     24      8     q     size   bytes of content
     32      8     q     mtime  nanoseconds since the epoch
-    40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
+    40      n           title  UTF-8, at most MAX_TITLE bytes, no NUL; n = 0: it has none
     40 + n  1           zero
-    41 + n  m           lang   ASCII, at most LANG bytes, "de-AT"; m = 0: nobody knows
+    41 + n  m           lang   ASCII, at most MAX_LANG bytes, "de-AT"; m = 0: not known
 
 In a file of an older version, PURPOSE DIGDATA, a record ends with the title.
 
 Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
-is missing, damaged or does not fit is made anew in memory, of all entries that are good: what is
-found is compared, and before nothing is found, the pages of the index that were looked at are
-checked. Where entries are damaged, no path is said not to be there.
+is missing, damaged or of a different file is rebuilt in memory from all undamaged entries. A key
+that is found is compared; before a path is reported as missing, the pages of the index that were
+read are checked. If entries are damaged, a path that is not found raises an error instead.
 """
 
 from __future__ import annotations
@@ -61,22 +61,26 @@ from winkformats.kv.superblock import HINDEX, Superblock
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import to_strs
 
-HEAD: Final = struct.Struct(">Q16s2q")
-assert HEAD.size == 40
+RECORD_HEAD: Final = struct.Struct(">Q16s2q")
+assert RECORD_HEAD.size == 40
 PURPOSE_DATA: Final = "DIGDATA2"
 PURPOSES: Final = (PURPOSE_DATA, "DIGDATA")
 PURPOSE_INDEX: Final = "DIGIDX"
 SUFFIXES: Final = (".kvseq", ".hindex")
-TITLE: Final = 1024  # bytes
-LANG: Final = 35  # bytes
+MAX_TITLE: Final = 1024  # bytes
+MAX_LANG: Final = 35  # bytes
 R = TypeVar("R")
 
 
 class Digest(NamedTuple):
-    """What is known of a document.
+    """The digest of a document.
 
-    mmh3      16 bytes; size: bytes; mtime_ns: since the epoch
-    title     of HTML; lang: the language that the document says it is in, as "de" or "pt-BR"
+    xxh3      XXH3-64 of the content
+    mmh3      MurmurHash3 x64 128 of the content, 16 bytes
+    size      bytes
+    mtime_ns  nanoseconds since the epoch
+    title     of HTML
+    lang      the language that the document declares, as "de" or "pt-BR"
     """
 
     xxh3: int
@@ -88,14 +92,14 @@ class Digest(NamedTuple):
 
 
 class DigestColumns(NamedTuple):
-    """Digests to be written, n of them.
+    """Columns of n digests to be written.
 
     paths    n byte strings, at most 65,535 bytes each
     xxh3     uint64[n]
     mmh3     uint8[n, 16]
     size     int64[n]; mtime: int64[n], nanoseconds
-    titles   n byte strings, at most TITLE bytes; empty: none
-    langs    the same of languages, at most LANG bytes
+    titles   n byte strings, at most MAX_TITLE bytes; empty: none
+    langs    n byte strings, at most MAX_LANG bytes; empty: not known
     """
 
     paths: Sequence[bytes]
@@ -108,7 +112,7 @@ class DigestColumns(NamedTuple):
 
 
 class DigestShardWriter:
-    """Writes one shard, from start to end. Of two digests of one path the later one counts."""
+    """Writer of one shard. Of two digests of one path the later one counts."""
 
     def __init__(self, base: Path) -> None:
         self._base = base
@@ -119,7 +123,7 @@ class DigestShardWriter:
         self._positions: list[Int64] = []
 
     def add(self, columns: DigestColumns) -> None:
-        """Append many. Raises ValueError for a path that is too long."""
+        """Append digests. Raises ValueError if a path, title or language is too long."""
         n = len(columns.paths)
         if not n:
             return
@@ -127,11 +131,11 @@ class DigestShardWriter:
         lengths = np.fromiter(map(len, columns.paths), np.int64, n)
         titles = np.fromiter(map(len, columns.titles), np.int64, n)
         langs = np.fromiter(map(len, columns.langs), np.int64, n)
-        if int(lengths.max()) > kv.layout.key.limit or int(titles.max()) > TITLE:
+        if int(lengths.max()) > kv.layout.key.limit or int(titles.max()) > MAX_TITLE:
             raise ValueError("a path has at most 65535 bytes, a title 1024")
-        if int(langs.max()) > LANG:
-            raise ValueError(f"a language has at most {LANG} bytes")
-        values = HEAD.size + titles + 1 + langs
+        if int(langs.max()) > MAX_LANG:
+            raise ValueError(f"a language has at most {MAX_LANG} bytes")
+        values = RECORD_HEAD.size + titles + 1 + langs
         sizes = kv.layout.size(0, 0) + lengths + values
         positions = kv.end + np.cumsum(sizes) - sizes
         bodies = list(map(b"".join, zip(_prefixes(lengths, ">u2"), columns.paths,
@@ -145,7 +149,7 @@ class DigestShardWriter:
         self._positions.append(positions)
 
     def finish(self) -> dict[str, Any]:
-        """Sync both files -> what the record of the set says of the shard."""
+        """Sync both files -> the record of the shard for `publish`."""
         kv = self._kv
         kv.sync()
         s = np.concatenate([np.empty(0, np.uint64), *self._s])
@@ -154,7 +158,7 @@ class DigestShardWriter:
         contid = kv.superblock["CONTID"]
         directory, name = locate(f"{self._base}.hindex")
         with directory.create_new(name) as storage:
-            storage.remember_resident()  # nothing: it is new
+            storage.remember_resident()  # no page of a new file: all are dropped below
             write_index(storage, s[keep], positions[keep], contid, kv.end)
             storage.sync()
             storage.drop_seen()
@@ -163,11 +167,11 @@ class DigestShardWriter:
         return {"file": self._base.name, "contid": contid, "entries": int(keep.sum()), "size": size}
 
     def abandon(self) -> None:
-        """Close the files as they are."""
+        """Close the files without a sync."""
         self._kv.storage.close()
 
     def _last_of_each(self, s: UInt64, positions: Int64) -> Bools:
-        """Which entries no later one of the same path replaces."""
+        """Return which entries are the last of their path, and mark the others deleted."""
         keep = np.ones(len(s), bool)
         older = superseded(s, lambda row: self._kv.get(int(positions[row])).key)
         keep[older] = False
@@ -183,8 +187,8 @@ def _prefixes(numbers: npt.NDArray[Any], dtype: str) -> list[bytes]:
 
 
 def _heads(columns: DigestColumns) -> list[bytes]:
-    """The fixed part of each record."""
-    heads = np.empty((len(columns.paths), HEAD.size), np.uint8)
+    """Encode the fixed part of each record."""
+    heads = np.empty((len(columns.paths), RECORD_HEAD.size), np.uint8)
     heads[:, 0:8] = number_bytes(columns.xxh3, ">u8")
     heads[:, 8:24] = columns.mmh3
     heads[:, 24:32] = number_bytes(columns.size, ">i8")
@@ -207,16 +211,16 @@ def write_index(storage: Storage, s: UInt64, positions: Int64, contid: int, end:
 
 
 class DigestShard:
-    """A shard open for reading, both files open and mapped; their names may be gone meanwhile.
+    """A shard open for reading, with both files mapped, so that they may be deleted meanwhile.
 
-    start, end    bytes of the kvseq that are its entries
-    entries       digests, as the record of the set has it
-    damage        what is wrong with one of the two superblocks of the kvseq, None: nothing
+    start, end    range of the entries in the kvseq, byte offsets
+    entries       number of digests, from the record of the set
+    damage        damage of one of the two superblocks of the kvseq; None: both are intact
     index         its hindex, or one in memory
-    index_damage  why it is one in memory, "" where it is not
-    lost          the damaged ranges that an index in memory does not have
+    index_damage  why the index is in memory; "": it is not
+    lost          damaged ranges, which an index in memory does not cover
 
-    raises  FormatError: it is another one than the set says, or damaged; OSError
+    raises  FormatError: damaged, or not the shard of the record; OSError
     """
 
     def __init__(
@@ -226,14 +230,14 @@ class DigestShard:
         size: int,
         entries: int,
         *,
-        told: Callable[[list[str]], None] = lambda lines: None,
+        on_damage: Callable[[list[str]], None] = lambda lines: None,
     ) -> None:
-        """contid, size, entries: what the record of the set says of it.
+        """Open a shard; contid, size and entries are from the record of the set.
 
-        told  called with a line for each range of `lost`, when they are met
+        on_damage  called with a line for each range of `lost`, when they are found
         """
         self.lost: list[CorruptError] = []
-        self._told = told
+        self._on_damage = on_damage
         self._index_storage: Storage | None = None
         self.storage = storage = open_file(f"{base}.kvseq")
         try:
@@ -247,7 +251,7 @@ class DigestShard:
             self.layout, self.start, self.end = kv.layout, kv.start, kv.end
             self._contid, self.entries = contid, entries
             self.damage = kv.superblock.damage
-            self._doubled = kv.entries != entries  # some are those of paths that came again
+            self._has_replaced = kv.entries != entries  # entries replaced by later ones of the path
             self.index_damage = ""
             self.index = self._open_index(f"{base}.hindex") or self._make_index()
         except BaseException:
@@ -260,8 +264,7 @@ class DigestShard:
             self._index_storage.close()
 
     def _open_index(self, path: str) -> Base | None:
-        """The index on the disk, if it can be believed. Its file stays open, for its cells are read
-        from there."""
+        """Open the index on the disk; None if it cannot be used. Its cells are read when needed."""
         try:
             self._index_storage = storage = open_file(path)
             block = HIndex.open(storage).superblock
@@ -277,20 +280,20 @@ class DigestShard:
             return None
 
     def _make_index(self) -> Base:
-        """An index in memory. Of two digests of one path the later one counts, whatever the
-        delflags say: no checksum has them."""
+        """Build an index in memory. Delflags are ignored, because no checksum covers them: of two
+        digests of one path the later one counts."""
         memory = MemoryStorage(name=f"{self.storage.name} (index in memory)")
         lost: list[CorruptError] = []
         base = _base(memory, self._write_index(memory, lost.append))
         self.lost = lost
         if lost:
-            self._told([str(error) for error in lost])
+            self._on_damage([str(error) for error in lost])
         return base
 
     def save_index(self, storage: Storage) -> Superblock:
         """Write an index into an empty storage, not synced -> its superblock.
 
-        raises  CorruptError where an entry is damaged: it would be missing without a word
+        raises  CorruptError if an entry is damaged, since its path would silently be missing
         """
         return self._write_index(storage, raise_it)
 
@@ -304,15 +307,15 @@ class DigestShard:
         return write_index(storage, s, where, self._contid, self.end)
 
     def get(self, key: bytes, s: int) -> Digest | None:
-        """s: XXH3-64 of the key."""
-        return self._asked(self._get, key, s)
+        """Return the digest of a key; None: there is none. s: XXH3-64 of the key."""
+        return self._retried(self._get, key, s)
 
-    def _asked(self, ask: Callable[..., R], *args: Any) -> R:
-        """What a look into the index finds; where that is damaged, one into another."""
+    def _retried(self, look_up: Callable[..., R], *args: Any) -> R:
+        """Return `look_up(index, *args)`, again with a rebuilt index if that is damaged."""
         while True:
             index = self.index
             try:
-                return ask(index, *args)
+                return look_up(index, *args)
             except DerivedDamage:
                 self.index = self._make_index()
             except CorruptError:
@@ -324,8 +327,8 @@ class DigestShard:
         entry = self._entry(pos) if pos else None
         if entry is None or entry.deleted:
             index.vouch(s & hashing.MASK63)
-            if self.lost and (entry is None or self._doubled):  # a later one may be lost
-                raise self._unknown()
+            if self.lost and (entry is None or self._has_replaced):  # a later one may be lost
+                raise self._not_found_error()
         return None if entry is None else self._digest(entry.value, pos)
 
     def _entry(self, pos: int) -> KVEntry:
@@ -333,8 +336,7 @@ class DigestShard:
         return self.layout.decode(self._data, pos, pos, self.storage.name)
 
     def _is_sound(self, index: Base) -> bool:
-        """Whether all of the index is right, and what it points to is to blame. Else another one
-        is there now."""
+        """Return whether the index is undamaged; otherwise it has been rebuilt."""
         try:
             index.check()
         except DerivedDamage:
@@ -342,15 +344,15 @@ class DigestShard:
         return self.index is index
 
     def get_many(self, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
-        """s: uint64[n], XXH3-64 of the keys."""
-        return self._asked(self._get_many, keys, s)
+        """Return the digests of many keys. s: uint64[n], XXH3-64 of the keys."""
+        return self._retried(self._get_many, keys, s)
 
     def _get_many(self, index: Base, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
         positions, slots = index.find_many(s, table.bits_of(s))
         found: list[Digest | None] = [None] * len(keys)
         hits = np.flatnonzero(slots >= 0)
         if self.lost and len(hits) < len(keys):
-            raise self._unknown()
+            raise self._not_found_error()
         if not len(hits):
             return found
         batch, every = self._batch(positions[hits]), np.arange(len(hits))
@@ -358,17 +360,18 @@ class DigestShard:
             hits.tolist(), batch.keys(every), _digests(batch, every), batch.flags.tolist(),
             strict=True,
         ):  # fmt: skip
-            # Another key with the same hash came first, or an older digest: look more closely.
+            # If a different key with this hash or an older digest was found, search on.
             good = key == keys[row] and not flag
             found[row] = digest if good else self.get(keys[row], int(s[row]))
         return found
 
     def items(self) -> Iterator[tuple[str, Digest]]:
-        """In the order they were written. Raises CorruptError at the end, where one is missing."""
+        """Yield paths and digests as written. Raises CorruptError at the end if one is missing."""
         lost: list[CorruptError] = []
         count = 0
         for batch in self._batches(lost.append):
-            live = np.flatnonzero(batch.flags == 0) if self._doubled else np.arange(len(batch.pos))
+            every = np.arange(len(batch.pos))
+            live = np.flatnonzero(batch.flags == 0) if self._has_replaced else every
             count += len(live)
             yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
         if lost:
@@ -378,21 +381,21 @@ class DigestShard:
                                expected=self.entries, found=count)  # fmt: skip
 
     def _batches(self, problem: Callable[[CorruptError], None]) -> Iterator[Batch]:
-        """All good entries. problem: called with each damaged range."""
+        """Yield all undamaged entries. problem: called with each damaged range."""
         return scan_intact(self.storage, self.layout, self.start, self.end, problem=problem)
 
-    def _unknown(self) -> CorruptError:
-        """What to raise where nothing is found, but may have been."""
-        return CorruptError("no good digest of this path, but a damaged one, of whatever path,",
+    def _not_found_error(self) -> CorruptError:
+        """Return the error for a path that is not found, but may be that of a damaged entry."""
+        return CorruptError("no undamaged digest of this path, but a damaged one of unknown path,",
                             file=self.storage.name, offset=self.lost[0].offset)  # fmt: skip
 
     def _batch(self, positions: Int64) -> Batch:
-        """The entries at these positions, checked."""
+        """Return the entries at these positions, checked."""
         self._check_positions(int(positions.min()), int(positions.max()))
         try:
             batch = Batch(self.storage, self.layout, 0, self._data, positions)
             whole = bool((batch.end <= self.end).all())
-        except IndexError:  # a length ends behind the file
+        except IndexError:  # an entry ends beyond the end of the file
             whole = False
         if not whole:
             raise CorruptError("entry reaches past the end", file=self.storage.name,
@@ -407,11 +410,11 @@ class DigestShard:
             raise CorruptError("no entry", file=self.storage.name, offset=wrong)
 
     def _digest(self, value: bytes, pos: int) -> Digest:
-        if len(value) < HEAD.size:
+        if len(value) < RECORD_HEAD.size:
             raise CorruptError("record is cut short", file=self.storage.name, offset=pos,
-                               expected=HEAD.size, found=len(value))  # fmt: skip
-        xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
-        title, _, lang = value[HEAD.size :].decode("utf-8", "replace").partition("\0")
+                               expected=RECORD_HEAD.size, found=len(value))  # fmt: skip
+        xxh3, mmh3, size, mtime = RECORD_HEAD.unpack_from(value)
+        title, _, lang = value[RECORD_HEAD.size :].decode("utf-8", "replace").partition("\0")
         return Digest(xxh3, mmh3, size, mtime, title or None, lang or None)
 
 
@@ -421,19 +424,19 @@ def _base(storage: Storage, block: Superblock) -> Base:
 
 
 def _digests(batch: Batch, chosen: Int64) -> Iterator[Digest]:
-    """The digests of checked entries."""
-    at, lengths = batch.value[chosen], batch.value_len[chosen] - HEAD.size
+    """Decode the digests of checked entries."""
+    at, lengths = batch.value[chosen], batch.value_len[chosen] - RECORD_HEAD.size
     if len(chosen) and int(lengths.min()) < 0:
         where = int(batch.pos[chosen[int(lengths.argmin())]])
         raise CorruptError("record is cut short", file=batch.storage.name, offset=where)
     if not len(chosen):
         return iter(())
-    rows = rows_at(batch.raw, at, HEAD.size)
+    rows = rows_at(batch.raw, at, RECORD_HEAD.size)
     xxh3: list[int] = column(rows, ">u8", 0).tolist()
     size: list[int] = column(rows, ">i8", 24).tolist()
     mtime: list[int] = column(rows, ">i8", 32).tolist()
     mmh3 = row_bytes(np.ascontiguousarray(rows[:, 8:24]))
-    texts = texts_at(batch.raw, at + HEAD.size, lengths)
+    texts = texts_at(batch.raw, at + RECORD_HEAD.size, lengths)
     words = [text.decode("utf-8", "replace").partition("\0") for text in texts]
     titles = [title or None for title, _, _ in words]
     langs = [lang or None for _, _, lang in words]

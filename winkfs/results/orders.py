@@ -1,14 +1,14 @@
-"""Orders: the files of a data set (or of one container) in an order of one's own, over all shards.
+"""Orders: all files of a data set (or of one container), sorted by a key across its shards.
 
-    ORDER/order.json              what it is an order of, and its parts; see `results`
-    ORDER/<job>/part-00000.perm   perm, PURPOSE FSYSORDR, HTSIZE 0: a pair a file, in order
+    ORDER/order.json              the source, the key and the parts; see `results`
+    ORDER/<job>/part-00000.perm   perm, PURPOSE FSYSORDR, HTSIZE 0: one pair for each file, in order
 
     left   kv_pointer of the inode, in its shard
     right  number of the shard << 40 | number of the group in this part
 
-The order is that of the parts, one after the other. Files with equal keys are one group; a group
-lies in one part, and the groups of a part count from 0. Numbers of shards are those in order.json:
-"shards": [{"path", "contid", "size"}], as the manifest has them ("" for a container of its own).
+The parts follow each other in the order. Files with equal keys are one group; a group is in one
+part, and the groups of a part count from 0. A number of a shard is an index into "shards" of
+order.json: [{"path", "contid", "size"}], as in the manifest (path "" for a single container).
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from winkfs.results import store as results
 
 NAME: Final = "order"
 PURPOSE: Final = "FSYSORDR"
-HEAD: Final = ("root", "generation", "kind", "key")
-PART: Final = re.compile(r"part-[0-9]{5,}\.perm", re.ASCII)
-SHARD: Final = re.compile(r"|(?!\.\.?(/|\Z))[^/\0]+(/(?!\.\.?(/|\Z))[^/\0]+)*")  # below the root
+SOURCE_FIELDS: Final = ("root", "generation", "kind", "key")
+PART_NAME: Final = re.compile(r"part-[0-9]{5,}\.perm", re.ASCII)
+SHARD_PATH: Final = re.compile(
+    r"|(?!\.\.?(/|\Z))[^/\0]+(/(?!\.\.?(/|\Z))[^/\0]+)*"
+)
 GROUP_BITS: Final = 40
 MAX_GROUPS: Final = 1 << GROUP_BITS
 MAX_SHARDS: Final = 1 << (63 - GROUP_BITS)
@@ -43,7 +45,7 @@ MAX_SHARDS: Final = 1 << (63 - GROUP_BITS)
 
 @dataclass(frozen=True, slots=True)
 class OrderedShard:
-    """A container of the order. path: below the root; size: its FILESIZE when it was ordered."""
+    """A container of an order. path: below the root; size: its FILESIZE when it was ordered."""
 
     path: str
     contid: int
@@ -51,8 +53,8 @@ class OrderedShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A perm of the order. rows: files; groups: different keys; size: bytes of content."""
+class OrderPart:
+    """A perm of an order. rows: files; groups: different keys; size: bytes of content."""
 
     file: str
     rows: int
@@ -68,7 +70,7 @@ class Range(NamedTuple):
     stop: int
 
 
-class Rows(NamedTuple):
+class OrderedFiles(NamedTuple):
     """Files in order, int64[n] each: number of the shard, position of the inode, group."""
 
     shard: Int64
@@ -78,8 +80,13 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A whole order. root: the data set or container; generation: the one it is of (0: container);
-    key: the expression it was made by; kind: "sort" or "group"."""
+    """An open order.
+
+    root        the data set or container
+    generation  that was ordered; 0: a container
+    kind        "sort" or "group"
+    key         expression that it is sorted by
+    """
 
     folder: Path
     root: str
@@ -87,7 +94,7 @@ class Order:
     kind: str
     key: str
     shards: tuple[OrderedShard, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[OrderPart, ...]
 
     @property
     def rows(self) -> int:
@@ -97,15 +104,14 @@ class Order:
     def groups(self) -> int:
         return sum(part.groups for part in self.parts)
 
-    def read(self, where: Range) -> Rows:
-        """The rows of a range. Raises FormatError; OSError. Cost: a mapping."""
+    def read(self, where: Range) -> OrderedFiles:
+        """Read the rows of a range. Raises FormatError; OSError."""
         return unpack(self._pairs(where.part, where.start, where.stop))
 
     def ranges(self, rows: int) -> list[Range]:
-        """The order in ranges of about `rows`, one after the other; none cuts a group in two
-        where the kind is "group".
+        """Split the order into ranges of about `rows`; if the kind is "group", only between groups.
 
-        cost    a few reads a range
+        cost    a few reads for each range
         """
         return [found for part in range(len(self.parts)) for found in self._cut(part, rows)]
 
@@ -120,7 +126,7 @@ class Order:
         return [Range(part, a, b) for a, b in itertools.pairwise(cuts)]
 
     def _pairs(self, part: int, start: int, stop: int) -> npt.NDArray[Any]:
-        """Pairs [start, stop) -> ">i8"[n, 2]. Raises FormatError; OSError."""
+        """Read pairs [start, stop) -> ">i8"[n, 2]. Raises FormatError; OSError."""
         path = self.folder / self.parts[part].file
         with open_file(path) as storage:
             perm = Perm.open(storage)
@@ -135,16 +141,16 @@ class Order:
 
 
 def open(path: str | os.PathLike[str]) -> Order:
-    """Raises NoSuchFile; FormatError. Cost: reads one small file."""
+    """Open an order. Raises NoSuchFile; FormatError. Cost: reads one small file."""
     folder, record = results.load(path, NAME, "order")
     try:
         shards = tuple(OrderedShard(**shard) for shard in record["shards"])
-        parts = tuple(Part(**part) for part in record["parts"])
-        head = {name: record[name] for name in HEAD}
+        parts = tuple(OrderPart(**part) for part in record["parts"])
+        head = {name: record[name] for name in SOURCE_FIELDS}
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the record of the order lacks {error}: make it anew") from None
-    sound = [_is_sound(s.path, SHARD, s.contid, s.size) for s in shards]
-    sound += [_is_sound(p.file, PART, p.rows, p.groups, p.size) for p in parts]
+    sound = [_is_sound(s.path, SHARD_PATH, s.contid, s.size) for s in shards]
+    sound += [_is_sound(p.file, PART_NAME, p.rows, p.groups, p.size) for p in parts]
     if not all(sound):
         raise FormatError(f"{path}: the record of the order names what it cannot have: make it "
                           "anew")  # fmt: skip
@@ -156,14 +162,14 @@ def _is_sound(path: object, form: re.Pattern[str], *numbers: object) -> bool:
     return good and type(path) is str and form.fullmatch(path) is not None
 
 
-def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
-    """Write the perm of a part, durable. `blocks` are its rows in order; size: bytes of content.
+def write_part(path: Path, blocks: Iterable[OrderedFiles], size: int = 0) -> OrderPart:
+    """Write the perm of a part, durably. `blocks` are its rows in order; size: bytes of content.
 
-    raises  ValueError where a number is too large; OSError
+    raises  ValueError if a number is too large; OSError
     """
     directory, name = locate(path)
     with directory.create_new(name) as storage:
-        storage.remember_resident()  # nothing: it is new
+        storage.remember_resident()  # no page of a new file: all are dropped below
         perm = Perm.create(storage, purpose=PURPOSE)
         last = -1
         for rows in blocks:
@@ -172,19 +178,19 @@ def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
         perm.seal()
         storage.sync()
         storage.drop_seen()
-        return Part(path.name, len(perm), last + 1, size)
+        return OrderPart(path.name, len(perm), last + 1, size)
 
 
 def publish(folder: Path, order: Order) -> None:
-    """Make the parts in a folder of `results.begin` the order; those without rows are left out."""
-    record: dict[str, Any] = {name: getattr(order, name) for name in HEAD}
+    """Publish the parts in a folder of `results.begin` as the order, without empty parts."""
+    record: dict[str, Any] = {name: getattr(order, name) for name in SOURCE_FIELDS}
     record["shards"] = [asdict(shard) for shard in order.shards]
     record["parts"] = [asdict(part) for part in order.parts if part.rows]
     results.finish(folder, NAME, record)
 
 
-def pack(rows: Rows) -> Int64:
-    """-> int64[n, 2], pairs as a part has them. Raises ValueError where a number is too large."""
+def pack(rows: OrderedFiles) -> Int64:
+    """Encode rows as pairs of a part, int64[n, 2]. Raises ValueError if a number is too large."""
     for what, numbers, limit in (
         ("shards", rows.shard, MAX_SHARDS), ("groups in a part", rows.group, MAX_GROUPS)
     ):  # fmt: skip
@@ -193,7 +199,7 @@ def pack(rows: Rows) -> Int64:
     return np.stack([rows.pos, rows.shard << GROUP_BITS | rows.group], axis=1)
 
 
-def unpack(pairs: npt.NDArray[Any]) -> Rows:
-    """The inverse of `pack`; pairs of either byte order."""
+def unpack(pairs: npt.NDArray[Any]) -> OrderedFiles:
+    """Decode pairs, in either byte order, to rows."""
     right = pairs[:, 1].astype(np.int64)
-    return Rows(right >> GROUP_BITS, pairs[:, 0].astype(np.int64), right & (MAX_GROUPS - 1))
+    return OrderedFiles(right >> GROUP_BITS, pairs[:, 0].astype(np.int64), right & (MAX_GROUPS - 1))

@@ -1,11 +1,11 @@
-"""A result of many files, written by many: a folder with one record that says which of them count.
+"""Folder of a result: many files, and a record that names the job whose files are valid.
 
-    DIR/NAME.json    the record; replaced by rename, so there is a whole result or the one before;
+    DIR/NAME.json    the record, replaced by rename, so that a result is replaced atomically;
                      its last field, "xxh3", is XXH3-64 of all bytes before that field's comma
-    DIR/<job>/...    the files that it names; of another job: left over, or still being written;
-                     among them a copy of the record, for when that is damaged
+    DIR/<job>/...    the files of that job, with a copy of the record for when that is damaged;
+                     folders of other jobs are left over, or still being written
 
-Digest sets (`digests`) and orders (`orders`) are such folders. One job writes into one at a time.
+Digest sets (`digests`) and orders (`orders`) are such folders. One job at a time writes into one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SUM: Final = re.compile(rb',\n "xxh3": "([0-9a-f]{16})"\n\}\n\Z')
 
 
 def begin(target: str | os.PathLike[str], name: str) -> Path:
-    """A new, empty folder in `target` for the files of a job; `target` is made if need be.
+    """Create an empty folder in `target` for the files of a job, and `target` if it is missing.
 
-    raises  Refusal where `target` is something else than a result of this name; OSError
+    raises  Refusal if `target` exists and is no result of this name; OSError
     """
     root = Path(absolute(os.fspath(target)))  # tasks run in other folders
     directory, files = locate(str(root))[0], directory_of(str(root))
@@ -41,10 +41,10 @@ def begin(target: str | os.PathLike[str], name: str) -> Path:
     if there is not None and there.kind is not Kind.DIRECTORY:
         raise Refusal("is a file, not a directory: choose another target", str(root))
     if there is not None and not files.exists(f"{name}.json"):
-        half = f"{name}.json{TEMPORARY}"  # of one that was killed
-        strange = [entry for entry in files.list() if not JOB.fullmatch(entry) and entry != half]
-        if strange:
-            what = f"holds {strange[0]!r} but no {name}.json: choose another target"
+        half = f"{name}.json{TEMPORARY}"  # left by a killed job
+        other = [entry for entry in files.list() if not JOB.fullmatch(entry) and entry != half]
+        if other:
+            what = f"holds {other[0]!r} but no {name}.json: choose another target"
             raise Refusal(what, str(root))
     folder = root / f"job-{secrets.token_hex(8)}"
     make_directory(str(folder))
@@ -52,10 +52,10 @@ def begin(target: str | os.PathLike[str], name: str) -> Path:
 
 
 def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
-    """Make the files of a job, all synced, the result; those of earlier jobs go.
+    """Publish the synced files of a job as the result, and remove those of earlier jobs.
 
-    record  what the JSON says beside "format", "version" and "job"
-    raises  OSError: the result is the one before or, where the last sync failed, either
+    record  fields of the JSON beside "format", "version" and "job"
+    raises  OSError: the previous result is kept or, if the last sync failed, one of the two
     """
     root = directory_of(str(folder.parent))
     directory_of(str(folder)).sync()
@@ -69,16 +69,16 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
             with contextlib.suppress(OSError):
                 root.remove_tree(entry)
     with (
-        contextlib.suppress(OSError),  # only now: a copy is of a result that was published
+        contextlib.suppress(OSError),  # after the rename: only a published record is copied
         replacing(directory_of(str(folder)), f"{name}.json") as storage,
     ):
         storage.write(0, [text])
 
 
 def discard(folder: Path) -> None:
-    """Remove the files of a job that failed, and the target where nothing else is in it.
+    """Remove the files of a failed job, and the target if it is empty then.
 
-    Not those of one that failed in its last sync: the record names them.
+    Files that the record names are kept: the job failed in its last sync.
     """
     parent, root = locate(str(folder.parent))[0], directory_of(str(folder.parent))
     with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def discard(folder: Path) -> None:
             if entry.endswith(".json") and folder.name.encode() in _bytes(root, entry):
                 return
         root.remove_tree(folder.name)
-        parent.rmdir(folder.parent.name)  # refused where there is something else in it
+        parent.rmdir(folder.parent.name)  # fails if it is not empty
 
 
 def _bytes(directory: Directory, name: str) -> bytes:
@@ -95,9 +95,9 @@ def _bytes(directory: Directory, name: str) -> bytes:
 
 
 def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, dict[str, Any]]:
-    """The folder with the files of a result, and its record, or the copy where that is damaged.
+    """Return the folder with the files of a result, and its record, or the copy of a damaged one.
 
-    what    what it is called in an error: "digest set"
+    what    name of this kind of result in errors: "digest set"
     raises  NoSuchFile; FormatError: the record is damaged, or of a later version
     """
     try:
@@ -120,7 +120,7 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
 
 
 def damage(target: str | os.PathLike[str], name: str, what: str) -> str:
-    """What is wrong with the record itself, "": nothing. Raises OSError."""
+    """Return the damage of the record itself, "" if there is none. Raises OSError."""
     path = Path(target) / f"{name}.json"
     try:
         _read(_bytes(directory_of(os.fspath(target)), path.name), path, name, what)
@@ -132,8 +132,8 @@ def damage(target: str | os.PathLike[str], name: str, what: str) -> str:
 def _copy(
     target: str | os.PathLike[str], path: Path, name: str, what: str
 ) -> dict[str, Any] | None:
-    """The copy of the record. None where there are several jobs: one of them may be older than what
-    the record said."""
+    """Return the copy of the record; None if there are several jobs, since it is unknown which of
+    them the record named."""
     root = directory_of(os.fspath(target))
     jobs = [entry for entry in root.list() if JOB.fullmatch(entry)]
     if len(jobs) == 1:
@@ -144,7 +144,7 @@ def _copy(
 
 
 def _read(text: bytes, path: Path, name: str, what: str) -> dict[str, Any]:
-    """Raises FormatError."""
+    """Decode a record and check its format. Raises FormatError."""
     try:
         record = _decode(text)
         if record["format"] != f"winkfs {name}" or not JOB.fullmatch(record["job"]):
@@ -157,7 +157,7 @@ def _read(text: bytes, path: Path, name: str, what: str) -> dict[str, Any]:
 
 
 def _decode(text: bytes) -> Any:
-    """Raises ValueError. A record of before there was a checksum is taken as it is."""
+    """Decode JSON and check its checksum, which records of old versions lack. Raises ValueError."""
     record = json.loads(text)
     if "xxh3" in record:
         found = SUM.search(text)

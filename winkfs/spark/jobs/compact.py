@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from winkfs.dataset.compaction import (
     SHARD_SIZE,
-    WASTE,
+    WASTE_SHARE,
     Group,
     checked_level,
     compaction,
@@ -49,7 +49,7 @@ def run(
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
     level = checked_level(compress, source)
-    groups = compaction(seen, shard_size, 0.0 if everything else WASTE, level)
+    groups = compaction(seen, shard_size, 0.0 if everything else WASTE_SHARE, level)
     summary: dict[str, Any] = {"job": "compact", "source": seen.root}
     summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}
     if groups:

@@ -18,7 +18,7 @@ import xxhash
 
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
-from winkfs.results.digestshard import LANG, TITLE
+from winkfs.results.digestshard import MAX_LANG, MAX_TITLE
 from winkfs.spark import arrow
 from winkfs.spark.arrow import layout, views
 from winkfs.spark.reading.fetch import NEEDED, fetcher
@@ -64,7 +64,7 @@ def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uin
 
 
 def titles(column: pa.Array) -> list[bytes]:
-    """The titles of HTML documents, UTF-8, at most TITLE bytes; b"" where there is none."""
+    """The titles of HTML documents, UTF-8, at most MAX_TITLE bytes; b"" where there is none."""
     ends, data = layout(column)
     return [title_of(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
 
@@ -108,7 +108,7 @@ def _attributes(tag: bytes) -> dict[bytes, bytes]:
 def _tag(text: bytes) -> bytes:
     """A language as BCP 47 writes it, of several the first; b"" where it is none."""
     word = text.split(b",")[0].strip().replace(b"_", b"-").split(b".")[0].lower()
-    if len(word) > LANG or not _LANG.fullmatch(word):
+    if len(word) > MAX_LANG or not _LANG.fullmatch(word):
         return b""
     first, *rest = word.split(b"-")
     cases = {2: bytes.upper, 4: bytes.title}  # a region, a script
@@ -128,7 +128,7 @@ def title_of(data: Any, start: int, stop: int) -> bytes:
     except UnicodeDecodeError:
         text = raw.decode("cp1252", "replace")  # what browsers take latin-1 for
     text = _SPACE.sub(" ", html.unescape(text).replace("\0", "")).strip()
-    cut = text.encode("utf-8", "replace")[:TITLE]
+    cut = text.encode("utf-8", "replace")[:MAX_TITLE]
     return cut.decode("utf-8", "ignore").encode()  # no character cut in two
 
 

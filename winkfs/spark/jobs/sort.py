@@ -20,7 +20,7 @@ from winkformats.arrays import Bools, Int64
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.results import orders
 from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedShard, Part, Rows
+from winkfs.results.orders import Order, OrderedFiles, OrderedShard, OrderPart
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
@@ -128,11 +128,11 @@ def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.R
     numbering = Numbering()
     sizes: list[int] = []
 
-    def rows() -> Iterator[Rows]:
+    def rows() -> Iterator[OrderedFiles]:
         for batch in batches:
             key, shard, pos, size = (batch.column(i) for i in range(4))
             sizes.append(int(numbers(size).sum()))
-            yield Rows(numbers(shard), numbers(pos), numbering.of(key))
+            yield OrderedFiles(numbers(shard), numbers(pos), numbering.of(key))
 
     part = orders.write_part(folder / f"part-{number:05d}.{turn}.perm", rows())
     values = {"part": arrow.column(np.array([number], np.int32)), "file": arrow.texts([part.file])}
@@ -182,7 +182,7 @@ def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) 
     for row in found:
         name = f"part-{row['part']:05d}.perm"
         os.replace(folder / row["file"], folder / name)
-        parts.append(Part(name, row["rows"], row["groups"], row["size"]))
+        parts.append(OrderPart(name, row["rows"], row["groups"], row["size"]))
     shards = [OrderedShard(s.record.path, s.record.contid, s.record.size) for s in snap.shards]
     return Order(folder, snap.root, snap.generation, kind, key, tuple(shards), tuple(parts))
 
