@@ -15,23 +15,23 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     "a scan": {
         "window": "winkformats.kv.scan.WINDOW",  # bytes of a scan window
         "longest": "winkformats.kv.scan.MAX_WINDOW",  # bytes of the longest scan window
-        "piece": "winkformats.kv.scan.PIECE",  # bytes read to check a long entry
+        "piece": "winkformats.kv.scan.CHECK_CHUNK",  # bytes read to check a long entry
     },
     "arrays": {
-        "rows": "winkformats.arrays.ROWS",  # rows of one key looked at together
-        "ranked": "winkformats.arrays.RANKED",  # texts whose pairs of bytes are counted
+        "rows": "winkformats.arrays.ROWS_AT_ONCE",  # rows of one key looked at together
+        "ranked": "winkformats.arrays.RANKED_FROM",  # texts whose pairs of bytes are counted
     },
     "a table": {
         "bucket": "winkformats.hindex.table.BUCKET",  # cells of a bucket
         "segment": "winkformats.hindex.table.SEGMENT",  # entries of a segment
     },
     "looks": {
-        "single": "winkformats.disk.storage.SINGLE",  # bytes read at the cost of a page
-        "read": "winkformats.disk.storage.MAPPED",  # bytes for each look by a read
+        "single": "winkformats.disk.storage.BYTES_PER_FAULT",  # bytes read at the cost of a page
+        "read": "winkformats.disk.storage.BYTES_PER_READ",  # bytes for each look by a read
     },
     "the disk": {
-        "dropped": "winkformats.disk.posix.RUNS",  # runs of pages dropped
-        "keeping": "winkformats.disk.posix.KEEPING",  # file systems where a mapping keeps a lock
+        "dropped": "winkformats.disk.posix.MAX_DROPPED_RUNS",  # runs of pages dropped
+        "keeping": "winkformats.disk.posix.MAPPING_KEEPS_LOCK",  # types of file systems
     },
     "pack": {
         "batch": "winkfs.archive.pack.BATCH",  # bytes of a batch

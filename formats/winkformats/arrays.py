@@ -1,4 +1,4 @@
-"""Arrays: their types, rows of bytes gathered from many places, and which of equal rows counts."""
+"""Arrays: their types, gathering bytes from many places, sorting texts, and finding equal keys."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 TextColumn = npt.NDArray[Any]
-"""Texts without NUL as an array: dtype S of a multiple of 8 bytes or, where one is longer than
-WIDEST, objects."""
+"""Texts without NUL as an array: dtype S of a multiple of 8 bytes or, if one is longer than
+MAX_ROW, objects."""
 Strings = npt.NDArray[np.bytes_]
 Joined = tuple[Int64, UInt8]
-"""Texts one behind the other: int64[n + 1], where the first begins and where each ends; bytes."""
+"""Concatenated texts: int64[n + 1], the start of the first and the end of each; their bytes."""
 
-BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
-NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
-WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
-PIECE: Final = 4 << 20  # bytes of such a matrix
-ROWS: Final = 1 << 16  # looked at together
+FREED_BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
+MAX_GAP: Final = 4 << 10  # bytes between two places up to which one read covers both
+MAX_ROW: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
+MATRIX_BYTES: Final = 4 << 20  # bytes of such a matrix
+ROWS_AT_ONCE: Final = 1 << 16  # rows compared together
 WORD: Final = 8  # bytes
-RANKED: Final = 1 << 14  # texts; of fewer a table of two bytes costs more than it saves
+RANKED_FROM: Final = 1 << 14  # texts from which pairs of bytes are ranked by a table
 
 
 @cache
 def keep_heap() -> None:
-    """Make glibc keep up to 48 MiB of freed memory. Once in a process; elsewhere it does nothing.
+    """Make glibc keep up to 48 MiB of freed memory. Without glibc it has no effect.
 
-    It gives freed blocks of 128 KiB and more back to the kernel, which clears pages for the next
-    chunk of the same size: memory that is kept saves put_many of 16 KiB files 40 % of its time. It
-    raises that limit to the largest block freed so far (mallopt(3), M_MMAP_THRESHOLD), so one is
-    made and freed; its pages are never touched.
+    glibc returns freed blocks of 128 KiB and more to the kernel, which has to clear pages for the
+    next one. It raises that limit to the largest block freed so far (mallopt(3),
+    M_MMAP_THRESHOLD), so one is allocated and freed; its pages are never touched.
     """
-    bytes(BLOCK)
+    bytes(FREED_BLOCK)
 
 
 def trim_heap() -> None:
-    """Give the kernel what glibc has kept of freed memory, of which much arrays in between keep
-    from going by itself. Elsewhere it does nothing. Cost: 1 ms."""
+    """Return freed memory that glibc keeps to the kernel, also from between arrays in use. Without
+    glibc it has no effect."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def rows_at(view: Any, pos: Int64, width: int) -> UInt8:
-    """Gather `width` bytes from each position -> uint8[n, width]: one memcpy a row."""
+    """Gather `width` bytes from each position -> uint8[n, width]. Cost: a memcpy for each row."""
     rows = np.ndarray((len(view) - width + 1,), f"V{width}", view, 0, (1,))[pos]
     return rows.view(np.uint8).reshape(len(pos), width)
 
 
 def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
-    """Read `width` bytes from each of some places of a file, which begin in it.
+    """Read `width` bytes from each of some positions within a file.
 
-    ->    the bytes, and where in them those of each place begin, int64[n]; zeros behind the end
-    cost  one read a place, one for all where they lie close together; memory: NEAR bytes a place
+    ->    the bytes, with zeros after the end of the file; the offset of each position in them,
+          int64[n]
+    cost  a read for each, or one for all if they are close together; memory: MAX_GAP bytes each
     """
     if not len(pos):
         return bytes(width), pos
     low = int(pos.min())
     span = int(pos.max()) + width - low
-    if span <= NEAR * len(pos):
+    if span <= MAX_GAP * len(pos):
         return storage.read(low, span).ljust(span, b"\0"), pos - low
     parts = storage.read_each(pos.tolist(), [width] * len(pos))
     data = b"".join(parts)
@@ -79,31 +79,31 @@ def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
 
 
 def ends_of(lengths: Int64) -> Int64:
-    """Of texts of these lengths one behind the other, where the first begins and each ends."""
+    """Return the start of the first and the end of each of concatenated texts, int64[n + 1]."""
     ends = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     return ends
 
 
 def rows_joined(rows: UInt8, lengths: Int64) -> Joined:
-    """The first lengths[i] bytes of each row, at least one, one behind the other: one memcpy a row.
+    """Concatenate the first lengths[i] bytes, at least one, of each row. Cost: a memcpy each.
 
     rows  uint8[n, width], contiguous
     """
     width, ends = rows.shape[1], ends_of(lengths)
     total = int(ends[-1])
     room = np.empty(total + width, np.uint8)
-    # Each row is written whole, and the next one over what is behind its end.
+    # Each row is written whole, and the next one overwrites the bytes after its end.
     places = np.ndarray((total + 1,), f"V{width}", room, 0, (1,))
     places[ends[:-1]] = rows.view(f"V{width}").ravel()
     return ends, room[:total]
 
 
 def gather(data: UInt8, starts: Int64, lengths: Int64) -> Joined:
-    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
-    text that is longer than WIDEST 16 bytes a byte."""
+    """Concatenate data[starts[i] : starts[i] + lengths[i]]. Memory: twice the result; 16 times if
+    a text is longer than MAX_ROW."""
     longest = int(lengths.max(initial=0))
-    if 0 < longest <= WIDEST:
+    if 0 < longest <= MAX_ROW:
         missing = int(starts.max()) + longest - len(data)
         if missing > 0:
             data = np.append(data, np.zeros(missing, np.uint8))
@@ -115,44 +115,44 @@ def gather(data: UInt8, starts: Int64, lengths: Int64) -> Joined:
 
 
 def blank(rows: UInt8, lengths: Int64) -> None:
-    """Write zeros over all but the first lengths[i] bytes of each row, uint8[n, width]."""
+    """Clear all but the first lengths[i] bytes of each row, uint8[n, width]."""
     width = rows.shape[1]
     if len(lengths) and lengths.min() == lengths.max():
         rows[:, int(lengths[0]) :] = 0
-    elif width <= WIDEST and width % WORD == 0:
+    elif width <= MAX_ROW and width % WORD == 0:
         rows &= rows_at(_masks(width), lengths * width, width)
     else:
         rows *= np.arange(width) < lengths[:, None]
 
 
 def row_bytes(matrix: npt.NDArray[Any]) -> list[bytes]:
-    """The rows of a contiguous matrix as bytes objects, made by one call in C."""
+    """Return the rows of a contiguous matrix as bytes objects, by one call in C."""
     rows: list[bytes] = matrix.view(f"V{matrix.shape[1] * matrix.itemsize}").ravel().tolist()
     return rows
 
 
 def column(rows: UInt8, dtype: str, at: int) -> npt.NDArray[Any]:
-    """The number that stands `at` bytes into each row, without a copy."""
+    """Return the numbers at byte `at` of each row, without a copy."""
     return np.ndarray((len(rows),), dtype, rows, at, (rows.shape[1],))
 
 
 def number_bytes(numbers: npt.NDArray[Any], dtype: str) -> UInt8:
-    """The numbers as they are stored, uint8[n, width]: see `column`."""
+    """Return the numbers as bytes of this dtype, uint8[n, width]: see `column`."""
     width = np.dtype(dtype).itemsize
     return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(-1, width)
 
 
 def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
-    """raw[at[i] : at[i] + lengths[i]] as bytes objects; none of them may end in NUL.
+    """Return raw[at[i] : at[i] + lengths[i]] as bytes objects, none of which may end in NUL.
 
-    cost    array operations up to WIDEST bytes; with a longer one a slice each, 3 times as slow
+    cost    array operations if all have at most MAX_ROW bytes; else a slice each
     """
     width = row_width(lengths)
-    if width > WIDEST or len(raw) < width:
+    if width > MAX_ROW or len(raw) < width:
         ends = (at + lengths).tolist()
         return [raw[a:b].tobytes() for a, b in zip(at.tolist(), ends, strict=True)]
     texts: list[bytes] = []
-    step = PIECE // width
+    step = MATRIX_BYTES // width
     for start in range(0, len(at), step):
         part = slice(start, start + step)
         texts += column_at(raw, at[part], lengths[part]).tolist()
@@ -160,9 +160,9 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
 
 
 def text_column(texts: list[bytes]) -> TextColumn:
-    """Texts, none of which ends in NUL, as a column."""
+    """Return texts, none of which ends in NUL, as a column."""
     width = row_width(np.fromiter(map(len, texts), np.int64, len(texts)))
-    if width <= WIDEST:
+    if width <= MAX_ROW:
         return np.array(texts, f"S{width}")
     found = np.empty(len(texts), object)
     found[:] = texts
@@ -170,10 +170,10 @@ def text_column(texts: list[bytes]) -> TextColumn:
 
 
 def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
-    """As `texts_at`, but as a column."""
+    """Return the texts of `texts_at` as a column."""
     width = row_width(lengths)
-    last = len(raw) - width  # where the last whole row begins
-    if width > WIDEST or last < 0:
+    last = len(raw) - width  # start of the last complete row
+    if width > MAX_ROW or last < 0:
         return text_column(texts_at(raw, at, lengths))
     rows = rows_at(raw, np.minimum(at, last), width)
     blank(rows, lengths)
@@ -184,7 +184,7 @@ def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
 
 
 def text_order(texts: TextColumn) -> Int64:
-    """The indices of texts in byte order; of equal ones in the order in which they stand."""
+    """Return the indices of texts in byte order; equal texts keep their order."""
     if texts.dtype == object:
         known = texts.tolist()
         return np.array(sorted(range(len(known)), key=known.__getitem__), np.int64)
@@ -194,12 +194,12 @@ def text_order(texts: TextColumn) -> Int64:
 
 
 def _order(words: UInt64) -> Int64:
-    """The order of 2^24 texts at most, uint64[n, ..]. As many bytes of each as fit are one number
-    with its index: numbers are sorted several times as fast as texts, and faster than indices by
-    numbers.
+    """Return the order of at most 2^24 texts, uint64[n, words].
 
-    Two bytes take as many bits as tell apart those that there are. Texts that still are alike are
-    sorted by what follows, behind the number of those that they are alike with.
+    Each round sorts numbers, which is faster than sorting texts or indices. A number contains the
+    group of the text, as many of its next bytes as fit, and its index. A pair of bytes takes as
+    many bits as there are different pairs to distinguish. Texts with equal numbers form a group,
+    and are sorted by the following bytes in the next round.
     """
 
     def pairs_at(at: int) -> npt.NDArray[np.uint16]:
@@ -208,8 +208,8 @@ def _order(words: UInt64) -> Int64:
 
     count, width = len(words), WORD * words.shape[1]
     order = np.arange(count)
-    todo = np.arange(count)  # places in `order` that are not decided yet, ascending
-    group = np.zeros(count, np.uint64)  # those with one number begin alike; ascending from 0
+    todo = np.arange(count)  # undecided places in `order`, ascending
+    group = np.zeros(count, np.uint64)  # of each; texts of a group begin alike; from 0, ascending
     rows: Int64 | slice = slice(None)
     at = 0
     while len(todo) and at < width:
@@ -232,7 +232,7 @@ def _order(words: UInt64) -> Int64:
         by = (keys & np.uint64((1 << own) - 1)).view(np.int64)
         order[todo] = order[todo][by]
         keys >>= np.uint64(own)
-        follows = np.zeros(len(keys) + 1, bool)  # has the key of the one before
+        follows = np.zeros(len(keys) + 1, bool)  # whether the key equals the one before
         np.equal(keys[1:], keys[:-1], out=follows[1:-1])
         tied = follows[:-1] | follows[1:]
         group = np.cumsum(tied & ~follows[:-1], dtype=np.uint64)[tied] - np.uint64(1)
@@ -242,9 +242,9 @@ def _order(words: UInt64) -> Int64:
 
 
 def _ranks(values: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], int]:
-    """Numbers in the same order that take fewer bits, and how many."""
+    """Map numbers to smaller ones in the same order -> these, and how many bits they take."""
     values = values.astype(np.uint16)
-    if len(values) < RANKED:
+    if len(values) < RANKED_FROM:
         low = values.min()
         return values - low, int(values.max() - low).bit_length()
     there = np.zeros(1 << 16, bool)
@@ -254,22 +254,22 @@ def _ranks(values: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], int]
 
 
 def row_width(lengths: Int64) -> int:
-    """Bytes of a row of words, at least one, in which each of these texts has room."""
+    """Return the bytes of a row of whole words, at least one, that holds any of these texts."""
     return -(-int(lengths.max(initial=1)) // WORD) * WORD
 
 
-@lru_cache(maxsize=WIDEST // 8)
+@lru_cache(maxsize=MAX_ROW // 8)
 def _masks(width: int) -> UInt8:
-    """For each length 0 .. width a row of that many bytes 255, then zeros."""
+    """Return for each length 0 .. width a row of that many bytes 255, then zeros."""
     masks = np.arange(width) < np.arange(width + 1)[:, None]
     return (masks * np.uint8(255)).ravel()
 
 
-# --- which of several rows with one key counts: the last one ---
+# --- rows with equal keys, of which the last one counts ---
 
 
 def among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Bools:
-    """Which values are in an ascending array. Cost: a binary search each."""
+    """Return which values are in an ascending array. Cost: a binary search each."""
     if not len(ascending):
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -278,11 +278,11 @@ def among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Bools:
 
 
 def superseded(values: npt.NDArray[Any], key_at: Callable[[int], bytes] | None = None) -> Int64:
-    """Rows whose key comes again in a later row, ascending.
+    """Return the rows whose key occurs again in a later row, ascending.
 
-    values  of each row the hash of its key; without `key_at` the key itself, a number
-    key_at  row -> its key; asked of rows with equal hashes, to tell other keys from the same one
-    cost    a sort; memory: 8 bytes a row, 17 and more where there are equal ones
+    values  for each row the hash of its key; without `key_at` the key itself, a number
+    key_at  row -> its key; called for rows with equal hashes, to find different keys among them
+    cost    a sort; memory: 8 bytes for each row, 17 and more if there are equal ones
     """
     rows, group = alike(values)
     if not len(rows):
@@ -292,7 +292,8 @@ def superseded(values: npt.NDArray[Any], key_at: Callable[[int], bytes] | None =
     found = [rows[:0]]
     start = 0
     while start < len(rows):  # whole groups
-        stop = int(np.searchsorted(group, group[min(start + ROWS, len(rows)) - 1], "right"))
+        last = min(start + ROWS_AT_ONCE, len(rows)) - 1
+        stop = int(np.searchsorted(group, group[last], "right"))
         part, known = rows[start:stop], dict[bytes, bytes]()
         keys = np.empty(len(part), object)
         keys[:] = [known.setdefault(key, key) for key in map(key_at, part.tolist())]
@@ -302,26 +303,27 @@ def superseded(values: npt.NDArray[Any], key_at: Callable[[int], bytes] | None =
 
 
 def alike(values: npt.NDArray[Any]) -> tuple[Int64, Int64]:
-    """-> indices of the values that come twice or more, equal ones together; number of the group
-    of each, ascending from 0."""
+    """Return the indices of values that occur more than once, equal ones together, and the number
+    of the group of each, ascending from 0."""
     ordered = np.sort(values)
     if not (ordered[1:] == ordered[:-1]).any():
         return np.empty(0, np.int64), np.empty(0, np.int64)
     del ordered
     order = np.argsort(values)
     first = np.ones(len(order) + 1, bool)
-    for at in range(0, len(order) - 1, ROWS):  # in pieces: no temporaries of 8 bytes a value
-        part = values[order[at : at + ROWS + 1]]
+    for at in range(0, len(order) - 1, ROWS_AT_ONCE):  # in chunks, to save memory
+        part = values[order[at : at + ROWS_AT_ONCE + 1]]
         first[at + 1 : at + len(part)] = part[1:] != part[:-1]
     several = ~(first[:-1] & first[1:])
     return order[several], np.cumsum(first[:-1][several]) - 1
 
 
 def outranked(group: Int64, rank: npt.NDArray[Any], keys: npt.NDArray[Any]) -> Bools:
-    """Which rows have a key that comes again with a higher rank, bool[n].
+    """Return which rows have a key that occurs again with a higher rank, bool[n].
 
     group  number of the group of each row, see `alike`; rows of one key are in one group
-    keys   of each row. Where a group has several, these are told apart one by one
+    keys   the key of each row; a group with several different keys costs a step in Python for each
+           of its rows
     """
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     found: Bools = rank < np.maximum.reduceat(rank, starts)[group]

@@ -1,4 +1,4 @@
-"""Closing: what is closed where a `with` block ends."""
+"""Closing: base of what the end of a `with` block closes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Open until `close`, which the end of a `with` block calls, also by an exception."""
+    """Base of objects that are open until `close`, which the end of a `with` block calls."""
 
     def __enter__(self) -> Self:
         return self
@@ -17,4 +17,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open. Idempotent."""
+        """Close it. Idempotent."""

@@ -1,4 +1,4 @@
-"""The errors of a format: the bytes are wrong; and the base of all errors of winkfs."""
+"""Errors of a format, raised for wrong bytes, and the base of all errors of winkfs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 class WinkError(Exception):
-    """Any error of winkfs: a refusal, which is an OSError, or wrong bytes, a ValueError."""
+    """Base of all errors of winkfs: refusals, which are OSErrors, and wrong bytes, ValueErrors."""
 
 
 class FormatError(WinkError, ValueError):
@@ -15,7 +15,11 @@ class FormatError(WinkError, ValueError):
 
 
 class CorruptError(FormatError):
-    """Damage at a known place: what, in which file, at which byte offset, expected, found."""
+    """Damage at a known place of a file.
+
+    what      the damage; file, offset: its place, offset in bytes
+    expected  value that should be there, and found: the value that is; None: not known
+    """
 
     def __init__(
         self, what: str, *, file: str, offset: int, expected: object = None, found: object = None
@@ -35,16 +39,16 @@ class CorruptError(FormatError):
 
 
 class DerivedDamage(CorruptError):
-    """A derived file is damaged: it can be made again."""
+    """Damage of a derived file, which can be rebuilt."""
 
 
 def raise_it(error: Exception) -> NoReturn:
-    """What is called with a problem where nothing is to go on."""
+    """Raise the error: a `problem` callback for callers that stop at the first one."""
     raise error
 
 
 class DamagedRange(CorruptError):
-    """Bytes of a kvseq that are no good entries: from `offset` to `stop`, where one is again."""
+    """Damaged range of a kvseq, from `offset` to `stop`, where the next valid entry begins."""
 
     def __init__(self, *, file: str, offset: int, stop: int, last: bool) -> None:
         behind = "no good one behind it" if last else f"next good one at byte {stop}"

@@ -1,4 +1,4 @@
-"""Hash algorithms of keys (HTALGO): which slot a key takes and which 64 bits a cell stores of it.
+"""Hash algorithms of keys (HTALGO): the slot of a key, and the 64 bits that its cell stores.
 
     HTALGO  hash of the key               slot bits                            S
     1       MD5                           low 63 of the digest (big-endian)    first 8 bytes
@@ -36,7 +36,7 @@ _TWO = struct.Struct(">QQ")
 
 
 def check(htalgo: int, file: str = "") -> int:
-    """-> htalgo, or FormatError where no such algorithm is defined."""
+    """Return htalgo. Raises FormatError if no such algorithm is defined."""
     if htalgo not in (MD5, XXH3, MURMUR3):
         where = f"{file}: " if file else ""
         raise FormatError(f"{where}HTALGO {htalgo} is not a known hash algorithm (1, 2, 3)")
@@ -44,7 +44,7 @@ def check(htalgo: int, file: str = "") -> int:
 
 
 def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
-    """-> (S, the 63 bits that give the slot)."""
+    """Hash a key -> (S, the 63 bits that give the slot)."""
     if htalgo == XXH3:
         s = xxhash.xxh3_64_intdigest(key)
         return s, s & MASK63
@@ -69,30 +69,30 @@ def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
 
 
 def _murmur3(keys: Iterable[Key]) -> bytes:
-    """-> the 16 bytes of each key, one behind the other."""
-    import mmh3  # few tables have them
+    """Hash keys -> the 16 bytes of each, concatenated."""
+    import mmh3  # late: few tables use it
 
     return b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
 
 
 def xxh3_many(buffers: Iterable[Buffer], seeds: UInt64 | None = None) -> UInt64:
-    """XXH3-64 of each buffer with its seed -> uint64[n]. Cost: one call in C a buffer.
+    """Hash each buffer with XXH3-64 and its seed -> uint64[n]. Cost: one call in C for each.
 
     seeds  uint64[n]; None: all 0
     """
     if native.code is not None:
         return np.frombuffer(native.code.hash_each(buffers, seeds), np.uint64)
     columns = (buffers,) if seeds is None else (buffers, seeds.tolist())
-    found = b"".join(map(xxhash.xxh3_64_digest, *columns))  # bytes cost less than numbers
+    found = b"".join(map(xxhash.xxh3_64_digest, *columns))  # faster than a list of numbers
     return np.frombuffer(found, ">u8").astype(np.uint64)
 
 
 def xxh3_at(data: Buffer, starts: Int64, stops: Int64, seeds: UInt64 | None = None) -> UInt64:
-    """The same of data[starts[i]:stops[i]]. Cost: a slice each, where nothing is compiled."""
+    """Hash each data[starts[i]:stops[i]] with XXH3-64 and its seed -> uint64[n]."""
     if native.code is not None:
         into = np.empty(len(starts), np.uint64)
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         native.code.hash_at(data, starts, stops, seeds, into)
         return into
-    slices = map(slice, starts.tolist(), stops.tolist())  # one at a time: no list of all
+    slices = map(slice, starts.tolist(), stops.tolist())  # an iterator, to save memory
     return xxh3_many(map(data.__getitem__, slices), seeds)

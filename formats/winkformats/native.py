@@ -1,8 +1,8 @@
-"""Which path runs: the compiled one, where it was built, or the one in Python, which it follows.
+"""Choice between the compiled path, if it was built, and the one in Python, its reference.
 
-`code` is the compiled module; None: there is none, or the environment has WINKFS_NATIVE=0. Who has
-a fast path looks at it in each call, and gives the same answers without it, errors and bytes
-included.
+`code` is the compiled module; None: it is missing, or the environment has WINKFS_NATIVE=0. A
+function with a fast path looks at `code` in each call; both paths give equal results, errors and
+bytes included.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 14  # of the C sources: one that was built of older ones is not used
+VERSION: Final = 14  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
-    """Reads a whole file of at most `most` bytes by its name; False: there is none of that name;
-    None: the ordinary way decides."""
+    """Function that reads a whole file of at most `most` bytes by its name -> False if there is
+    none of that name; None: use the ordinary way."""
 
     def __call__(self, name: object, most: int = ..., /) -> bytes | Literal[False] | None: ...
 
 
 class ReadAt(Protocol):
-    """The same by the position of its inode; None: the ordinary way decides."""
+    """Function that reads a whole file of at most `most` bytes by the position of its inode; None:
+    use the ordinary way."""
 
     def __call__(self, pos: int, most: int = ..., /) -> bytes | None: ...
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from winkformats import _native
 
     class Native:
-        """The compiled module: a module that may be missing has no type of its own."""
+        """Type of the compiled module, which may be missing."""
 
         hash_each = staticmethod(_native.hash_each)
         hash_at = staticmethod(_native.hash_at)
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def built() -> type[Native] | None:
-    """The compiled module; None: there is none for this Python, or one of other sources."""
+    """Return the compiled module; None if there is none for this Python and these sources."""
     try:
         found = importlib.import_module("winkformats._native")
     except ImportError:
@@ -66,5 +67,5 @@ code: type[Native] | None = None if os.environ.get(VARIABLE) == "0" else built()
 
 
 def name() -> str:
-    """What runs, for people."""
+    """Return the name of the path that runs, for messages."""
     return "pure Python" if code is None else "compiled"

@@ -1,4 +1,4 @@
-"""The version of winkfs: the build, `winkfs --version` and the benchmarks read it here."""
+"""Version of winkfs, read here by the build, `winkfs --version` and the benchmarks."""
 
 from typing import Final
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_read_any_more_is_refused(root: Path) -> None:
     change(root, "delete d/1")
     compact(root, everything=True)
     vacuum(root, older_than=0)  # nothing says any more that it was deleted
-    with pytest.raises(DatasetConflict, match="what came is gone"):
+    with pytest.raises(DatasetConflict, match="cannot be read any more"):
         commit(root, 1, "put d/1")
     assert "d/1" not in there(root)
 

@@ -24,7 +24,13 @@ from winkformats.disk import pagecache, room
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.posix import BEHIND, FAR, RWF_DONTCACHE, SMALL, FileStorage
+from winkformats.disk.posix import (
+    FAST_WRITE_WINDOW,
+    RWF_DONTCACHE,
+    SMALL_WRITE,
+    WRITE_WINDOW,
+    FileStorage,
+)
 from winkformats.disk.storage import Lookups, replacing
 from winkformats.errors import CorruptError
 
@@ -303,10 +309,10 @@ def test_kernel_without_dontcache_is_asked_once(make, monkeypatch, number):
     monkeypatch.setattr(os, "pwritev", refuse)
     storage = make("uncached")
     for i in range(3):
-        storage.write(i * SMALL, [bytes([i + 1]) * SMALL])
+        storage.write(i * SMALL_WRITE, [bytes([i + 1]) * SMALL_WRITE])
     storage.sync()
     assert asked == [RWF_DONTCACHE]
-    assert storage.read(0, 4 * SMALL) == b"".join(bytes([i]) * SMALL for i in (1, 2, 3))
+    assert storage.read(0, 4 * SMALL_WRITE) == b"".join(bytes([i]) * SMALL_WRITE for i in (1, 2, 3))
 
 
 def test_small_uncached_writes_do_not_ask_for_dontcache(make, monkeypatch):
@@ -318,8 +324,8 @@ def test_small_uncached_writes_do_not_ask_for_dontcache(make, monkeypatch):
 
     monkeypatch.setattr(os, "pwritev", watch)
     storage = make("uncached")
-    storage.write(0, [bytes(SMALL - 1)])
-    storage.write(0, [bytes(SMALL)])
+    storage.write(0, [bytes(SMALL_WRITE - 1)])
+    storage.write(0, [bytes(SMALL_WRITE)])
     assert flags_seen == [0, RWF_DONTCACHE]
 
 
@@ -330,7 +336,7 @@ def test_other_write_errors_reach_the_caller(make, monkeypatch):
     storage = make("uncached")
     monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(OSError, match="no room"):
-        storage.write(0, [bytes(SMALL)])
+        storage.write(0, [bytes(SMALL_WRITE)])
 
 
 @pytest.mark.parametrize(
@@ -697,11 +703,11 @@ def test_little_memory_is_saved_before_numpy_is_there(monkeypatch, gigabytes, hu
 def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fast, ample):
     """What waits for the disk has a bound, a farther one for a fast disk where there is memory, and
     the last writes are never waited for."""
-    dropped, end, part, most = [], 0, 3 << 20, BEHIND
+    dropped, end, part, most = [], 0, 3 << 20, WRITE_WINDOW
     real, clock = pagecache.drop, itertools.count(1)
 
     def drop(fd: int, start: int, stop: int) -> int:
-        assert stop <= end + part - (BEHIND // 2)
+        assert stop <= end + part - (WRITE_WINDOW // 2)
         dropped.append((start, stop))
         return real(fd, start, stop)
 
@@ -713,8 +719,8 @@ def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fas
         storage.write(end, [b"x" * part])
         end += part
         most = max(most, waiting := end - (dropped[-1][1] if dropped else 0))
-        assert waiting <= (FAR if fast and dropped and ample >= 4 else BEHIND)
-    assert most == BEHIND or (fast and ample >= 4 and most > FAR - part)
+        assert waiting <= (FAST_WRITE_WINDOW if fast and dropped and ample >= 4 else WRITE_WINDOW)
+    assert most == WRITE_WINDOW or (fast and ample >= 4 and most > FAST_WRITE_WINDOW - part)
     assert dropped[0][0] == 0
     assert all(a[1] == b[0] for a, b in itertools.pairwise(dropped)), dropped
 
@@ -726,7 +732,7 @@ def test_a_sync_of_another_thread_during_an_uncached_write(
     """As on a mount: one thread writes, another one syncs."""
     storage = FileStorage(tmp_path / "file", "x", uncached=True)
     storage._dontcache = False  # as where the kernel does not know it
-    write_back, chunk = pagecache.write_back, bytes(SMALL)
+    write_back, chunk = pagecache.write_back, bytes(SMALL_WRITE)
 
     def synced(fd: int, start: int, stop: int) -> None:
         write_back(fd, start, stop)
@@ -737,7 +743,7 @@ def test_a_sync_of_another_thread_during_an_uncached_write(
     if again:
         storage.write(0, [chunk])
     monkeypatch.setattr(pagecache, "write_back", synced)
-    for at in range(SMALL, 4 * SMALL, SMALL):
-        assert storage.write(at, [chunk]) == SMALL
+    for at in range(SMALL_WRITE, 4 * SMALL_WRITE, SMALL_WRITE):
+        assert storage.write(at, [chunk]) == SMALL_WRITE
     storage.sync()
     storage.close()

@@ -154,8 +154,8 @@ FAULTS = [
     (GOOD[:-1], "cut short"),
     (GOOD.replace(b"FORMAT", b"FORMAX"), "first variables"),
     (GOOD.replace(b"PURPOSE", b"PURPOSF"), "first variables"),
-    (image((b"X", 1), (b"Y", 2), (b"X", 1)), "X stands twice"),
-    (image((b"FILESIZE", 1), (b"SBSIZE", 256)), "SBSIZE stands twice"),
+    (image((b"X", 1), (b"Y", 2), (b"X", 1)), "X occurs twice"),
+    (image((b"FILESIZE", 1), (b"SBSIZE", 256)), "SBSIZE occurs twice"),
     (image((b"X", 1), size=72), "no end"),  # ends with the last value
     (image((b"X", 1), (b"Y", 1), size=88), "no end"),
     (image((b"X", 1), (b"Y", 1), size=80), "no end"),  # ends inside a pair

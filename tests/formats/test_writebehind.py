@@ -8,7 +8,7 @@ import pytest
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
-from winkformats.disk.writebehind import DEPTH, LARGE, WriteBehind
+from winkformats.disk.writebehind import ALIGNED_FROM, DEPTH, WriteBehind
 
 
 class Slow(MemoryStorage):
@@ -177,9 +177,9 @@ def test_the_thread_does_not_keep_a_dying_process_alive(storage):
 
 @pytest.mark.parametrize("end", ["drain", "close", "small", "large"])
 def test_what_fills_no_page_is_written_with_what_follows(storage, end):
-    behind, first = WriteBehind(storage), random.randbytes(LARGE + 5000)
+    behind, first = WriteBehind(storage), random.randbytes(ALIGNED_FROM + 5000)
     behind.put(0, [first[:100], first[100:]])
-    more = {"small": b"small", "large": random.randbytes(2 * LARGE)}.get(end, b"")
+    more = {"small": b"small", "large": random.randbytes(2 * ALIGNED_FROM)}.get(end, b"")
     if more:
         behind.put(len(first), [more])
     if end == "drain":
@@ -195,7 +195,7 @@ def test_what_fills_no_page_is_written_with_what_follows(storage, end):
 
 def test_a_chunk_with_an_unwritten_end_has_failed(storage):
     """The bytes of its last entry may be in two writes."""
-    behind, first = WriteBehind(storage), bytes(LARGE + 10)
+    behind, first = WriteBehind(storage), bytes(ALIGNED_FROM + 10)
     behind.put(0, [b"small"])
     behind.put(5, [first])
     behind.drain()

@@ -100,7 +100,7 @@ MUTANTS = (
     ),
     Mutant(
         "what was not synced taken in where the second superblock is torn", DATAFILE,
-        "    if kv.superblock.forgot:\n",
+        "    if kv.superblock.first_lost:\n",
         "    if kv.superblock.damage is not None:\n",
         TORN,
     ),

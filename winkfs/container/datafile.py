@@ -437,7 +437,7 @@ def end_of(kv: KVSeq, covered: int = 0) -> int:
     size = kv.storage.size()
     if size <= kv.end or not kv.layout.checksum:
         return kv.end
-    if kv.superblock.forgot:
+    if kv.superblock.first_lost:
         # The entries were synced before the superblock that is lost.
         return kv.whole_until(kv.end, size)
     if any(kv.storage.read(size - 8, 8)) and kv.whole_until(kv.end, size) == size:

@@ -35,9 +35,7 @@ NAME: Final = "order"
 PURPOSE: Final = "FSYSORDR"
 SOURCE_FIELDS: Final = ("root", "generation", "kind", "key")
 PART_NAME: Final = re.compile(r"part-[0-9]{5,}\.perm", re.ASCII)
-SHARD_PATH: Final = re.compile(
-    r"|(?!\.\.?(/|\Z))[^/\0]+(/(?!\.\.?(/|\Z))[^/\0]+)*"
-)
+SHARD_PATH: Final = re.compile(r"|(?!\.\.?(/|\Z))[^/\0]+(/(?!\.\.?(/|\Z))[^/\0]+)*")
 GROUP_BITS: Final = 40
 MAX_GROUPS: Final = 1 << GROUP_BITS
 MAX_SHARDS: Final = 1 << (63 - GROUP_BITS)

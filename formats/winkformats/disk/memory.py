@@ -1,4 +1,4 @@
-"""MemoryStorage: a file in memory, where there shall be none on the disk, or can be none."""
+"""MemoryStorage: a file in memory, for derived files that are not or cannot be written to disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MemoryStorage(Storage):
         return Info(Kind.FILE, (0, id(self)), len(self.data), 0, 0o600, 0, 0)
 
     def truncate(self, length: int) -> None:
-        # A new object, for one with views on it cannot change its size.
+        # A new object, because a bytearray with views cannot change its size.
         with self._lock:
             self.data = bytearray(self.data[:length].ljust(length, b"\0"))
 

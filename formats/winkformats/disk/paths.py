@@ -1,9 +1,9 @@
-"""Paths: which disk a path is on, and what can be done by path.
+"""Paths: the disk of a path, and operations by path.
 
     locate("corpus")          a Directory of this machine, and "corpus"
     locate("sim:1/corpus")    one of the disk that registered the scheme "sim"
 
-Whoever opens, names or removes a file goes through here, so that another disk can stand below.
+All files are opened, renamed and removed through this module, so that tests can use other disks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _schemes: Final[dict[str, Factory]] = {}  # by scheme and colon
 
 
 def register(scheme: str, factory: Factory) -> None:
-    """Have `factory` make the directories of all paths that begin with `scheme` and a colon."""
+    """Let `factory` make the directories of all paths that begin with `scheme` and a colon."""
     _schemes[f"{scheme}:"] = factory
 
 
 @contextlib.contextmanager
 def registered(scheme: str, factory: Factory) -> Iterator[None]:
-    """`register` for a `with` block. `scheme`: one that no path of this machine begins with."""
+    """Register a scheme for a `with` block; no path of this machine may begin with it."""
     register(scheme, factory)
     try:
         yield
@@ -36,27 +36,27 @@ def registered(scheme: str, factory: Factory) -> Iterator[None]:
 
 
 def scheme_of(path: str) -> str:
-    """The registered scheme that a path begins with, "" for a path of this machine."""
+    """Return the registered scheme that a path begins with, "" for a path of this machine."""
     head, colon, _ = path.partition(":")
     return head if head + colon in _schemes else ""
 
 
 def directory_of(path: str) -> Directory:
-    """The directory with this path. It need not be there yet."""
+    """Return the directory with this path, which need not exist yet."""
     head, colon, _ = path.partition(":")
     return _schemes.get(head + colon, PosixDirectory)(path or ".")
 
 
 def open_folder(path: str) -> Directory:
-    """The folder of a store, open: below it no symbolic link is followed.
+    """Open the folder of a store: below it no symbolic link is followed.
 
-    It is the one way in which a store gets at its files. Raises OSError where it is not there.
+    Stores access their files only through it. Raises OSError if it is missing.
     """
     return directory_of(path) if scheme_of(path) else PosixFolder.at(path or ".")
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:
-    """-> the directory that a path is in, and its name there."""
+    """Return the directory that a path is in, and its name there."""
     text = os.fspath(path)
     head, slash, name = text.rpartition("/")
     return directory_of(head or slash), name
@@ -65,7 +65,7 @@ def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:
 def open_file(
     path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False, device: bool = False
 ) -> Storage:
-    """Open the file with this path, see `Directory.open`; `device`: or block device, see
+    """Open the file with this path, see `Directory.open`; device: it may be a block device, see
     `DeviceStorage`."""
     directory, name = locate(path)
     found = directory.info(name, follow=True) if device else None
@@ -75,13 +75,13 @@ def open_file(
 
 
 def is_directory(path: str) -> bool:
-    """Whether there is a directory, or a symbolic link to one."""
+    """Return whether there is a directory, or a symbolic link to one."""
     info = directory_of(path).info()
     return info is not None and info.kind is Kind.DIRECTORY
 
 
 def make_directory(path: str) -> None:
-    """Make a directory, and those that it is in, durable; one that is there stays."""
+    """Create a directory and its parents, durably, unless they exist."""
     if is_directory(path):
         return
     parent, _, name = absolute(path).rpartition("/")
@@ -91,12 +91,12 @@ def make_directory(path: str) -> None:
         directory.mkdir(name)
         try:
             directory.sync()
-        except OSError:  # it may be lost, and the next who finds it there would not know
+        except OSError:  # it may be lost, which the next process to find it would not know
             with contextlib.suppress(OSError):
                 directory.rmdir(name)
             raise
 
 
 def absolute(path: str) -> str:
-    """The path from the root on."""
+    """Return the absolute path."""
     return path if scheme_of(path) else os.path.abspath(path)

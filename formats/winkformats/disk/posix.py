@@ -1,4 +1,4 @@
-"""The disk of this machine.
+"""Disk of this machine.
 
     FileStorage      one open file: positional reads and writes, mappings, the page cache
     DeviceStorage    a block device
@@ -8,11 +8,11 @@
 
 Page-cache policy
     cached      ordinary reads and writes; the kernel keeps the pages
-    uncached    the pages a pass touches do not stay. Writes: RWF_DONTCACHE where kernel and
-                filesystem know it (6.14+); sync_file_range and POSIX_FADV_DONTNEED in a window
-                that slides behind the write bound what waits for the disk. Reads (`bulk`): ordinary
-                reads, and DONTNEED behind them for the pages that were not resident before. Sparse
-                views: the same, for all of the file, with each `drop_seen`.
+    uncached    the pages that a pass touches do not stay. Writes: RWF_DONTCACHE if kernel and file
+                system know it (6.14+); a window that slides behind the write, with sync_file_range
+                and POSIX_FADV_DONTNEED, bounds the dirty pages. Reads (`bulk`): ordinary reads,
+                followed by DONTNEED for the pages that were not resident before. Sparse views:
+                `drop_seen` does this for all pages of the file.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
 from winkformats.disk.turn import FileTurn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
-BEHIND: Final = 16 << 20  # bytes kept behind uncached writes until they are on the disk
-FAR: Final = 64 << 20  # the same where they go fast: a request that is late holds up no others
-FAST: Final = 1 << 30  # bytes a second; and there has to be memory for it
-STEP: Final = 8 << 20  # that are waited for at once: 32 MiB of 64 take a tenth longer
-RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
-PATCHED: Final = 64  # places whose pages are brought at once
+WRITE_WINDOW: Final = 16 << 20  # bytes of uncached writes that wait for the disk
+FAST_WRITE_WINDOW: Final = 64 << 20  # bytes on a fast disk: one late request delays no others
+FAST: Final = 1 << 30  # bytes a second from which a disk is fast, if memory is ample, too
+WRITE_STEP: Final = 8 << 20  # bytes of the window that are waited for at once
+MAX_DROPPED_RUNS: Final = 4096  # longest runs of pages that `drop_seen` drops, a system call each
+PATCHED_AT_ONCE: Final = 64  # places whose pages are read in parallel
 IOV_MAX: Final = 1024  # buffers of one system call
-SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
+SMALL_WRITE: Final = 128 << 10  # bytes below which an uncached write stays cached until the sync
 MODES: Final = {
     "r": os.O_RDONLY | os.O_CLOEXEC,
     "w": os.O_RDWR | os.O_CLOEXEC,
@@ -63,19 +63,19 @@ _mmap = pagecache.libc("mmap", _void, _size, _int, _int, _int, ctypes.c_int64, r
 _munmap = pagecache.libc("munmap", _void, _size)
 _madvise = pagecache.libc("madvise", _void, _size, _int)
 _fstatfs = pagecache.libc("fstatfs", _int, _void)
-STATFS: Final = 256  # bytes that hold a struct statfs
+STATFS_ROOM: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
-KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
+MAPPING_KEEPS_LOCK: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
 
 
 class FileStorage(Storage):
     """One file of this machine.
 
     path        the file
-    mode        "r": reading, "w": reading and writing, "x": the same, and the file must not exist
-    uncached    page-cache policy of `write`; `bulk` takes its own
-    fd          of the file, where it is open already: it belongs to the storage from now on
-    raises      OSError as `open` does, and where it is no regular file
+    mode        "r": reading, "w": reading and writing, "x": as "w", for a new file
+    uncached    page-cache policy of `write`; `bulk` has its own
+    fd          descriptor of the file if it is already open; the storage closes it
+    raises      OSError as `open` does, and if it is no regular file
     """
 
     def __init__(
@@ -89,19 +89,17 @@ class FileStorage(Storage):
         name = os.fspath(path)
         self.fd = fd = _open_regular(name, MODES[mode], name) if fd is None else fd
         self.name, self.uncached = name, uncached
-        self._dropped = weakref.finalize(self, _close_dropped, fd, name, os.getpid())
-        self._dropped.atexit = False  # the kernel closes it then, and others may still use it
+        self._finalizer = weakref.finalize(self, _close_unclosed, fd, name, os.getpid())
+        self._finalizer.atexit = False  # then the kernel closes it; other exit handlers may use it
         self._dontcache = uncached
-        self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
-        self._behind, self._far = BEHIND, 0  # 0: not known yet
-        self._waited = 0.0  # when it was waited for the disk last
-        self._written: int | None = (
-            None  # start of the window of dirty pages behind an uncached write
-        )
+        self._errno = 0  # of a failed write that no sync will report, see `pagecache.drop`
+        self._window, self._fast_window = WRITE_WINDOW, 0  # 0: not known yet
+        self._waited = 0.0  # time of the last wait for the disk
+        self._written: int | None = None  # start of the window of dirty pages
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
         self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-        self._not_resident: list[tuple[int, int]] = []  # pages
-        self._spared = (0, 0)  # pages that were read ahead
+        self._not_resident: list[tuple[int, int]] = []  # ranges of pages
+        self._read_ahead = (0, 0)  # pages that `drop_seen` keeps
 
     def read(self, offset: int, length: int) -> bytes:
         data = os.pread(self.fd, length, offset)
@@ -125,7 +123,7 @@ class FileStorage(Storage):
 
     def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         if not self.mapped:
-            raise ValueError(f"{self.name}: to be read by pread, not mapped")
+            raise ValueError(f"{self.name}: must be read by pread, not mapped")
         if length == 0:
             return memoryview(b"")
         mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
@@ -138,8 +136,8 @@ class FileStorage(Storage):
         size = self.size()
         absent = pagecache.absent(self.fd, size)
         runs = [] if absent is None else pagecache.runs(absent)
-        if len(runs) > RUNS:
-            runs = sorted(runs, key=lambda run: run[0] - run[1])[:RUNS]
+        if len(runs) > MAX_DROPPED_RUNS:
+            runs = sorted(runs, key=lambda run: run[0] - run[1])[:MAX_DROPPED_RUNS]
         self._not_resident = [*runs, (-(-size // PAGE), 1 << 50)]
 
     def drop_seen(self) -> None:
@@ -147,15 +145,15 @@ class FileStorage(Storage):
         runs = [(i, min(j, end)) for i, j in self._not_resident if i < end]
         if runs:
             for mapped in self._sparse:
-                mapped.madvise(mmap.MADV_DONTNEED)  # pages that are mapped would stay
-        (low, high), self._spared = self._spared, (0, 0)
+                mapped.madvise(mmap.MADV_DONTNEED)  # mapped pages would stay
+        (low, high), self._read_ahead = self._read_ahead, (0, 0)
         for i, j in runs:
             for start, stop in ((i, min(j, low)), (max(i, high), j)) if low < high else ((i, j),):
                 if start < stop:
                     pagecache.forget(self.fd, start, stop)
 
     def read_ahead(self, offset: int, length: int) -> None:
-        self._spared = offset // PAGE, -(-(offset + length) // PAGE)
+        self._read_ahead = offset // PAGE, -(-(offset + length) // PAGE)
         with contextlib.suppress(OSError):  # only advice
             os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
@@ -168,7 +166,7 @@ class FileStorage(Storage):
                 os.preadv(self.fd, byte, at, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:  # not on this filesystem
+        except OSError:  # this file system does not know RWF_NOWAIT
             return True
         return True
 
@@ -176,7 +174,7 @@ class FileStorage(Storage):
         return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)
 
     def dropper(self, start: int, stop: int) -> Dropper | None:
-        """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
+        """Return a Dropper for [start, stop); None: the page cache holds all, or it is unknown."""
         return pagecache.dropper(self.fd, start, min(stop, self.size()))
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
@@ -201,17 +199,17 @@ class FileStorage(Storage):
             raise self._named(error) from None
 
     def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
-        # A page that is not in the page cache is read before a part of it is written: those of
-        # many places are read together: 16 us each, one by one 52 to 77.
-        for at in range(0, len(offsets), PATCHED):
-            some = offsets[at : at + PATCHED]
+        # A page that is not in the page cache is read before a part of it is written: the pages of
+        # many places are read in parallel.
+        for at in range(0, len(offsets), PATCHED_AT_ONCE):
+            some = offsets[at : at + PATCHED_AT_ONCE]
             with contextlib.suppress(OSError):  # only advice
                 for offset in some:
                     os.posix_fadvise(self.fd, offset, len(data), os.POSIX_FADV_WILLNEED)
             super().patch_each(some, data)
 
     def _write_uncached(self, offset: int, buffers: Sequence[Buffer], total: int) -> None:
-        done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL else 0
+        done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL_WRITE else 0
         if flags:
             try:
                 done = os.pwritev(self.fd, buffers[:IOV_MAX], offset, flags)
@@ -220,14 +218,14 @@ class FileStorage(Storage):
                     raise
                 self._dontcache, flags = False, 0
         self._write_rest(offset, buffers, done, flags)
-        if self._dontcache and total < SMALL:
+        if self._dontcache and total < SMALL_WRITE:
             low, high = self._small or (offset, 0)
             self._small = (min(low, offset), max(high, offset + total))
         else:
             self._drop_behind(offset, offset + total)
 
     def _write_rest(self, offset: int, buffers: Sequence[Buffer], done: int, flags: int) -> None:
-        """Write the buffers from byte `done` of them on."""
+        """Write the rest of the buffers, of which `done` bytes are written."""
         parts, skip = list(buffers) if done < sum(map(len, buffers)) else [], done
         while parts:
             while parts and skip >= len(parts[0]):
@@ -238,34 +236,34 @@ class FileStorage(Storage):
                 done, skip = done + n, skip + n
 
     def _drop_behind(self, start: int, stop: int) -> None:
-        """Wait for the oldest part of the window, so that the disk always has something to do.
+        """Wait for the oldest part of the window, while the disk writes the rest.
 
-        Without it pages that RWF_DONTCACHE drops when they are written wait for a slow disk in
-        memory, as many as the kernel lets be dirty.
+        Otherwise pages of RWF_DONTCACHE would wait for a slow disk in memory, up to the limit of
+        the kernel for dirty pages.
         """
         written = self._written  # `sync` of another thread may set it meanwhile
         if written is None or start < written:
             written = start
         if not self._dontcache:
             pagecache.write_back(self.fd, start, stop)
-        if stop - written >= self._behind:
-            until, now = stop - self._behind + STEP, time.monotonic()
+        if stop - written >= self._window:
+            until, now = stop - self._window + WRITE_STEP, time.monotonic()
             self._drop(written, until)
             fast = until - written > FAST * (now - self._waited)
-            if fast and not self._far:
-                self._far = FAR if has_ample_memory() else BEHIND
-            self._behind, self._waited = self._far if fast else BEHIND, now
+            if fast and not self._fast_window:
+                self._fast_window = FAST_WRITE_WINDOW if has_ample_memory() else WRITE_WINDOW
+            self._window, self._waited = self._fast_window if fast else WRITE_WINDOW, now
             written = until
         self._written = written
 
     def _drop(self, start: int, stop: int) -> None:
-        self._refused = pagecache.drop(self.fd, start, stop) or self._refused
+        self._errno = pagecache.drop(self.fd, start, stop) or self._errno
 
     def sync(self) -> None:
         try:
-            os.fdatasync(self.fd)  # also flushes the size, where reading needs it
-            if self._refused:
-                raise OSError(self._refused, os.strerror(self._refused))
+            os.fdatasync(self.fd)  # also writes the size, if reading needs it
+            if self._errno:
+                raise OSError(self._errno, os.strerror(self._errno))
             written, self._written = self._written, None
             if written is not None:
                 self._drop(written, self.size())
@@ -277,7 +275,7 @@ class FileStorage(Storage):
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """The error, with the name of the file."""
+        """Add the name of the file to an error."""
         error.filename = error.filename or self.name
         return error
 
@@ -294,7 +292,7 @@ class FileStorage(Storage):
             except OSError as error:
                 if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                     return
-                os.ftruncate(self.fd, size)  # part of it may have been done
+                os.ftruncate(self.fd, size)  # some blocks may have been allocated
                 raise
         except OSError as error:
             raise self._named(error) from None
@@ -314,28 +312,28 @@ class FileStorage(Storage):
         return other
 
     def close(self) -> None:
-        if self._dropped.detach():  # first: a second close must not close a stranger's file
+        if self._finalizer.detach():  # first: a second close must not close a reused descriptor
             fd, self.fd = self.fd, -1
             os.close(fd)
 
 
-def _close_dropped(fd: int, name: str, pid: int) -> None:
-    """Close a file whose object is gone. A forked child says nothing of what it inherited."""
+def _close_unclosed(fd: int, name: str, pid: int) -> None:
+    """Close the file of a collected object, with a warning unless a forked child inherited it."""
     os.close(fd)
     if os.getpid() == pid:
         warnings.warn(f"unclosed file {name}", ResourceWarning, stacklevel=3)
 
 
 class DeviceStorage(FileStorage):
-    """A block device. Who opens it to write has it alone: nobody has mounted it, and nobody else
-    opens it so.
+    """A block device. Opened for writing, it is exclusive: it is not mounted, and no other process
+    can open it exclusively.
 
-    raises  OSError, EBUSY where somebody has it; where it is no block device
+    raises  OSError: it is no block device; EBUSY: it is in use
     """
 
     def __init__(self, path: str, mode: str = "r") -> None:
         flags = MODES[mode] | (0 if mode == "r" else os.O_EXCL) | os.O_NONBLOCK
-        if not stat.S_ISBLK(os.stat(path).st_mode):  # others may wait, or act, when they are opened
+        if not stat.S_ISBLK(os.stat(path).st_mode):  # before it is opened, which may have effects
             raise OSError(errno.ENOTBLK, os.strerror(errno.ENOTBLK), path)
         super().__init__(path, fd=os.open(path, flags))
 
@@ -349,15 +347,14 @@ class DeviceStorage(FileStorage):
 class PosixDirectory(Directory):
     """A directory of this machine.
 
-    fd    of the directory, for one that was reached without following symbolic links: whatever
-          becomes of its path, and whatever others put into it, no link below it is followed. None:
-          names are looked up by its path each time
+    fd    descriptor of the directory: names are looked up in it without following symbolic links,
+          even if its path changes. None: names are looked up by its path
     """
 
     def __init__(self, path: str, fd: int | None = None) -> None:
         self.path, self._fd = path, fd
-        self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # what paths begin with, and
-        self._before = self._folder if fd is None else ""  # what system calls with `dir_fd` take
+        self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # prefix of full paths
+        self._before = self._folder if fd is None else ""  # prefix of names for `dir_fd`
 
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
@@ -371,7 +368,7 @@ class PosixDirectory(Directory):
         self, name: str, *, like: Storage | None = None, uncached: bool = False
     ) -> FileStorage:
         model = like.info() if like is not None else None
-        # Never more than the model's mode, not for a moment: names and contents are in there.
+        # Never more than the model's mode, not for a moment, to protect names and contents.
         mode = 0o666 if model is None else model.mode & 0o666
         flags = MODES["x"] | os.O_NOFOLLOW
         path = self._folder + name
@@ -432,7 +429,7 @@ class PosixDirectory(Directory):
         return type(self)(self._folder + name, fd)
 
     def scratch(self) -> FileStorage:
-        import tempfile  # slow to import
+        import tempfile  # late, because its import is slow
 
         for folder in (self.path, tempfile.gettempdir()):  # ours may be read-only
             try:
@@ -457,16 +454,16 @@ class PosixDirectory(Directory):
 
     def close(self) -> None:
         if self._fd is not None and self._fd >= 0:
-            fd, self._fd = self._fd, -1  # None: the working directory
+            fd, self._fd = self._fd, -1  # not None, which would mean the working directory
             os.close(fd)
 
 
 class PosixFolder(PosixDirectory):
-    """The folder of a store, open: only files that lie in it are opened."""
+    """The open folder of a store: only files in it are opened, never through symbolic links."""
 
     @classmethod
     def at(cls, path: str) -> Self:
-        """Raises OSError. The path itself may be that of a link."""
+        """Open a folder; its path may contain symbolic links. Raises OSError."""
         return cls(path, os.open(path, DIRECTORY))
 
     def __del__(self) -> None:
@@ -474,35 +471,39 @@ class PosixFolder(PosixDirectory):
 
 
 class FileLock:
-    """flock on a file, which no child process inherits.
+    """An flock on a file, which no child process inherits.
 
-    The kernel keeps the lock for as long as anything refers to the open file, and a process that C
-    code forks, unseen by Python, has copies of all our descriptors. So it is a mapping that refers
-    to it, never touched, and one that a fork leaves out; the descriptor is closed.
+    The kernel keeps an flock as long as anything refers to the open file, and a process forked by C
+    code has copies of all descriptors. So the descriptor is closed, and a mapping that is never
+    touched refers to the file, with MADV_DONTFORK.
 
-    held      False where somebody else has the lock
-    shared    others may have it so, too
+    held      False: another process has the lock
+    shared    several processes may have it with `shared`
     identity  of the file, see `Info`
-    raises    OSError where the file cannot be opened
+    raises    OSError if the file cannot be opened
     """
 
     def __init__(self, path: str, at: str, folder: int | None, *, shared: bool = False) -> None:
-        """`at`: its name in a folder, the descriptor of one in which no link is followed."""
+        """Lock a file.
+
+        at      its name in `folder`
+        folder  descriptor of a directory in which no link is followed; None: the working directory
+        """
         self._path, self._at, self._folder = path, at, folder
         self._how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fds: list[int] = []
         self._maps: list[int | None] = []  # addresses
         self._pid, self.held = os.getpid(), False
-        self._dropped = weakref.finalize(self, _let_go, self._fds, self._maps, self._pid)
-        self._dropped.atexit = False
+        self._finalizer = weakref.finalize(self, _release, self._fds, self._maps, self._pid)
+        self._finalizer.atexit = False
         try:
             self._fds.append(self._open())
             self.identity = _info(os.fstat(self._fds[0])).identity
             self.held = self._take()
             if self.held and self._map():
-                sure = _filesystem(self._fds[0]) in KEEPING
+                sure = _filesystem(self._fds[0]) in MAPPING_KEEPS_LOCK
                 os.close(self._fds.pop())
-                # overlayfs: a mapping there refers to the file below
+                # On overlayfs a mapping refers to the file of the lower layer.
                 if not (sure or self._is_kept()):
                     self._unmap()
                     self._fds.append(self._open())
@@ -527,7 +528,7 @@ class FileLock:
         return True
 
     def _map(self) -> bool:
-        """-> whether there is a mapping that keeps the file open."""
+        """Map the file, to keep it open -> whether that succeeded."""
         if _mmap is None or _munmap is None or _madvise is None:
             return False
         self._maps.append(_mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, self._fds[0], 0))
@@ -543,9 +544,9 @@ class FileLock:
         _munmap(self._maps.pop(), PAGE)
 
     def _is_kept(self) -> bool:
-        """Whether the kernel lists the lock, now that the descriptor is closed.
+        """Return whether the kernel lists the lock after the descriptor was closed.
 
-        cost  waits for all CPUs to pass through the kernel: some milliseconds
+        cost  reading /proc/locks waits for all processors
         """
         device, inode = self.identity
         wanted = b"%02x:%02x:%d" % (os.major(device), os.minor(device), inode)
@@ -558,21 +559,21 @@ class FileLock:
         return any(map(mine.issubset, map(bytes.split, lines)))
 
     def release(self) -> None:
-        """Release the lock. Idempotent, also after a call that Ctrl-C has cut short."""
-        _let_go(self._fds, self._maps, self._pid)
-        self._dropped.detach()
+        """Release the lock. Idempotent, also after a call that Ctrl-C interrupted."""
+        _release(self._fds, self._maps, self._pid)
+        self._finalizer.detach()
 
 
 def _filesystem(fd: int) -> int:
-    """-> the number of its kind (f_type, the first word of statfs); 0 where it is not known."""
-    found = (ctypes.c_long * (STATFS // ctypes.sizeof(ctypes.c_long)))()
+    """Return the type of the file system (f_type, the first word of statfs); 0: not known."""
+    found = (ctypes.c_long * (STATFS_ROOM // ctypes.sizeof(ctypes.c_long)))()
     return 0 if _fstatfs is None or _fstatfs(fd, found) else found[0]
 
 
-def _let_go(fds: list[int], maps: list[int | None], pid: int) -> None:
-    """Of a lock: its descriptor, and its mapping, which a forked child does not have.
+def _release(fds: list[int], maps: list[int | None], pid: int) -> None:
+    """Close the descriptor of a lock, and its mapping, which a forked child does not have.
 
-    A number leaves its list in the line that closes it: no call is cut short between.
+    A number is popped in the statement that closes it, so that no signal comes in between.
     """
     mine = pid == os.getpid()
     while maps and mine and _munmap:
@@ -584,7 +585,7 @@ def _let_go(fds: list[int], maps: list[int | None], pid: int) -> None:
 
 
 def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> int:
-    """-> descriptor. Raises OSError, also for a fifo, which would wait for its other end."""
+    """Open a regular file -> its descriptor. Raises OSError, also for a fifo, without waiting."""
     try:
         fd = os.open(at, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     except OSError as error:
@@ -611,7 +612,7 @@ def _info(found: os.stat_result) -> Info:
 
 
 def _take_after(fd: int, model: Info) -> None:
-    """Give a new file mode and owner of another, as far as we may."""
+    """Give a new file the mode and owner of another one, if permitted."""
     mine = os.fstat(fd)
     if (mine.st_uid, mine.st_gid) != (model.uid, model.gid):
         with contextlib.suppress(PermissionError):
@@ -622,7 +623,7 @@ def _take_after(fd: int, model: Info) -> None:
 
 
 class PatchedStorage(FileStorage):
-    """A file that begins with other bytes than are in it."""
+    """A file that is read as if it began with other bytes than it does."""
 
     _head: bytes
 

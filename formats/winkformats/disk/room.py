@@ -1,5 +1,5 @@
-"""How much memory this process may have, and how to have less of it. Imports little: some of it
-must be settled before numpy is imported."""
+"""Memory limit of this process, and settings that save memory. Imports little, because some of
+these must be made before numpy is imported."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-AMPLE: Final = 4 << 30  # bytes of memory
+AMPLE: Final = 4 << 30  # bytes of memory from which nothing is saved
 M_ARENA_MAX: Final = -8  # malloc.h
 
 
 def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory that this process may have, with its part of the page cache: those of the
-    machine, or of a cgroup that it is in. Cost: reads some small files."""
+    """Return the bytes of memory that this process may use, with its part of the page cache: those
+    of the machine, or of a cgroup that it is in. Cost: reads some small files."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):
         for line in (proc / "self/cgroup").read_text().splitlines():
@@ -25,7 +25,7 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
             root = groups / "memory" if controllers else groups
             for group in (place := root / name.lstrip("/"), *place.parents):
                 for limit in (group / "memory.max", group / "memory.limit_in_bytes"):
-                    with contextlib.suppress(OSError, ValueError):  # there is none, or "max"
+                    with contextlib.suppress(OSError, ValueError):  # no limit, or "max"
                         most = min(most, int(limit.read_text()))
                 if group == root:
                     break
@@ -33,15 +33,15 @@ def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) ->
 
 
 def has_ample_memory() -> bool:
-    """Whether some ten MiB more in memory take nothing from others. Cost: see `memory`."""
+    """Return whether buffers of tens of MiB are affordable. Cost: see `memory`."""
     return memory() >= AMPLE
 
 
 def save_memory() -> None:
-    """Where memory is not ample, have the libraries of this process be sparing with it.
+    """Reduce the memory use of numpy and the C library, if memory is not ample.
 
-    To be called before numpy is imported. numpy has the kernel give its large arrays two MiB where
-    a page is touched, and the C library has a heap for each thread: `pack` has 35 MiB, not 58.
+    Call it before numpy is imported. numpy asks for huge pages, so that each touched page of a
+    large array takes 2 MiB; the C library has a heap for each thread.
     """
     if not has_ample_memory():
         os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")

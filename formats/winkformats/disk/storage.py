@@ -1,8 +1,8 @@
-"""What a disk implements: `Storage`, one open file, and `Directory`, files by name.
+"""Interface of a disk: `Storage`, one open file, and `Directory`, files by name.
 
-The methods that are not abstract are built on those that are; a disk that does one of them better
-overrides it. `paths` says which disk a path is on. `replacing` is the one way in which a file takes
-the place of another, at once or not at all.
+The methods that are not abstract are built on those that are; a disk that can do one of them better
+overrides it. `paths` finds the disk of a path. `replacing` is the only way to replace a file, and
+does so atomically.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
-TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
-CUT: Final = ".cut"  # behind the name of a file: what was cut off it
-SAMPLE: Final = 16  # looks that show whether the others will wait for the disk
-SINGLE: Final = 128 << 10  # bytes that are read in one go at the cost of a page of its own
-# A page that is mapped the first time takes 5 us, and its neighbours come with it; a read takes
-# 1 us more than a look at what is mapped. 1,000 gets of 10^7 files: 6.4 us each, mapped 8 to 12.
-MAPPED: Final = 512 << 10  # bytes of a file for each look that is a read
+TEMPORARY: Final = ".tmp"  # suffix of a file while it is being written
+CUT: Final = ".cut"  # suffix of a file that keeps bytes which were cut off
+SAMPLE: Final = 16  # accesses that show whether the others will wait for the disk
+BYTES_PER_FAULT: Final = 128 << 10  # bytes whose sequential read costs as much as one page fault
+# The first access to a page of a mapping costs more than a read of it, later ones less: so the
+# first reads of a handle do not touch the mapping.
+BYTES_PER_READ: Final = 512 << 10  # bytes of a file for each access that is a read, not mapped
 
 
 class Kind(enum.Enum):
-    """What stands under a name of a directory."""
+    """Type of a name in a directory."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -46,7 +46,7 @@ class Kind(enum.Enum):
 
 
 class Info(NamedTuple):
-    """What a disk says of a file.
+    """Metadata of a file.
 
     identity   equal for two names or handles of one file, and only for those
     size       bytes; mtime: seconds since the epoch
@@ -69,8 +69,8 @@ class Storage(Closing):
 
     name       the path, for messages
     uncached   page-cache policy of `write`: the pages written do not stay in the page cache
-    mapped     whether `view` may be used: a mapping of a file that is cut short, or on a disk that
-               fails, kills the process, which who serves others cannot afford
+    mapped     whether `view` may be used: reading a mapping of a truncated file, or on a failing
+               disk, kills the process, which a server cannot risk
     """
 
     name: str
@@ -89,105 +89,105 @@ class Storage(Closing):
 
     @abstractmethod
     def truncate(self, length: int) -> None:
-        """Cut or grow the file to `length` bytes; what grows is zeros."""
+        """Cut the file, or extend it with zeros, to `length` bytes."""
 
     @abstractmethod
     def sync(self) -> None:
         """Return when everything written is on the disk.
 
-        After a failure nothing is known of what was written since the last success: the system may
-        have dropped it, and a second call may succeed all the same.
+        After a failure it is unknown what of the writes since the last success reached the disk:
+        the kernel may have dropped them, and a second call may succeed nevertheless.
         """
 
     @abstractmethod
     def info(self) -> Info:
-        """What the disk says of the file now."""
+        """Return the current metadata of the file."""
 
     @abstractmethod
     def duplicate(self) -> Self:
-        """The same file, to be closed on its own."""
+        """Return a second handle of the file, which is closed separately."""
 
-    # --- what follows from it ---
+    # --- built on these ---
 
     def size(self) -> int:
-        """Bytes of the file."""
+        """Return the bytes of the file."""
         return self.info().size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        """Read `length` bytes from `offset`; fewer only at the end of the file."""
         data = bytearray(length)
         return bytes(data[: self.read_into(memoryview(data), offset)])
 
     def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """Up to so many bytes from each of these offsets, mostly as many as `read` gives."""
+        """Read from each offset the given length; unlike `read`, any result may be shorter."""
         return list(map(self.read, offsets, lengths))
 
     def patch(self, offset: int, data: Buffer) -> None:
-        """Change a few bytes of what was written long ago; always through the page cache."""
+        """Overwrite a few old bytes, always through the page cache."""
         self.write(offset, [data])
 
     def patch_each(self, offsets: Sequence[int], data: Buffer) -> None:
-        """The same few bytes at many places. Cost: one write each."""
+        """Overwrite a few old bytes at many offsets with equal data. Cost: one write each."""
         for offset in offsets:
             self.patch(offset, data)
 
     def preallocate(self, length: int) -> None:
-        """Make the file at least `length` bytes long with blocks behind it, where the disk can.
+        """Extend the file to at least `length` bytes, with allocated blocks if the disk can.
 
-        raises  OSError ENOSPC: no room, and nothing is changed
+        raises  OSError ENOSPC: no space, and the file is unchanged
         """
         if length > self.size():
             self.truncate(length)
 
     def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
-        """The first `length` bytes, read-only; later writes may show through.
+        """Return the first `length` bytes, read-only; later writes may be visible in them.
 
-        A mapping where the disk has them, which costs nothing until it is read, but kills the
-        process where the file was cut short (see `check_view`) or the disk fails. Not for who
-        serves others, see `mapped`.
+        Usually a mapping, which costs nothing until it is read. Reading it kills the process if the
+        file was truncated (see `check_view`) or the disk fails; servers must not use it, see
+        `mapped`.
 
-        sparse  only the pages touched are read, and none around them
+        sparse  read only the pages that are touched, without read-ahead
         """
         return memoryview(self.read(0, length))
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
-        """A reader for one pass over [start, stop) through a reused buffer.
+        """Return a reader for one pass over [start, stop) through a reused buffer.
 
         uncached    pages that were not in the page cache before the pass do not stay in it
         """
         return BulkReader(self.read_into, None)
 
-    # --- the page cache, where there is one ---
+    # --- the page cache, on disks that have one ---
 
     def dropper(self, start: int, stop: int) -> Dropper | None:
-        """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
+        """Return a Dropper for [start, stop); None: the page cache holds all, or it is unknown."""
         return None
 
     def remember_resident(self) -> None:
-        """`drop_seen` keeps what is in the page cache now. Cost: grows with the file."""
+        """Record the cached pages, for `drop_seen` to keep. Cost: grows with the file."""
 
     def drop_seen(self) -> None:
-        """Take what was read since, also through sparse views, out of the page cache.
+        """Drop from the page cache what was read since then, also through sparse views.
 
-        cost    a system call a range; a twentieth of reading with RWF_DONTCACHE instead
+        cost    a system call for each range of pages
         """
 
     def read_ahead(self, offset: int, length: int) -> None:
-        """Have these bytes brought into the page cache, in the background. The next `drop_seen`
-        leaves them there."""
+        """Start reading these bytes into the page cache; the next `drop_seen` keeps them."""
 
     def present(self, offset: int, length: int) -> bool:
-        """Whether the page cache has the first and the last of these bytes; True: unknown, too.
+        """Return whether the page cache has the first and the last of these bytes, or that is
+        unknown.
 
-        cost    nothing where it had all when `remember_resident` was called
+        cost    none if it had the whole file when `remember_resident` was called
         """
         return True
 
 
-class Handle:
-    """An open file that several read: it is closed when nobody refers to it any more.
+class SharedStorage:
+    """An open file of several readers, closed when the last reference to it is gone.
 
-    Keep a reference as long as you read: of a temporary, the file may close in mid-read.
+    A reader must keep its reference while it reads; without one the file may close meanwhile.
     """
 
     __slots__ = ("storage",)
@@ -200,10 +200,11 @@ class Handle:
 
 
 def check_view(view: mmap.mmap | memoryview, length: int, name: str) -> None:
-    """To be asked before each batch of looks at a view of a file, which may be closed meanwhile.
+    """Check, before each batch of accesses to a view, that its file has not been truncated.
 
-    length  bytes of it that are looked at
-    raises  CorruptError: the file was cut short, and to look would kill the process
+    view    its file may be closed
+    length  bytes that will be accessed
+    raises  CorruptError: the file was truncated, and access would kill the process
     """
     whole = view.obj if isinstance(view, memoryview) else view
     if isinstance(whole, mmap.mmap) and (size := whole.size()) < length:
@@ -212,45 +213,44 @@ def check_view(view: mmap.mmap | memoryview, length: int, name: str) -> None:
 
 
 class Lookups:
-    """A view for looks here and there: a page that is not in the page cache is read alone.
+    """A view for random access: a page that is not in the cache is read without its neighbours.
 
-    That holds as long as the pages read so have cost less than the whole file would. Else the
-    kernel reads around each as much as it likes, which is hundreds of KiB and more.
+    When the pages read so have cost as much as a read of the whole file, the kernel reads ahead
+    again.
 
-    limits  int64[2]: bytes that may be looked at, for who looks without asking here; and how many
-            looks are cheaper by `Storage.read`, see MAPPED
+    limits  int64[2]: bytes that the compiled reader may access without a check; number of accesses
+            that are cheaper by `Storage.read`, see BYTES_PER_READ
     """
 
     def __init__(self, storage: Storage, length: int, *, few: bool = True) -> None:
-        """`few`: False: all of the file will be read, one way or the other. Raises OSError."""
+        """Map `length` bytes; few: False: most of the file will be read. Raises OSError."""
         self.view = storage.view(length, sparse=few)
-        self.limits = array("q", [0, length // MAPPED if few else 0])
+        self.limits = array("q", [0, length // BYTES_PER_READ if few else 0])
         self._map = self.view if few and isinstance(self.view, mmap.mmap) else None
         self._name = storage.name
-        # Of the faults that bring one page; each read that is left may be one more.
-        self._last = pagecache.faults() + length // SINGLE - self.limits[1]
+        # Count of faults at which read-ahead begins; each read that is left may be one more.
+        self._last = pagecache.faults() + length // BYTES_PER_FAULT - self.limits[1]
 
     def check(self, length: int) -> None:
-        """To be asked before each batch of looks. See `check_view`."""
+        """Check the view before each batch of accesses, see `check_view`."""
         check_view(self.view, length, self._name)
         self.advise()
 
     def advise(self) -> bool:
-        """-> whether a page is still read alone. Cost: a system call."""
+        """Return whether pages are still read without neighbours. Cost: a system call."""
         if self._map is not None and pagecache.faults() > self._last + max(self.limits[1], 0):
             self._map.madvise(mmap.MADV_NORMAL)
             self._map = None
         return self._map is not None
 
     def fetch(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
-        """Have the bytes [start, stop) of many places, which were checked, brought in at once.
+        """Read the ranges [start, stop), which were checked, into the page cache in parallel.
 
-        cost    where they are there, a few looks; else a system call a page, and a third of the
-                time of waiting for one after the other
+        cost    a few accesses if they are in it; else a system call for each range of pages
         """
         if self._map is None or len(starts) < 2 * SAMPLE:
             return
-        import numpy as np  # a store that does not map its files starts without it
+        import numpy as np  # late: stores that do not map their files do without it
 
         before = pagecache.faults()
         for at in starts[:: len(starts) // SAMPLE].tolist():
@@ -269,7 +269,7 @@ class Lookups:
 
 
 class Lock(Protocol):
-    """Held until `release`, or until the process ends. `identity` of the file: see `Info`."""
+    """A lock on a file, held until `release` or the end of the process. identity: see `Info`."""
 
     identity: tuple[int, int]
 
@@ -277,7 +277,7 @@ class Lock(Protocol):
 
 
 class Turn:
-    """A lock on a file that is taken and released often, and waited for."""
+    """A lock on a file that is taken and released often, and can be waited for."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory, self._name = directory, name
@@ -288,7 +288,7 @@ class Turn:
         return self._held is not None
 
     def take(self, seconds: float) -> bool:
-        """Wait for the lock; False: somebody else had it all the time."""
+        """Wait for the lock -> False if it timed out."""
         if self._take():
             return True
         until, pause = time.monotonic() + seconds, 2e-5
@@ -305,15 +305,15 @@ class Turn:
             self._held = None
 
     def close(self) -> None:
-        """Release it for good. Idempotent."""
+        """Release it and close its file. Idempotent."""
         self.release()
 
     def forget(self) -> None:
-        """In a forked child: the turn, and a place in the line for it, are those of the parent."""
+        """Give up, in a forked child, the lock and the place in line, which are the parent's."""
 
 
 class Directory(Closing):
-    """A directory. Names are relative to it and may have slashes in them.
+    """A directory. Names are relative to it and may contain slashes.
 
     path    of the directory, for messages and for `locate`
     All methods raise OSError.
@@ -328,22 +328,22 @@ class Directory(Closing):
         """Open a regular file: "r" for reading, "w" for reading and writing.
 
         follow  whether the name may be a symbolic link
-        raises  OSError: there is none, or it is a fifo, a device or a directory
+        raises  OSError: it is missing, or a fifo, a device or a directory
         """
 
     @abstractmethod
     def create_new(
         self, name: str, *, like: Storage | None = None, uncached: bool = False
     ) -> Storage:
-        """Make an empty file, open for reading and writing.
+        """Create an empty file, open for reading and writing.
 
-        like    a file whose mode and owner it gets, as far as we may
-        raises  FileExistsError where the name is taken, also by a symbolic link
+        like    copy mode and owner from this file, if permitted
+        raises  FileExistsError if the name exists, also as a symbolic link
         """
 
     @abstractmethod
     def rename(self, old: str, new: str) -> None:
-        """Give a file or directory another name; a file that has it is replaced."""
+        """Rename a file or directory, replacing a file of the new name."""
 
     @abstractmethod
     def link(self, old: str, new: str) -> None:
@@ -351,14 +351,11 @@ class Directory(Closing):
 
     @abstractmethod
     def unlink(self, name: str) -> None:
-        """Remove a name, that of a symbolic link and not what it points to.
-
-        A missing one is none to remove.
-        """
+        """Remove a name; a symbolic link is not followed. A missing name is ignored."""
 
     @abstractmethod
     def list(self) -> list[str]:
-        """The names, in no order."""
+        """Return the names, in no order."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -366,17 +363,17 @@ class Directory(Closing):
 
     @abstractmethod
     def info(self, name: str = "", *, follow: bool = False) -> Info | None:
-        """What stands under a name, None where nothing does; without one: of the directory itself.
+        """Return the metadata of a name, None if it is missing; without one of the directory.
 
-        follow  of what a symbolic link points to
+        follow  follow a symbolic link
         """
 
     @abstractmethod
     def mkdir(self, name: str) -> None:
-        """Raises FileExistsError."""
+        """Create a directory. Raises FileExistsError."""
 
     def take_after(self, name: str) -> None:
-        """Give a directory the mode and owner of this one, as far as we may."""
+        """Give a directory below the mode and owner of this one, if permitted."""
 
     @abstractmethod
     def rmdir(self, name: str) -> None:
@@ -384,23 +381,23 @@ class Directory(Closing):
 
     @abstractmethod
     def subdirectory(self, name: str) -> Self:
-        """The directory of that name; a symbolic link is refused with NotADirectoryError."""
+        """Open the directory of that name. Raises NotADirectoryError for a symbolic link."""
 
     @abstractmethod
     def scratch(self) -> Storage:
-        """An empty file without a name; it is gone when it is closed."""
+        """Create an empty file without a name, which is removed when it is closed."""
 
     @abstractmethod
     def lock(self, name: str, *, shared: bool = False) -> Lock | None:
-        """Lock a file against others who lock it -> None where somebody else has it locked.
+        """Lock a file -> None if another process has locked it.
 
-        The lock is on the file, whatever becomes of its name.
+        The lock stays on the file when that is renamed or removed.
 
-        shared  others may have it locked so, too
+        shared  several processes may have it locked with `shared`
         """
 
     def turn(self, name: str) -> Turn:
-        """Of those who take turns, see `Turn`. The file is there. Raises OSError."""
+        """Return a lock on an existing file that can be waited for. Raises OSError."""
         return Turn(self, name)
 
     def close(self) -> None:
@@ -410,7 +407,7 @@ class Directory(Closing):
         return self.info(name) is not None
 
     def give(self, old: str, new: str) -> None:
-        """Give a file a name that none has. Raises FileExistsError."""
+        """Rename a file without replacing another one. Raises FileExistsError."""
         try:
             self.link(old, new)
         except PermissionError:  # a file system without hard links
@@ -422,7 +419,7 @@ class Directory(Closing):
     def remove_tree(self, name: str) -> None:
         """Remove a directory with all that is below it; symbolic links are removed, not followed.
 
-        A missing one is none to remove.
+        A missing directory is ignored.
         """
         try:
             folder = self.subdirectory(name)
@@ -438,7 +435,7 @@ class Directory(Closing):
         self.rmdir(name)
 
 
-# --- a file in the place of another ---
+# --- replacing a file ---
 
 
 @contextlib.contextmanager
@@ -452,18 +449,18 @@ def replacing(
     unsure: Callable[[], object] | None = None,
     keep: bool = False,
 ) -> Iterator[Storage]:
-    """A new file; where the block ends well it takes the name, durable, over what had it.
+    """Write a new file, which takes the name durably if the block ends without an exception.
 
-    What a killed writer left under the temporary name is removed first; a symbolic link there is
-    not followed.
+    What a killed writer left under the temporary name is removed first, without following a
+    symbolic link.
 
-    like    a file whose mode and owner it gets
-    new     only where nothing has the name: else FileExistsError
-    unsure  is called where the file has the name, and the sync of the directory fails: then no
-            later sync of it says anything about the name
-    keep    the file stays open behind the block, if that ends well
-    raises  OSError; the name then stands for the old file or, after a failed sync of the
-            directory, for either of them
+    like    copy mode and owner from this file
+    new     raise FileExistsError instead of replacing a file
+    unsure  called if the sync of the directory fails after the rename: a later sync of it would
+            not report whether the name is durable
+    keep    leave the file open if the block ends without an exception
+    raises  OSError; the name then refers to the old file or, after a failed sync of the
+            directory, to either of them
     """
     temporary = name + TEMPORARY
     directory.unlink(temporary)
@@ -495,8 +492,8 @@ def replacing(
 def keep_aside(
     directory: Directory, name: str, like: Storage, parts: Sequence[bytes]
 ) -> tuple[str, int]:
-    """Write parts of a file, before they are cut off, to one of their own, durable -> its name, ""
-    if all are zeros and there is none; bytes."""
+    """Save parts of a file, before they are cut off, durably to a new file -> its name and bytes;
+    "" and 0 if all are zeros, and no file is made."""
     if not any(part.strip(b"\0") for part in parts):
         return "", 0
     number = 0

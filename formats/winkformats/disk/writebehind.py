@@ -1,4 +1,4 @@
-"""Write behind: one thread that writes while the next chunk is being made."""
+"""Write-behind: a thread that writes chunks while the caller makes the next one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from winkformats.disk.pagecache import PAGE
 from winkformats.disk.storage import Buffer, Storage
 
 DEPTH: Final = 3  # chunks in flight; memory is DEPTH + 1 chunks
-LARGE: Final = 64 * PAGE  # bytes of a chunk
+ALIGNED_FROM: Final = 64 * PAGE  # bytes of a chunk from which writes end at a page boundary
 
 
 class WriteBehind:
-    """Writes chunks in the order given, from a thread (pwritev releases the GIL: -16 % at 1 KiB).
+    """Writes chunks in the given order, from a thread, since pwritev releases the GIL.
 
-    What fills no page at the end of a large chunk is written with the next one: a page that is
-    written twice is waited for twice, and read again if it was dropped (-8 % at 16 KiB).
+    The end of a large chunk that fills no page is written with the next one, because a page that is
+    written twice is waited for twice, and read again if it was dropped.
 
-    After a failed write nothing further is written; `failed` is the offset of that chunk, or of the
-    one before it, of which an end was to be written with it. A signal
-    may interrupt `put` and `drain` anywhere: each chunk has a lock of its own that the thread
-    opens, so there is no count to get wrong, as there is in queue.Queue.
+    After a failed write nothing more is written. `failed` is the offset of that chunk, or of the
+    one before if its end was to be written with it. A signal may interrupt `put` and `drain`
+    anywhere: each chunk has a lock of its own that the thread releases, so there is no counter that
+    could be wrong, as in queue.Queue.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -32,16 +32,16 @@ class WriteBehind:
         self._jobs: queue.SimpleQueue[tuple[int, Sequence[Buffer], threading.Lock] | None]
         self._jobs = queue.SimpleQueue()
         self._flying: deque[threading.Lock] = deque()
-        self._idle, self._end = True, 0  # nothing was given since the last drain; behind what was
+        self._idle, self._end = True, 0  # no chunk since the last drain; offset after the last one
         self._error: BaseException | None = None
         self.failed: int | None = None
         self._thread = threading.Thread(target=self._run, name="winkfs-write", daemon=True)
         self._thread.start()
 
     def put(self, offset: int, parts: Sequence[Buffer]) -> None:
-        """Queue a chunk, its parts one behind the other; waits while DEPTH are in flight.
+        """Queue a chunk of consecutive parts; waits while DEPTH are in flight.
 
-        raises  what an earlier one met
+        raises  the error of an earlier chunk
         """
         self._raise()
         self._idle, self._end = False, offset + sum(map(len, parts))
@@ -50,20 +50,20 @@ class WriteBehind:
             self._flying.popleft().acquire()
 
     def drain(self) -> None:
-        """Wait until all is written. Raises what the thread met, and again until `forget`."""
+        """Wait until all is written. Raises the error of the thread, until `forget`."""
         self._wait()
         self._raise()
 
     def forget(self) -> None:
-        """Drop the error: the caller has dropped the data."""
+        """Drop the error, after the caller has dropped the data."""
         self._wait()
         self._error = self.failed = None
 
     def close(self) -> None:
-        """End the thread, when it has written all."""
+        """End the thread after it has written all."""
         self._give(self._end, ())
         self._jobs.put(None)
-        if self._thread is not threading.current_thread():  # where it collects a dropped handle
+        if self._thread is not threading.current_thread():  # else it collects a dropped handle
             self._thread.join()
 
     def _give(self, offset: int, parts: Sequence[Buffer]) -> threading.Lock:
@@ -95,20 +95,21 @@ class WriteBehind:
             finally:
                 done.release()
             before = offset
-            del job, parts  # or the chunk would stay in memory until the next one comes
+            del job, parts  # else the chunk would stay in memory until the next one
 
     def _write(self, offset: int, rest: list[Buffer], parts: Sequence[Buffer]) -> list[Buffer]:
-        """Write the end of the chunk before and a chunk, at `offset`, but for its own end -> that.
-        Without parts: what is left, which ends there."""
+        """Write `rest`, which ends at `offset`, and the parts after it -> the end of the parts that
+        fills no page, unwritten. Without parts all is written."""
         start, size = offset - sum(map(len, rest)), sum(map(len, parts))
-        whole, left = _split([*rest, *parts], (offset + size) % PAGE if size >= LARGE else 0)
+        odd = (offset + size) % PAGE if size >= ALIGNED_FROM else 0
+        whole, left = _split([*rest, *parts], odd)
         if whole:
             self._storage.write(start, whole)
         return left
 
 
 def _split(parts: list[Buffer], size: int) -> tuple[list[Buffer], list[Buffer]]:
-    """All but the last `size` bytes of some parts, or nothing; and these, copied."""
+    """Split off the last `size` bytes of some parts -> the parts before, and a copy of the end."""
     left: list[Buffer] = []
     while size and parts:
         last = memoryview(parts.pop())

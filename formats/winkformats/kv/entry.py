@@ -1,4 +1,4 @@
-"""Entry: how one (delflag, key, value) of a kvseq lies in the file.
+"""Entry: the bytes of one (delflag, key, value) of a kvseq.
 
     part      size            present
     delflag   1               KVDELFL 1; 0 live, 1 deleted
@@ -36,10 +36,10 @@ PREFIXES: Final = (
     struct.Struct(">I"),
     struct.Struct(">Q"),
 )
-EMPTY: Final = 4  # KEYREPR or VALREPR of strings without a byte
+EMPTY: Final = 4  # KEYREPR or VALREPR of empty strings
 PROBE: Final = 4096  # bytes read first of an entry of unknown length
 Read = Callable[[int, int], bytes | memoryview]
-"""Offset and length -> the bytes from there on, fewer only at the end of the file."""
+"""Function of offset and length that returns these bytes, fewer only at the end of the file."""
 from_bytes: Final = int.from_bytes
 MASK64: Final = (1 << 64) - 1
 MAX_ALIGN: Final = 1 << 26  # bytes; a larger claim is damage, not zeros to write
@@ -50,7 +50,7 @@ class Field:
     """The representation of a key or a value.
 
     prefix  bytes of the length before it, 0 for a fixed length
-    room    bytes always taken, or -1 where the length decides
+    room    bytes that every string takes; -1: as many as it has
     limit   longest string it can hold, bytes
     """
 
@@ -71,19 +71,19 @@ class Field:
         raise FormatError(f"{file}: {what} {code} is not defined (0 to 514)".lstrip(": "))
 
     def encode(self, data: bytes) -> bytes:
-        """-> prefix, bytes, padding. Raises ValueError where `data` cannot be represented."""
+        """Return prefix, bytes and padding. Raises ValueError if `data` cannot be represented."""
         n = len(data)
         return self.prefix_of(n) + data + bytes(self.room - n if self.room > n else 0)
 
     def prefix_of(self, n: int) -> bytes:
-        """The prefix of a string of `n` bytes. Raises ValueError where it cannot be represented."""
+        """Return the prefix of a string of `n` bytes. Raises ValueError if none is possible."""
         if n > self.limit or (self.prefix == 0 and n != self.room):
             need = f"exactly {self.room}" if self.prefix == 0 else f"at most {self.limit}"
             raise ValueError(f"{n} bytes do not fit: the file takes {need}")
         return PREFIXES[self.prefix.bit_length() - 1].pack(n) if self.prefix else b""
 
     def size(self, length: int) -> int:
-        """Bytes that a string of `length` takes."""
+        """Return the bytes that a string of `length` takes."""
         return self.prefix + (length if self.room < 0 else self.room)
 
 
@@ -98,7 +98,7 @@ class KVEntry(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where the parts of an entry lie, in bytes from the start of a buffer."""
+    """Places of the parts of an entry: offsets in a buffer, and lengths, in bytes."""
 
     key: int
     key_len: int
@@ -109,9 +109,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Everything about the bytes of an entry that the superblock decides.
+    """Layout of entries, which the superblock determines.
 
-    standard  whether it is that of new data files, which the batch paths know by heart
+    standard  whether it is that of new data files, for which there are fast paths
     """
 
     delflag: int  # bytes: 0 or 1
@@ -128,7 +128,7 @@ class Layout:
 
     @classmethod
     def of(cls, variables: Mapping[str, int], file: str = "") -> Self:
-        """Read it off a superblock. Raises FormatError for what makes no entries."""
+        """Build the layout from variables. Raises FormatError if they are not valid."""
         kvcksum, align = variables.get("KVCKSUM", 0), variables.get("ALIGN", 0)
         if kvcksum not in (0, 1):
             raise FormatError(f"{file}: KVCKSUM {kvcksum} is not known (0, 1)")
@@ -152,22 +152,22 @@ class Layout:
 
     @property
     def minimum(self) -> int:
-        """Bytes of the smallest possible entry."""
+        """Size of the smallest possible entry, bytes."""
         return self.delflag + self.key.size(0) + self.value.size(0) + self.checksum
 
     def aligned(self, pos: int) -> int:
-        """The first position at or after `pos` where an entry may start."""
+        """Return the first position at or after `pos` where an entry may start."""
         return pos if self.align <= 1 else -(-pos // self.align) * self.align
 
     def size(self, key_len: int, value_len: int) -> int:
         return self.delflag + self.key.size(key_len) + self.value.size(value_len) + self.checksum
 
     def encode(self, pos: int, key: bytes, value: bytes, *, deleted: bool = False) -> bytes:
-        """The bytes of an entry that starts at file position `pos`."""
+        """Encode an entry that starts at file position `pos`."""
         return b"".join(self.parts(pos, key, value, deleted=deleted))
 
     def parts(self, pos: int, key: bytes, value: bytes, *, deleted: bool) -> list[bytes]:
-        """The same in parts, for a value that is not copied: of 1 MiB a twentieth of the time."""
+        """Encode an entry in parts, without a copy of the value."""
         parts = [self.key.encode(key) + self.value.prefix_of(len(value)), value]
         if self.value.room > len(value):
             parts.append(bytes(self.value.room - len(value)))
@@ -179,11 +179,12 @@ class Layout:
         return [bytes([deleted]), *parts] if self.delflag else parts
 
     def sum(self, pos: int, body: bytes | memoryview) -> bytes:
-        """The four checksum bytes for the part between delflag and checksum."""
+        """Return the four checksum bytes for the part between delflag and checksum."""
         return xxhash.xxh3_64_digest(body, (self.contid + pos) & MASK64)[4:]
 
     def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Buffer]) -> npt.NDArray[np.uint32]:
-        """The same for many entries, as numbers: uint32[n]."""
+        """Return the checksums of many entries as numbers, uint32[n]; bodies: their parts between
+        delflag and checksum."""
         return xxh3_many(bodies, self._seeds(pos)).astype(np.uint32)
 
     def sums_at(
@@ -193,7 +194,8 @@ class Layout:
         starts: npt.NDArray[np.int64],
         stops: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint32]:
-        """The same of entries whose parts between delflag and checksum are data[start:stop]."""
+        """Return the checksums, uint32[n], of entries whose parts between delflag and checksum are
+        data[start:stop]."""
         return xxh3_at(data, starts, stops, self._seeds(pos)).astype(np.uint32)
 
     def _seeds(self, pos: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -203,8 +205,8 @@ class Layout:
     def locate(self, data: bytes | memoryview, at: int) -> Span:
         """Find the parts of the entry at `at`. Unchecked bytes.
 
-        ->  its `end` may lie beyond the data: compare it. So may `value`: then `data` does not have
-            both lengths, and the entry ends further on than the span
+        ->  the caller must check `end`, which may be beyond the data. If `value` is, too, `data`
+            does not contain both lengths, and the entry ends after the span
         """
         at += self.delflag
         limit = len(data)
@@ -221,7 +223,7 @@ class Layout:
         return Span(key, key_len, value, value_len, stop + self.checksum)
 
     def decode(self, data: bytes | memoryview, at: int, pos: int, file: str) -> KVEntry:
-        """The entry whose bytes start at data[at] and which stands at file position `pos`.
+        """Decode and check the entry at data[at], whose position in the file is `pos`.
 
         raises  CorruptError: cut short, a delflag other than 0 or 1, a wrong length or checksum
         """
@@ -249,17 +251,17 @@ class Layout:
         return KVEntry(pos, bool(self.delflag and data[at]), key, value, span.end - at)
 
     def read(self, read: Read, pos: int, end: int, file: str, first: int = PROBE) -> KVEntry:
-        """The entry at position `pos` of a file, checked: the one way to an entry of any size.
+        """Read and check the entry at position `pos` of a file, whatever its size.
 
         read    see `Read`
-        end     where the last entry ends
-        first   bytes that are read first: most entries have no more
-        raises  CorruptError, as `decode`, and where none can begin
+        end     end of the last entry
+        first   bytes of the first read, which is enough for most entries
+        raises  CorruptError, as `decode`, and if no entry can begin there
         """
         if not 0 < pos < end:
             raise CorruptError("no entry", file=file, offset=pos)
         data = read(pos, min(first, end - pos))
-        if self.standard:  # in few steps where it is good: most are read so
+        if self.standard:  # fast path for an intact entry within the first read
             value = 7 + from_bytes(data[1:3])
             stop = value + from_bytes(data[value - 4 : value])
             found = data[stop : stop + 4]

@@ -1,4 +1,4 @@
-"""Page sums: checksums of the pages of a file that is finished, in a table behind its FILESIZE.
+"""Page sums: checksums of the pages of a complete file, in a table after its FILESIZE.
 
     offset           size  type  field  meaning
     PAGESUMS + 8 i   8     Q     sum    of page i, see below
@@ -6,8 +6,8 @@
 
 Big-endian. Page i is bytes 4096 i to 4096 (i + 1), the last of the n pages ends with FILESIZE; its
 sum is XXH3-64 with the seed CONTID + 4096 i. The variable PAGESUMS is FILESIZE rounded up to a
-multiple of 8; missing or 0: there are no sums. Page 0 has the superblock in it, so a table belongs
-to its file as it is, and not to what stood there before. Who changes the file sets PAGESUMS to 0.
+multiple of 8; missing or 0: there are no sums. Page 0 contains the superblock, so that a table is
+valid only for the current state of the file. A writer that changes the file sets PAGESUMS to 0.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from winkformats.kv.superblock import Superblock
 
 VARIABLE: Final = "PAGESUMS"
 PAGE: Final = 4096
-PIECE: Final = 256  # pages read at a time where all are checked
-FEW: Final = 64  # pages that are checked together when the first of them is needed
-PART: Final = 8  # one page in so many was asked for: then the others are checked too
+CHUNK: Final = 256  # pages read at a time if all are checked
+SMALL_FILE: Final = 64  # pages of a file that is checked as a whole at the first read
+CHECK_ALL_RATIO: Final = 8  # all pages are checked when one of so many has been read
 MASK64: Final = (1 << 64) - 1
 
 Read = Callable[[int, int], bytes]
 
 
 def place(size: int) -> int:
-    """PAGESUMS of a file with this FILESIZE."""
+    """Return PAGESUMS of a file with this FILESIZE."""
     return -(-size // 8) * 8
 
 
 def write(storage: Storage, block: Superblock) -> None:
-    """Write the table of a file whose other bytes are all written, not synced.
+    """Write the table of a file whose other bytes are written; not synced.
 
     block   its superblock, with PAGESUMS
     cost    one pass over the file
@@ -51,25 +51,25 @@ def write(storage: Storage, block: Superblock) -> None:
 
 
 class PageSums:
-    """The sums of one file, and which of its pages were found right. Safe between threads.
+    """The sums of one file, and which pages have been checked. Thread-safe.
 
-    good    of each page, whether it was; whole: whether all were
+    good    for each page, whether it has been found intact; whole: whether all have
     """
 
     def __init__(self, read: Read, name: str, sums: UInt64, contid: int, size: int) -> None:
         self._read, self._name, self._sums = read, name, sums
         self._contid, self._size = contid, size
         self.good = bytearray(len(sums))
-        self._asked = 0
+        self._checked = 0
         self.whole = False
 
     @classmethod
     def load(cls, storage: Storage, block: Mapping[str, int]) -> Self | None:
-        """The sums of a file, which has to stay open; None where it has none.
+        """Read the sums of a file, which must stay open; None if it has none.
 
         block   its superblock
-        raises  DerivedDamage: the table or the superblock is not right; OSError
-        cost    a read of 8 bytes a page
+        raises  DerivedDamage: the table or the superblock is damaged; OSError
+        cost    reads 8 bytes for each page
         """
         at = block.get(VARIABLE, 0)
         if at == 0:
@@ -88,24 +88,24 @@ class PageSums:
         return made
 
     def check(self, start: int, stop: int) -> None:
-        """Check the pages that have a byte of [start, stop). Raises DerivedDamage; OSError."""
+        """Check the pages that overlap [start, stop). Raises DerivedDamage; OSError."""
         if self.whole:
             return
         good = self.good
         for page in range(start // PAGE, (stop - 1) // PAGE + 1):
             if not good[page]:
-                self._asked += 1
-                if len(good) <= max(FEW, self._asked * PART):
+                self._checked += 1
+                if len(good) <= max(SMALL_FILE, self._checked * CHECK_ALL_RATIO):
                     self.check_all()
                     return
                 self._check_page(page)
 
     def check_spans(self, starts: Int64, stops: Int64) -> None:
-        """The same for many ranges, int64[n] each. Many or long ones: all pages are checked."""
+        """Check the pages of many ranges, int64[n] each; if these are many or long, all pages."""
         if self.whole or not len(starts):
             return
         first, last = starts // PAGE, (stops - 1) // PAGE
-        if len(starts) * PART > len(self.good) or (last > first + 1).any():
+        if len(starts) * CHECK_ALL_RATIO > len(self.good) or (last > first + 1).any():
             self.check_all()
             return
         for page in np.unique(np.concatenate([first, last])).tolist():
@@ -120,7 +120,7 @@ class PageSums:
             self.whole = True
 
     def bad_pages(self) -> list[int]:
-        """Offsets of the pages that are wrong now. Reads the whole file."""
+        """Return the offsets of the damaged pages. Reads the whole file."""
         return [page * PAGE for page in self._wrong()]
 
     def _wrong(self) -> Iterator[int]:
@@ -141,14 +141,14 @@ class PageSums:
 
 
 def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:
-    """The sums that all pages have now, up to PIECE of them at a time."""
+    """Compute the sums of all pages, up to CHUNK of them at a time."""
     pages = -(-size // PAGE)
-    for first in range(0, pages, PIECE):
-        yield _sums(read, contid, first, min(first + PIECE, pages), size)
+    for first in range(0, pages, CHUNK):
+        yield _sums(read, contid, first, min(first + CHUNK, pages), size)
 
 
 def _sums(read: Read, contid: int, first: int, stop: int, size: int) -> UInt64:
-    """The sums that the pages [first, stop) have now. A page that is cut short has a wrong one."""
+    """Compute the sums of the pages [first, stop); that of a truncated page will not match."""
     start, end = first * PAGE, stop * PAGE
     data = memoryview(read(start, min(end, size) - start))
     begins = range(0, end - start, PAGE)

@@ -1,4 +1,4 @@
-"""Bulk scans of a kvseq: entries found by the thousand, with numpy, one Python step an entry.
+"""Bulk scans of a kvseq: entries in windows of some MiB, as numpy arrays.
 
 A scan reads windows that start at an entry, walks the length prefixes one by one, and does
 everything else with arrays over the window.
@@ -23,26 +23,26 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, FormatError
 from winkformats.kv.entry import MASK64, PREFIXES, Field, KVEntry, Layout
 
-MAX_WINDOW: Final = 64 << 20  # bytes; a larger entry is handed out as its head alone
-PIECE: Final = 4 << 20  # bytes read at once to check such an entry
-NEAR: Final = 64 << 10  # bytes searched first behind damage, and
-FAR: Final = 1 << 20  # then at a time
+MAX_WINDOW: Final = 64 << 20  # bytes; of a larger entry a batch has only the beginning
+CHECK_CHUNK: Final = 4 << 20  # bytes read at once to check such an entry
+FIRST_SEARCH: Final = 64 << 10  # bytes searched first after damage
+SEARCH_STEP: Final = 1 << 20  # bytes searched at a time after that
 OVERLAP: Final = (64 << 10) + 64  # bytes read beyond, so that key and lengths of an entry are there
-FEW: Final = 1 << 10  # places at which one good entry, by its 32 bits, is no accident
-SHORT: Final = 4 << 10  # bytes of an entry that is checked whatever has been spent, and
-BUDGET: Final = 256 << 20  # bytes of longer ones that are hashed, more for each window
+TRUSTED_TRIES: Final = 1 << 10  # tries after which a match of 32 bits may be a coincidence
+ALWAYS_CHECKED: Final = 4 << 10  # bytes of an entry that is checked even if the budget is spent
+HASH_BUDGET: Final = 256 << 20  # bytes of longer entries that are hashed; it grows by window
 
 
 class Batch:
-    """Entries that lie in one window, in file order.
+    """Entries in one window, in file order.
 
     pos                    int64[n]  file positions
     at, key, value, end    int64[n]  offsets into `data` of the entry, key, value, and its end
     key_len, value_len     int64[n]  bytes
-    flags                  uint8[n]  delflags; zeros where the file has none
+    flags                  uint8[n]  delflags; zeros if the file has none
     data                   the window; valid until the next batch
-    raw                    uint8[..] the same bytes
-    whole                  whether the entries lie in `data` from end to end
+    raw                    the window as uint8[m]
+    whole                  whether all entries are completely in `data`
     """
 
     def __init__(
@@ -55,7 +55,12 @@ class Batch:
         lengths: tuple[Int64, Int64] | None = None,
         pos: Int64 | None = None,
     ) -> None:
-        """`lengths`: of keys and values, where they are known; `pos`: where `data` is no window."""
+        """Find the parts of the entries at offsets `at` of `data`.
+
+        base     position of `data` in the file
+        lengths  of keys and values, if known
+        pos      positions of the entries, if `data` is not a range of the file
+        """
         self.storage, self.layout, self.base, self.data = storage, layout, base, data
         self.raw: UInt8 = np.frombuffer(data, np.uint8)
         self.at, self.pos = at, at + base if pos is None else pos
@@ -80,19 +85,19 @@ class Batch:
         return rows_at(self.raw, where, width).view(dtype)
 
     def keys(self, chosen: Int64) -> list[bytes]:
-        """The keys of the entries with these indices."""
+        """Return the keys of the entries with these indices."""
         return list(map(bytes, self.key_views(chosen)))
 
     def key_views(self, chosen: Int64) -> Iterator[memoryview]:
-        """The same as views of the window, without a copy."""
+        """Yield the keys of the entries with these indices, as views of the window."""
         return self.slices(self.key[chosen], self.key[chosen] + self.key_len[chosen])
 
     def first(self, count: int) -> Batch:
-        """The first `count` entries, 1 at least."""
+        """Return a batch of the first `count` entries, at least 1."""
         return Batch(self.storage, self.layout, self.base, self.data, self.at[:count])
 
     def entry(self, i: int) -> KVEntry:
-        """One entry as an object, unchecked."""
+        """Return one entry as an object, unchecked."""
         if not self.whole:
             data = self.storage.read(int(self.pos[i]), int(self.end[i] - self.at[i]))
             return self.layout.decode(data, 0, int(self.pos[i]), self.storage.name)
@@ -104,7 +109,8 @@ class Batch:
         return KVEntry(int(self.pos[i]), deleted, key, value, int(self.end[i]) - at)
 
     def bad(self, chosen: Int64 | None = None) -> Int64:
-        """Indices, among `chosen` or all, of entries with a wrong delflag, length or checksum."""
+        """Return the indices, among `chosen` or all, of entries with a wrong delflag, length or
+        checksum."""
         index = np.arange(len(self.at)) if chosen is None else chosen
         wrong = self.flags[index] > 1
         wrong |= self.key_len[index] > self.layout.key.limit
@@ -135,15 +141,15 @@ class Batch:
         return self.layout.sums_at(self.pos[index], self.data, starts, ends)
 
     def slices(self, starts: Int64, ends: Int64) -> Iterator[memoryview]:
-        """Views of data[starts[i]:ends[i]], one at a time: that needs no list of all."""
+        """Yield views of data[starts[i]:ends[i]]."""
         return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
 
     def _long_sum(self) -> int:
         state = xxhash.xxh3_64(seed=(self.layout.contid + int(self.pos[0])) & MASK64)
         at, stop = int(self.pos[0]) + self.layout.delflag, int(self.base + self.end[0]) - 4
-        while at < stop and (piece := self.storage.read(at, min(PIECE, stop - at))):
-            state.update(piece)
-            at += len(piece)
+        while at < stop and (chunk := self.storage.read(at, min(CHECK_CHUNK, stop - at))):
+            state.update(chunk)
+            at += len(chunk)
         return state.intdigest() & 0xFFFFFFFF
 
 
@@ -157,13 +163,13 @@ def entries_at(
     most: int = 1 << 62,
     heads: bool = False,
 ) -> tuple[Batch, Int64]:
-    """Those of the entries at offsets `at` of `data` that lie in it from end to end, unchecked; and
-    which of them these are.
+    """Return, of the entries at offsets `at` of `data`, those that are completely in it, unchecked,
+    and their indices.
 
-    at     int64[n]; outside of `data`: not there
-    pos    int64[n]: where in the file they are
-    most   bytes of the largest that is wanted: in a hostile file many overlap
-    heads  it is enough that their lengths lie in `data`
+    at     int64[n]; offsets outside of `data` are left out
+    pos    int64[n]: their positions in the file
+    most   largest wanted entry, bytes: in a hostile file many overlap
+    heads  also return entries of which only the lengths are in `data`
     """
     limit, head = len(data), layout.delflag + layout.key.prefix
     which = np.flatnonzero((at >= 0) & (at + head <= limit))
@@ -180,7 +186,8 @@ def entries_at(
 
 
 def lengths_at(data: memoryview | bytes, at: Int64, field: Field) -> Int64:
-    """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
+    """Return the lengths of the strings of a field whose prefixes are at offsets `at`; a length of
+    2^63 or more becomes negative."""
     if not field.prefix or not len(at):
         return np.full(len(at), field.room, np.int64)
     return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
@@ -189,12 +196,12 @@ def lengths_at(data: memoryview | bytes, at: Int64, field: Field) -> Int64:
 def values_at(
     data: memoryview, at: Int64, layout: Layout, pos: Int64, sizes: Int64, *, verify: bool = True
 ) -> tuple[Bools, Int64]:
-    """Which entries of the standard layout at offsets `at` of `data` are intact, not marked
-    deleted, and have values of these sizes; where in `data` their values begin.
+    """Return which entries of the standard layout at offsets `at` of `data` are intact, not marked
+    deleted, and have values of these sizes; and the offsets of their values in `data`.
 
-    at      int64[n]; outside of `data`: not there
-    pos     int64[n]: where in the file they are
-    verify  False: their checksums are not compared
+    at      int64[n]; entries outside of `data` count as not intact
+    pos     int64[n]: their positions in the file
+    verify  False: do not compare their checksums
     """
     last = len(data) - 4  # of a checksum
     good = (at >= 0) & (at <= last - 7)
@@ -213,7 +220,7 @@ def values_at(
 
 
 def _taken(field: Field, lengths: Int64) -> Int64:
-    """Bytes that the strings of a field take behind their prefixes."""
+    """Return the bytes that the strings of a field take after their prefixes."""
     return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)
 
 
@@ -233,9 +240,9 @@ def scan(
     stop      logical end: the last entry ends there
     uncached  page-cache policy of the pass
     progress  called with the number of bytes done since the last call
-    problem   is told of an alignment gap that is not zero; None: CorruptError
-    raises    CorruptError where an entry reaches past `stop`
-    cost      one read per 8 MiB; memory: one window, at most 64 MiB
+    problem   called with each alignment gap that is not zero; None: raise CorruptError
+    raises    CorruptError if an entry reaches past `stop`
+    cost      one read for each 8 MiB; memory: one window, at most 64 MiB
     """
     keep_heap()
     walk = _walk_standard if layout.standard else partial(_walk_any, layout)
@@ -277,14 +284,14 @@ def scan_intact(
     uncached: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Batch]:
-    """Walk the entries in [start, stop), all of them checked -> batches of good ones.
+    """Walk the entries in [start, stop) and check them all -> batches of intact ones.
 
-    What is damaged is passed over, up to the next good entry that `resynchronise` finds: the
-    checksum is bound to the place, so no document can hold what looks like one.
+    A damaged range is skipped, up to the next intact entry that `resynchronise` finds. Since the
+    checksum depends on the position, content that resembles an entry is not taken for one.
 
     problem  called with each damaged range
-    raises   CorruptError where the chain of entries breaks and there are no checksums
-    cost     as `scan`, and one checksum an entry; damage: see `resynchronise`
+    raises   CorruptError if the chain of entries breaks in a file without checksums
+    cost     as `scan`, and one checksum for each entry; damage: see `resynchronise`
     """
     pos = start
     while pos < stop:
@@ -311,12 +318,12 @@ def scan_intact(
 
 
 def _next_good(storage: Storage, layout: Layout, pos: int, stop: int) -> int:
-    """Where the entry behind a bad one is good, `stop` where none is."""
+    """Return the position of the first intact entry after a damaged one; `stop`: there is none."""
     head = storage.read(pos, min(OVERLAP, stop - pos))
     end = min(layout.aligned(pos + max(layout.locate(head, 0).end, layout.minimum)), stop)
-    if not layout.checksum:  # it is the delflag that is wrong: the length is as good as any
+    if not layout.checksum:  # only the delflag is wrong, so the length can be used
         return end
-    # Where its length leads, one good entry is no accident. Others may come before that.
+    # An intact entry where its length leads is no coincidence. Others may come before that.
     near = end if end == stop or _is_good(storage, layout, end, stop) else stop
     return resynchronise(storage, layout, pos + 1, stop, near)
 
@@ -324,23 +331,23 @@ def _next_good(storage: Storage, layout: Layout, pos: int, stop: int) -> int:
 def resynchronise(
     storage: Storage, layout: Layout, start: int, stop: int, limit: int | None = None
 ) -> int:
-    """The first position from `start` on where an entry is good.
+    """Find the first position from `start` on with an intact entry.
 
-    Where more than FEW places were tried, the one behind it has to be good, too.
-    stop    where the last entry ends: it needs none behind it
+    After more than TRUSTED_TRIES candidates the entry after it must be intact, too, unless it is
+    the last. Entries with keys of more than 64 KiB are not found.
+    stop    end of the last entry
     limit   where to give up; None: `stop`
-    ->      `limit` where there is none before
-    cost    grows with the bytes passed; random bytes take 5 times as long as text. Keys of more
-            than 64 KiB are not found
+    ->      its position; `limit`: there is none before
+    cost    grows with the bytes searched
     """
     limit = stop if limit is None else limit
-    pos, size, budget, hashed, tried = start, NEAR, BUDGET, 0, 0
+    pos, size, budget, hashed, tried = start, FIRST_SEARCH, HASH_BUDGET, 0, 0
     with contextlib.closing(storage.bulk(start, stop)) as reader:
         while pos < limit:
             data = reader.read(pos, min(size + OVERLAP, stop - pos))
             count = min(size, limit - pos)
             for at, end in _candidates(storage, layout, pos, data, count, stop):
-                if end - at > SHORT and hashed > budget:  # a hostile file has many long ones
+                if end - at > ALWAYS_CHECKED and hashed > budget:  # a hostile file has many
                     continue
                 hashed, tried = hashed + end - at, tried + 1
                 if end <= len(data):
@@ -348,38 +355,38 @@ def resynchronise(
                     good = layout.sum(pos + at, body) == data[end - 4 : end]
                 else:
                     good = _is_good(storage, layout, pos + at, pos + end)
-                behind = layout.aligned(pos + end)
-                sure = tried <= FEW or behind >= stop
-                if good and (sure or _is_good(storage, layout, behind, stop)):
+                following = layout.aligned(pos + end)
+                sure = tried <= TRUSTED_TRIES or following >= stop
+                if good and (sure or _is_good(storage, layout, following, stop)):
                     return pos + at
-            pos, size, budget = pos + size, FAR, budget + 16 * size
+            pos, size, budget = pos + size, SEARCH_STEP, budget + 16 * size
         return limit
 
 
 def _candidates(
     storage: Storage, layout: Layout, base: int, data: memoryview, count: int, stop: int
 ) -> Iterator[tuple[int, int]]:
-    """Offsets in a window between which an entry could be, by its delflag and lengths."""
+    """Yield start and end, in a window, of possible entries, judged by delflags and lengths."""
     raw = np.frombuffer(data, np.uint8)
     step = max(layout.align, 1)
     at = np.arange(-base % step, min(count, len(raw) - layout.minimum + 1), step)
     if layout.delflag:
         at = at[raw[at] <= 1]
-    # An entry of zeros alone is an empty one, whose checksum is not zero: skip what is blank.
+    # Skip zeros: an entry of zeros would be empty, and its checksum is not zero.
     set_at = np.append(np.flatnonzero(raw), len(raw) + layout.minimum)
     at = at[set_at[np.searchsorted(set_at, at)] - at < layout.minimum]
     found, _ = entries_at(storage, layout, data, at, at + base, most=stop - base, heads=True)
     at, end = found.at, found.end
     keep = (end > at) & (end + base <= stop)
     keep &= (found.key_len <= layout.key.limit) & (found.value_len <= layout.value.limit)
-    if layout.delflag and layout.align <= 1:  # the entry behind begins with one, too
+    if layout.delflag and layout.align <= 1:  # the next entry begins with a delflag, too
         inside = np.flatnonzero(keep & (end < len(raw)))
         keep[inside] = raw[end[inside]] <= 1
     return zip(at[keep].tolist(), end[keep].tolist(), strict=True)
 
 
 def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
-    """Whether a good entry stands at `pos` and ends at or before `stop`."""
+    """Return whether an intact entry begins at `pos` and ends at or before `stop`."""
     try:
         layout.read(storage.read, pos, stop, storage.name, OVERLAP)
     except CorruptError:
@@ -388,9 +395,10 @@ def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
 
 
 def _walk_standard(data: memoryview) -> tuple[list[int] | Int64, int]:
-    """Offsets of the whole entries in `data` and the end of the last, in the default layout.
+    """Return the offsets of the complete entries in `data`, and the end of the last one, in the
+    standard layout.
 
-    Compiled: int64[n, 3], offsets and bytes of keys and values.
+    The compiled path returns int64[n, 3]: offsets, and lengths of keys and values.
     """
     if native.code is not None:
         rows, end = native.code.walk(data)
@@ -411,7 +419,7 @@ def _walk_standard(data: memoryview) -> tuple[list[int] | Int64, int]:
 
 
 def dead_bytes(storage: Storage, layout: Layout, start: int, stop: int) -> int:
-    """Bytes of the entries in [start, stop) that are marked deleted.
+    """Return the bytes of the entries in [start, stop) that are marked deleted.
 
     raises  CorruptError, see `scan`
     cost    one pass
@@ -424,7 +432,7 @@ def dead_bytes(storage: Storage, layout: Layout, start: int, stop: int) -> int:
 
 
 def _walk_any(layout: Layout, data: memoryview) -> tuple[list[int], int]:
-    """The same in any layout."""
+    """Return the offsets of the complete entries in `data`, and the end of the last one."""
     found: list[int] = []
     end = at = 0
     while (span := layout.locate(data, at)).end <= len(data):
@@ -435,7 +443,7 @@ def _walk_any(layout: Layout, data: memoryview) -> tuple[list[int], int]:
 
 
 def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: int) -> int:
-    """Bytes to read for the entry at `pos`, which does not fit into `data`."""
+    """Return the bytes to read for the entry at `pos`, which does not fit into `data`."""
     span = layout.locate(data, 0)
     if pos + span.end > stop:
         raise CorruptError("entry reaches past the end", file=storage.name, offset=pos)
@@ -449,7 +457,7 @@ def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: 
 def _check_gaps(
     batch: Batch, next_pos: int, problem: Callable[[CorruptError], None] | None
 ) -> None:
-    """The bytes between the entries, and up to the one after the batch, are zero."""
+    """Check that the bytes between entries, and up to the one after the batch, are zero."""
     gaps = batch.at[1:] - batch.end[:-1]
     wrong = [
         i

@@ -3,11 +3,11 @@
     0         superblock     SBSIZE bytes
     SBSIZE    entries        see `entry`, up to FILESIZE
 
-Variables: KVDELFL, KEYREPR, VALREPR, ALIGN, KVCKSUM, CONTID shape the entries; ENTRIES (all) and
-AENTRIES (not deleted) are kept where they stand in the superblock.
+Variables: KVDELFL, KEYREPR, VALREPR, ALIGN, KVCKSUM, CONTID determine the layout of entries;
+ENTRIES (all) and AENTRIES (not deleted) are updated if the superblock has them.
 
-What is added is gathered, or written behind by a thread, on room that was reserved before. It is
-durable, and there for others, when the superblock that says so is.
+New entries are buffered, or written by a thread, into space that was reserved before. They are
+visible to other processes, and durable, when the superblock is that includes them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from winkformats.kv.superblock import (
     write_second,
 )
 
-MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
-AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
-LARGE: Final = 32 << 10  # bytes of a value that is not copied
-BESIDE: Final = 64  # bytes of an entry beside its value, mostly
-FLUSH: Final = 1 << 20  # bytes gathered before a write; 4 MiB are no faster, 16 slower
+MAX_INCR: Final = 1 << 30  # bytes reserved at a time, a limit of FILEINCR
+MAX_RESERVED_AHEAD: Final = 64 << 20  # bytes reserved beyond that for a large file
+NOT_COPIED: Final = 32 << 10  # bytes of a value from which it is not copied to a buffer
+USUAL_OVERHEAD: Final = 64  # bytes of an entry beside its value, with a usual key
+FLUSH: Final = 1 << 20  # bytes buffered before a write
 
 
 class KVSeq(Closing):
@@ -55,9 +55,9 @@ class KVSeq(Closing):
     after `sync`.
 
     start               position of the first entry
-    end                 logical end, bytes: with what is not yet written
+    end                 logical end, bytes, unwritten entries included
     entries, aentries   the counters ENTRIES and AENTRIES
-    visible             bytes that are in the file in any case: entries below need no `show`
+    visible             bytes known to be in the file: entries below need no `show`
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
@@ -88,11 +88,11 @@ class KVSeq(Closing):
         self._behind: WriteBehind | None = None
         self._looks: dict[bool, Lookups] = {}
         self._failed = False
-        self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
+        self.lost: OSError | None = None  # error of a sync: later writes may not be on the disk
         self._patched = False  # entries were changed in place since the last sync
-        self._marked: list[int] = []  # delflags that were set since
-        self._syncs = 0  # how many were begun
-        self._unsure = False  # the superblock in the file may be that of the sync before
+        self._marked: list[int] = []  # positions of delflags set since the last sync
+        self._syncs = 0  # number of syncs begun
+        self._unsure = False  # the superblock in the file may be that of the previous sync
         self.visible = 0
 
     @classmethod
@@ -111,10 +111,10 @@ class KVSeq(Closing):
         sbsize: int | None = None,
         extra: Mapping[str, int] | None = None,
     ) -> Self:
-        """Make an empty file in `storage`; its superblock is written and synced.
+        """Create an empty sequence in `storage`; its superblock is written and synced.
 
-        sbsize  None: 8192, which makes two superblocks, or 4096 without KVCKSUM
-        raises  FormatError for a KEYREPR or VALREPR not defined; OSError from the disk
+        sbsize  None: 8192, for two superblocks, or 4096 without KVCKSUM
+        raises  FormatError for an undefined KEYREPR or VALREPR; OSError from the disk
         """
         sbsize = sbsize or (2 * HALF if kvcksum else SBSIZE)
         variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
@@ -127,48 +127,51 @@ class KVSeq(Closing):
             variables["CONTID"] = secrets.randbits(63) if contid is None else contid
         variables |= {} if htalgo is None else {"HTALGO": htalgo}
         block = Superblock.new(KVSEQ, purpose, {**variables, **(extra or {})}, sbsize)
-        Layout.of(block, storage.name)  # refuses before anything is written
+        Layout.of(block, storage.name)  # raises before anything is written
         storage.write(0, block.images())
         storage.sync()
         return cls(storage, block, writable=True)
 
     @classmethod
     def open(cls, storage: Storage, writable: bool = False) -> Self:
-        """raises  FormatError for wrong bytes; CorruptError for a cut file opened for writing"""
+        """Open a sequence.
+
+        raises  FormatError for wrong bytes; CorruptError for a truncated file opened for writing
+        """
         return cls(storage, read_superblock(storage), writable=writable)
 
     # --- the file ---
 
     def reserve(self, extra: int) -> None:
-        """Make room on the disk for `extra` more bytes, in steps of FILEINCR or several of them.
+        """Reserve disk space for `extra` more bytes, in multiples of FILEINCR.
 
-        raises  OSError ENOSPC, with nothing changed: so a full disk is met before an entry is begun
+        raises  OSError ENOSPC, with nothing changed, so that no entry is begun on a full disk
         """
         stop = self.end + extra
         if stop <= self._reserved:
             return
         step = min(max(self.superblock.get("FILEINCR", 0), 1), MAX_INCR)
-        # fallocate waits for the write that is going on: fewer of them, 13 % with 16 KiB files.
-        ahead = min(self.end // 4, AHEAD) if step > 1 else 0
+        # fallocate waits for a write in progress, so it is called rarely.
+        ahead = min(self.end // 4, MAX_RESERVED_AHEAD) if step > 1 else 0
         goal = -(-(stop + ahead) // step) * step
         try:
             self.storage.preallocate(goal)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or goal == stop:
                 raise
-            goal = stop  # the last bit of the disk
+            goal = stop  # the disk has no space for a whole step
             self.storage.preallocate(goal)
         self._reserved = goal
 
     @property
     def spare(self) -> int:
-        """Bytes behind the end that the disk holds ready for this file."""
+        """Reserved bytes after the end of the file."""
         return max(self._reserved - self.end, 0)
 
     def _hand_over(self, parts: Sequence[Buffer], entries: int) -> None:
-        """Have the thread write what lies behind `_written`, which must not change any more.
+        """Let the thread write the parts after `_written`, which must not change any more.
 
-        entries  how many of them `end` and the counters do not know yet, all live
+        entries  number of live entries in them that `end` and the counters do not include yet
         """
         if self._behind is None:
             self._behind = WriteBehind(self.storage)
@@ -180,7 +183,7 @@ class KVSeq(Closing):
         )  # fmt: skip
 
     def flush(self) -> None:
-        """Have all entries in the file, written by write(). Not durable."""
+        """Write all buffered entries to the file, not synced."""
         self.drain()
         if not self._parts:
             return
@@ -192,7 +195,7 @@ class KVSeq(Closing):
         self._parts, self._written = [], self._written + length  # no signal comes in between
 
     def drain(self) -> None:
-        """Wait for the writing thread; raises what it met."""
+        """Wait for the writing thread, and raise its error."""
         if self._behind:
             self._behind.drain()
 
@@ -205,35 +208,35 @@ class KVSeq(Closing):
             raise OSError(errno.EIO, what, self.storage.name)
 
     def check_lost(self) -> None:
-        """Raise OSError where a sync has failed.
+        """Raise OSError if a sync has failed.
 
-        The system drops what it could not write, and says so once: the next sync would succeed
-        without it.
+        The kernel drops pages that it could not write, and reports that only once: the next sync
+        would succeed without them.
         """
         if self.lost is not None:
             what = f"a sync failed ({self.lost.strerror}): what was not synced before is lost"
             raise OSError(self.lost.errno, f"{what}; open it again to go on", self.storage.name)
 
-    # --- seeing ---
+    # --- views ---
 
     def show(self, pos: int) -> None:
-        """Have the entry at `pos` in the file, for reads of the storage."""
+        """Ensure that the entry at `pos` is in the file, for reads of the storage."""
         if pos >= self.visible:
             self.flush()
             self.visible = self._written
 
     def view(self, pos: int, *, few: bool = False) -> mmap.mmap | memoryview:
-        """A read-only view of the file that holds at least the whole entry at `pos`.
+        """Return a read-only view of the file that contains at least the entry at `pos`.
 
-        To be asked for again with each batch of reads. Raises CorruptError where the file was cut
-        short: to look at the view would kill the process.
+        Call it again before each batch of reads: it raises CorruptError if the file was truncated,
+        since access to the view would kill the process.
 
-        few  for look-ups here and there: see `Lookups`
+        few  for random access: see `Lookups`
         """
         return self.looks(pos, few=few).view
 
     def looks(self, pos: int, *, few: bool = True) -> Lookups:
-        """That view with what was looked at in it. See `view`."""
+        """Return the `Lookups` of a view that contains the entry at `pos`. See `view`."""
         if pos >= self.visible:
             self.show(pos)
         looks = self._looks.get(few)
@@ -243,26 +246,26 @@ class KVSeq(Closing):
         return looks
 
     def fetch(self, starts: Int64, stops: Int64) -> None:
-        """See `Lookups.fetch`: places in the view for look-ups that was handed out last."""
+        """Read ranges of the last view for random access in parallel: see `Lookups.fetch`."""
         self._looks[True].fetch(starts, stops)
 
     def drop_view(self) -> None:
-        """Drop the mapping, which holds the file open. Views handed out stay valid."""
+        """Drop the mapping, which keeps the file open. Existing views stay valid."""
         self._looks, self.visible = {}, 0
 
     def advance(self, superblock: Superblock) -> None:
-        """A reader takes up a later superblock of the same file."""
+        """Advance a reader to a later superblock of its file."""
         self.superblock = superblock
         self.end = self._written = superblock["FILESIZE"]
 
     # --- durability ---
 
     def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
-        """Make everything appended durable, then the superblock that says so.
+        """Make all appended entries durable, then the superblock that includes them.
 
         variables  further ones to store in the same write
         now        SYNCTIME, seconds since the epoch
-        raises     OSError; where the disk refused to sync, each later call does so, too
+        raises     OSError; after a failed sync of the disk each later call raises, too
         """
         for _ in self.syncing(variables, now=now):
             self.sync_storage()
@@ -270,14 +273,14 @@ class KVSeq(Closing):
     def syncing(
         self, variables: Mapping[str, int] | None = None, *, now: int | None = None
     ) -> Iterator[None]:
-        """`sync` in steps, for who does not wait for the disk: at each the caller has to call
-        `sync_storage`. Meanwhile entries may be added, and others synced; what is durable at the
-        end is what was there at the beginning."""
+        """Sync in steps, for callers that serve others meanwhile: at each the caller must call
+        `sync_storage`. Entries may be added between steps, and other syncs be done; the entries
+        that existed at the beginning are durable at the end."""
         self._check_writable()
         self.flush()
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
         known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
-        known |= {PAGESUMS: 0}  # the file is another now
+        known |= {PAGESUMS: 0}  # the file has changed
         known = {name: value for name, value in known.items() if name in self.superblock}
         known |= {"FILESIZE": self.end, **(variables or {})}
         self._syncs, self._patched = self._syncs + 1, False
@@ -287,9 +290,9 @@ class KVSeq(Closing):
             if self._syncs == mine:
                 self._publish(known)
                 yield
-            self._check_writable()  # where a later sync came first, it has not failed
+            self._check_writable()  # a later sync that overtook this one may have failed
             if self._syncs == mine:
-                # Durable with the next sync; the first one says it all.
+                # Durable with the next sync; until then the first one suffices.
                 with contextlib.suppress(OSError):
                     write_second(self.storage, self.superblock)
         except BaseException:
@@ -308,24 +311,24 @@ class KVSeq(Closing):
         self._unsure = False
 
     def confirm(self) -> None:
-        """Make the superblock durable that was found: write it again, and sync.
+        """Write the superblock that was read again, and sync it.
 
-        After a failed sync it may be in the page cache alone, and clean. The entries that it names
-        are on the disk, for they were synced before it was written. Its counters stay, for those
-        of now may not be known yet. Raises OSError.
+        After a failed sync it may exist only in the page cache, as a clean page. Its entries are on
+        the disk, since they were synced before it was written. Its counters are kept, because the
+        current ones may not be known yet. Raises OSError.
         """
         names = ("SYNCSIZE", "SYNCTIME", "ENTRIES", "AENTRIES")
         self.sync({name: self.superblock[name] for name in names if name in self.superblock})
 
     def sync_storage(self) -> None:
-        """Sync the file as it is. A failure is final, see `check_lost`."""
+        """Sync the storage. A failure is final, see `check_lost`."""
         self.check_lost()
         marked, self._marked = self._marked, []
         try:
             self.storage.sync()
         except OSError as error:
             self.lost = error
-            # The next writer sees both in the page cache, and would not write them again.
+            # Else the next writer would see both in the page cache, and not write them again.
             with contextlib.suppress(OSError):
                 self.storage.patch_each(marked, b"\1")
                 repeat(self.storage, self.superblock)
@@ -333,7 +336,7 @@ class KVSeq(Closing):
 
     @property
     def broken(self) -> bool:
-        """Whether a write failed: then `settle` must come before anything else."""
+        """True if a write failed, so that `settle` must be called before anything else."""
         return (
             self._failed
             or self.lost is not None
@@ -341,9 +344,9 @@ class KVSeq(Closing):
         )
 
     def settle(self) -> None:
-        """After a failed write, or a call that a signal interrupted: be whole again.
+        """Restore a consistent state after a failed write, or a call that a signal interrupted.
 
-        What a failed write lost is dropped, else nothing is. The counters are the caller's affair.
+        Entries that a failed write lost are dropped, no others. The caller corrects the counters.
         """
         if self._failed:
             self._parts, self._failed = [], False
@@ -357,10 +360,10 @@ class KVSeq(Closing):
         self.visible = min(self.visible, self._written)
 
     def close(self) -> None:
-        """Sync what is not synced, give preallocated space back, and close the storage.
+        """Sync, give back reserved space, and close the storage.
 
-        After a failed write nothing is synced: the file stays as its last sync left it.
-        raises  OSError, also where an earlier sync failed
+        After a failed write nothing is synced: the file keeps the state of its last sync.
+        raises  OSError, also if an earlier sync failed
         """
         try:
             changed = self._patched or self.end != self.superblock.get("FILESIZE")
@@ -375,15 +378,15 @@ class KVSeq(Closing):
                 self.writable = False
 
     def stop(self) -> None:
-        """Stop the writing thread, after what it was given."""
+        """Stop the writing thread after it has written all."""
         if self._behind:
             self._behind.close()
             self._behind = None
 
     def release(self) -> None:
-        """Stop the writing thread and give back what lies behind the last sync that is in the file.
+        """Stop the writing thread, and truncate the file to its last sync.
 
-        Entries that no sync covers would count where the file ends with them.
+        Entries at the end of the file would otherwise be valid although no sync covers them.
         """
         self.stop()
         if not self.writable:
@@ -397,7 +400,7 @@ class KVSeq(Closing):
     def append(self, key: bytes, value: bytes, *, deleted: bool = False) -> int:
         """Add an entry after the last one.
 
-        key     0..65_535 bytes under KEYREPR 1; `entry` has the table
+        key     0..65_535 bytes under KEYREPR 1; see the table in `entry`
         value   0..4_294_967_295 bytes under VALREPR 2
         deleted add it as a deleted entry (a tombstone)
         ->      kv_pointer: byte offset of the entry
@@ -408,7 +411,7 @@ class KVSeq(Closing):
         self._check_writable()
         pos = self.layout.aligned(self.end)
         parts = self.layout.parts(pos, key, value, deleted=deleted)
-        if len(value) < LARGE:
+        if len(value) < NOT_COPIED:
             parts = [b"".join(parts)]
         if pos > self.end:
             parts.insert(0, bytes(pos - self.end))
@@ -416,11 +419,12 @@ class KVSeq(Closing):
         return pos
 
     def append_parts(self, parts: Sequence[bytes], entries: int, live: int) -> None:
-        """Add entries whose bytes the caller has made for position `end`, padding and all.
+        """Add entries that the caller has encoded for position `end`, with padding.
 
-        entries, live  how many they are, and how many of them are not deleted
-        raises         OSError from the disk
-        cost           as `append`
+        entries  their number
+        live     how many of them are not deleted
+        raises   OSError from the disk
+        cost     as `append`
         """
         if not self.writable or self._failed or self.lost is not None:
             self._check_writable()
@@ -428,17 +432,17 @@ class KVSeq(Closing):
         if end > self._reserved:
             self.reserve(end - self.end)
         count, all_of, alive = len(self._parts), self.entries + entries, self.aentries + live
-        # One statement without a call, so that no signal handler comes in between.
+        # One statement without a call, so that no signal handler runs in between.
         self._parts[count:], self.end, self.entries, self.aentries = parts, end, all_of, alive
         if end - self._written >= FLUSH:
             self._hand_over(self._parts, 0)
 
     def append_encoded(self, parts: Sequence[Buffer], entries: int) -> None:
-        """Add entries whose bytes the caller has made for position `end`, which needs no padding.
+        """Add entries that the caller has encoded for position `end`, which needs no padding.
 
-        parts    all bytes, one part behind the other; not empty
-        entries  how many, all live
-        cost     no copy; written behind by a thread, so that no part may change afterwards
+        parts    their bytes, in order; not empty. They must not change afterwards
+        entries  their number; all are live
+        cost     no copy; a thread writes them
         """
         self._check_writable()
         if self._parts:
@@ -447,9 +451,9 @@ class KVSeq(Closing):
         self._hand_over(parts, entries)
 
     def replace(self, pos: int, key: bytes, value: bytes) -> None:
-        """Put another entry in the place of the one at `pos`.
+        """Overwrite the entry at `pos`.
 
-        raises  ValueError unless it has the same size or is the last entry
+        raises  ValueError unless the new entry has its size, or it is the last entry
         """
         self._check_writable()
         old = self.get(pos)
@@ -463,15 +467,15 @@ class KVSeq(Closing):
         self.flush()
         self._patched = True
         self.drop_view()  # it may end inside the new entry
-        if is_last:  # as if it were appended: `settle` then finds it, wherever a signal comes
+        if is_last:  # as if it were appended, so that `settle` finds it after a signal
             self._parts, self._written, self.end = [data], pos, pos + len(data)
             self.flush()
         else:
             self._write_over(old, data)
 
     def _write_over(self, old: KVEntry, data: bytes) -> None:
-        """Write `data` over an entry; where that fails the entry is put back, or all since the last
-        sync counts as lost."""
+        """Write `data` over an entry. If that fails, the old entry is restored; if this fails, too,
+        all since the last sync counts as lost."""
         try:
             self.storage.write(old.pos, [data])
         except BaseException as error:
@@ -484,13 +488,13 @@ class KVSeq(Closing):
             raise
 
     def delete(self, pos: int) -> None:
-        """Mark the entry at `pos` as deleted. A second time changes nothing."""
+        """Mark the entry at `pos` as deleted. Idempotent."""
         if not self.get(pos).deleted:
             self.mark_deleted([pos])
             self.aentries -= 1
 
     def mark_deleted(self, positions: Sequence[int]) -> None:
-        """Set delflags on disk; the counters are the caller's affair. Cost: one write each."""
+        """Set delflags on disk; the caller corrects the counters. Cost: one write each."""
         self._check_writable()
         if not self.layout.delflag:
             raise PermissionError(1, "the file has no delflags (KVDELFL is not 1)")
@@ -500,20 +504,20 @@ class KVSeq(Closing):
         self.storage.patch_each(positions, b"\1")
 
     def cut(self, start: int) -> None:
-        """Drop what follows the last whole entry, of those from position `start` on.
+        """Drop unsynced bytes after the last valid entry, searched from position `start` on.
 
-        The counters are the caller's affair. For what was not synced yet.
+        The caller corrects the counters.
         """
         self.flush()
         self.end = self._written = self.whole_until(start, self.end)
         self.drop_view()
 
     def extend(self, end: int) -> None:
-        """Take in entries that stand behind the end, up to `end`."""
+        """Accept entries after the end, up to `end`."""
         self.end = self._written = end
 
     def whole_until(self, start: int, stop: int) -> int:
-        """Where the entries from `start` on, before `stop`, end to be good one after the other."""
+        """Return where the first run of valid entries from `start` on ends, at most `stop`."""
         end = start
         if self.layout.checksum:
             stop = min(stop, self._reserve_from(start, stop) + 8)  # a checksum may end in zeros
@@ -527,7 +531,7 @@ class KVSeq(Closing):
         return end
 
     def _reserve_from(self, start: int, stop: int) -> int:
-        """Where the zeros begin that end at `stop`: else each 11 of them are walked as an entry."""
+        """Return where the zeros that end at `stop` begin, since 11 zeros look like an entry."""
         while start < stop:
             low = max(start, stop - FLUSH)
             data = self.storage.read(low, stop - low).rstrip(b"\0")
@@ -539,9 +543,9 @@ class KVSeq(Closing):
     # --- reading ---
 
     def get(self, pos: int, least: int = 0) -> KVEntry:
-        """The entry at `pos`, deleted or not. Raises CorruptError for none or a bad one.
+        """Return the entry at `pos`, deleted or not. Raises CorruptError if it is not valid.
 
-        least  bytes of its value that are read at once; 0: not known
+        least  known lower bound of the bytes of its value, for the first read; 0: not known
         """
         if not self.superblock["SBSIZE"] <= pos < self.end or pos % max(self.layout.align, 1):
             lost = self.truncated and self.end <= pos < self.superblock["FILESIZE"]
@@ -550,11 +554,12 @@ class KVSeq(Closing):
         if pos >= self._written:
             self.flush()
         self.drain()
-        first = least + BESIDE if least else PROBE
+        first = least + USUAL_OVERHEAD if least else PROBE
         return self.layout.read(self.storage.read, pos, self.end, self.storage.name, first)
 
     def iterate(self, start: int | None = None) -> Iterator[KVEntry]:
-        """All entries in file order, deleted ones too, from position `start` to today's end."""
+        """Yield all entries in file order, also deleted ones, from position `start` to the current
+        end."""
         self.flush()
         for batch in scan(
             self.storage, self.layout, self.start if start is None else start, self.end

@@ -8,15 +8,15 @@
     ..             ..    zeros up to SBSIZE
 
 Big-endian. SBSIZE, FORMAT, PURPOSE are the first three variables, in that order; unknown variables
-are kept. SBCKSUM, where it stands, is XXH3-64 of the SBSIZE bytes with its own value as zero.
-A file of at most 31 variables keeps them all in its first 512 bytes, one sector.
+are kept. SBCKSUM, if present, is XXH3-64 of the SBSIZE bytes with its own value as zero.
+A file of at most 31 variables has them in its first 512 bytes, one sector.
 
-With the variable SBSEQ there are two of them: SBSIZE is 8192, each half is a superblock of its own
-(magic, variables, end, zeros), SBCKSUM covers its own half, and of those that are good the one with
-the higher SBSEQ counts.
+With the variable SBSEQ there are two superblocks: SBSIZE is 8192, each half is a superblock (magic,
+variables, end, zeros) whose SBCKSUM covers that half, and of the intact ones that with the higher
+SBSEQ is valid.
 
-WRITER, where it stands, is the version of winkfs that wrote the superblock last, as text. Nothing
-depends on it: it is for people, and gives way where a sector has no room for it.
+WRITER, if present, is the version of winkfs that last wrote the superblock, as text. It is for
+messages only, and left out if the sector has no room for it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ PERM: Final = 0x30
 FORMAT_NAMES: Final = {KVSEQ: "kvseq", HINDEX: "hindex", PERM: "perm"}
 
 SBSIZE: Final = 4096
-FILEINCR: Final = 4 << 20  # bytes by which a file grows on the disk, where nothing else is said
+FILEINCR: Final = 4 << 20  # bytes by which a file grows on the disk, by default
 MAX_SBSIZE: Final = 1 << 26  # bytes; a larger claim is damage, not a file to allocate for
-MAX_SBSEQ: Final = 1 << 62  # numbers that count on from there would leave 64 bits
+MAX_SBSEQ: Final = 1 << 62  # far from an overflow of 64 bits
 HALF: Final = 4096  # bytes of each of two superblocks
 SECTOR: Final = 512
 MAX_VARIABLES: Final = 31  # that fit into a sector
@@ -64,7 +64,7 @@ KNOWN_INCOMPAT: Final = 1 | 2 | 4 | 8 | 16 | 32 | 64
 
 
 def text_value(text: str) -> int:
-    """A string variable such as PURPOSE: 8 ASCII bytes, padded right with NUL, as int64."""
+    """Encode a text such as PURPOSE: 8 ASCII bytes, padded right with NUL, as int64."""
     raw = text.encode("ascii")
     if len(raw) > 8:
         raise ValueError(f"{text!r} is longer than 8 bytes")
@@ -72,35 +72,35 @@ def text_value(text: str) -> int:
 
 
 def value_text(value: int) -> str:
-    """The inverse of `text_value`; trailing NULs and spaces go."""
+    """Decode a text variable without trailing NULs and spaces."""
     return value.to_bytes(8, "big", signed=True).rstrip(b"\0 ").decode("ascii", "replace")
 
 
 WRITTEN_BY: Final = {WRITER: text_value(VERSION[:8])}
-"""What a writer of this version adds to a superblock, see `Superblock.note_writer`."""
+"""The variable of this version that writers add, see `Superblock.note_writer`."""
 
 
 class Superblock(dict[str, int]):
     """The variables of one file, in file order.
 
-    A dict of name -> int64. Missing variables are missing keys: `get` says the default on the spot.
+    A dict of name -> int64. Missing variables are missing keys, so callers give a default to `get`.
 
-    damage   what is wrong with the other one of two superblocks, None: nothing
-    second   whether this is the second of two
-    forgot   whether the first cannot be read: it may have told of a later sync
-    used     bytes that the variables have filled in the file so far: fewer are never written
+    damage      damage of the other one of two superblocks; None: it is intact
+    second      whether this is the second of two
+    first_lost  whether the first one cannot be read, which may have recorded a later sync
+    used        bytes of the sectors that variables fill in the file; as many are always written
     """
 
     damage: FormatError | None = None
     second = False
-    forgot = False
+    first_lost = False
     used = 0
 
     @classmethod
     def new(
         cls, form: int, purpose: str, variables: Mapping[str, int], sbsize: int = SBSIZE
     ) -> Self:
-        """The variables of a new file; FILESIZE comes fourth, as the first that changes."""
+        """Return the variables of a new file; FILESIZE, the first one that changes, is fourth."""
         block = cls(SBSIZE=sbsize, FORMAT=form, PURPOSE=text_value(purpose), FILESIZE=sbsize)
         block.update(variables)
         return block
@@ -110,7 +110,7 @@ class Superblock(dict[str, int]):
         return value_text(self["PURPOSE"])
 
     def record(self) -> dict[str, int | str]:
-        """Return all variables, for people: those of TEXTS as text."""
+        """Return all variables for display, those of TEXTS as text."""
         return self | {name: value_text(self[name]) for name in TEXTS if name in self}
 
     def note_writer(self, more: Iterable[str] = ()) -> Self:
@@ -124,13 +124,13 @@ class Superblock(dict[str, int]):
 
     @property
     def double(self) -> bool:
-        """Whether the file has two superblocks."""
+        """True if the file has two superblocks."""
         return "SBSEQ" in self
 
     def encode(self) -> bytes:
-        """-> bytes[SBSIZE], or the HALF that is one of two.
+        """Encode to bytes[SBSIZE], or to the HALF that is one of two.
 
-        raises  ValueError where the variables do not fit or are no int64
+        raises  ValueError if the variables do not fit or are no int64
         """
         double = "SBSEQ" in self
         size = HALF if double else self["SBSIZE"]
@@ -156,22 +156,22 @@ class Superblock(dict[str, int]):
         return bytes(out)
 
     def images(self) -> list[bytes]:
-        """-> the SBSIZE bytes of a new file, in parts. Raises ValueError as `encode`."""
+        """Return the SBSIZE bytes of a new file, in parts. Raises ValueError as `encode`."""
         return [self.encode()] * (2 if self.double else 1)
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
-        """Parse and check. `data` holds at least the SBSIZE bytes.
+        """Decode and check a superblock, of two the valid one with `damage` of the other.
 
-        Of two superblocks the one that counts; `damage` then says what is wrong with the other.
+        data    at least SBSIZE bytes
         raises  FormatError
         """
         try:
             first = cls._decode(data, 0, file)
         except FormatError as error:
-            with contextlib.suppress(FormatError):  # then the first one is what there is to tell of
+            with contextlib.suppress(FormatError):  # if both are damaged, report the first
                 second = cls._decode(data, HALF, file)
-                second.damage, second.second, second.forgot = error, True, True
+                second.damage, second.second, second.first_lost = error, True, True
                 return second
             raise
         if "SBSEQ" not in first or data[:HALF] == data[HALF : 2 * HALF]:
@@ -184,7 +184,7 @@ class Superblock(dict[str, int]):
         first.used = second.used = max(first.used, second.used)
         if second["SBSEQ"] <= first["SBSEQ"]:
             return first
-        # The first is always written first: that it is older means that the disk lost a write.
+        # The first is always written first: if it is older, the disk lost a write.
         second.second = True
         second.damage = CorruptError(
             "SBSEQ of an older superblock", file=file, offset=0,
@@ -194,7 +194,7 @@ class Superblock(dict[str, int]):
 
     @classmethod
     def _decode(cls, whole: bytes, at: int, file: str) -> Self:
-        """The superblock that stands at `at`, 0 or HALF."""
+        """Decode the superblock at offset `at`, 0 or HALF."""
         data = whole[at:]
         if len(data) < 24 or data[:8] != MAGIC:
             what = "empty" if not data else "not a wink file (no #!WINKME at its start)"
@@ -228,7 +228,7 @@ class Superblock(dict[str, int]):
         return block
 
     def _take_variables(self, data: bytes, file: str, start: int) -> None:
-        """Add the variables of a superblock. Raises CorruptError for what `encode` cannot write."""
+        """Add the variables of a superblock. Raises CorruptError if `encode` cannot write them."""
         for at in range(8, len(data), 16):
             if data[at : at + 8] == bytes(8):
                 return
@@ -241,7 +241,7 @@ class Superblock(dict[str, int]):
                     "not the name of a variable", file=file, offset=start + at, found=raw
                 )
             if name in self:
-                raise CorruptError(f"variable {name} stands twice", file=file, offset=start + at)
+                raise CorruptError(f"variable {name} occurs twice", file=file, offset=start + at)
             self[name] = value
         raise CorruptError("superblock has no end", file=file, offset=start + len(data))
 
@@ -259,7 +259,7 @@ class Superblock(dict[str, int]):
             )  # fmt: skip
 
     def check_known(self, file: str) -> None:
-        """Refuse a file that needs an extension this version does not know. Raises FormatError."""
+        """Raise FormatError if the file needs an extension that this version does not know."""
         unknown = self.get("INCOMPAT", 0) & ~KNOWN_INCOMPAT
         if unknown:
             bit = unknown & -unknown
@@ -278,16 +278,16 @@ def _cut(whole: bytes, size: int, file: str) -> CorruptError:
 
 
 def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:
-    """Read until two reads agree and the block is good, for a writer may be at it.
+    """Read until two reads agree and the block is intact, because a writer may be writing it.
 
-    raises  FormatError: no superblock, or still a bad one after `tries` reads
-    cost    two reads of SBSIZE bytes; `tries` reads where one of two superblocks is damaged
+    raises  FormatError: no superblock, or still a damaged one after `tries` reads
+    cost    two reads of SBSIZE bytes; `tries` reads if one of two superblocks is damaged
     """
     last = _read_once(storage)
     for _ in range(tries):
         again = _read_once(storage)
         if again == last:
-            with contextlib.suppress(FormatError):  # torn: a writer may have stopped half-way
+            with contextlib.suppress(FormatError):  # torn: a writer may be in the middle of it
                 block = Superblock.decode(again, file=storage.name)
                 if block.damage is None:
                     return block
@@ -296,20 +296,20 @@ def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:
 
 
 def _read_once(storage: Storage) -> bytes:
-    data = storage.read(0, 2 * HALF)  # where the first is damaged the second may be good
+    data = storage.read(0, 2 * HALF)  # if the first is damaged, the second may be intact
     if data[8:16] == b"SBSIZE  ":
         size = PAIR.unpack_from(data.ljust(24, b"\0"), 8)[1]
         if 2 * HALF < size <= MAX_SBSIZE:
             return storage.read(0, size)
         if 64 <= size <= HALF:
-            return data[:size]  # what lies behind may be changing
+            return data[:size]  # entries after it may be changing
     return data
 
 
 def superblocks(storage: Storage) -> list[Superblock]:
-    """The good ones of two, in the order in which they stand; the one, where there is no second.
+    """Return the intact superblocks of a file, one or two, in file order.
 
-    raises  FormatError where none is good
+    raises  FormatError if none is intact
     """
     newest = read_superblock(storage)
     if not newest.double:
@@ -322,31 +322,28 @@ def superblocks(storage: Storage) -> list[Superblock]:
 
 
 def write_first(storage: Storage, block: Superblock) -> None:
-    """Write a superblock, not synced: of two the first, numbered one higher than before."""
+    """Write a superblock, not synced; of two the first, with the next SBSEQ."""
     if block.double:
         block["SBSEQ"] += 1
     storage.write(0, [_sectors(block)])
 
 
 def write_second(storage: Storage, block: Superblock) -> None:
-    """Write the second one of two, where there are, once the first is on the disk."""
+    """Write the second of two superblocks, if there are two, once the first is on the disk."""
     if block.double:
         storage.write(HALF, [_sectors(block)])
-        block.damage, block.second, block.forgot = None, False, False
+        block.damage, block.second, block.first_lost = None, False, False
 
 
 def repeat(storage: Storage, block: Superblock) -> None:
-    """Write all there are again as they read: after a failed sync they may be torn or old on the
-    disk, and new and clean in the page cache, where no later sync would find them."""
+    """Write all superblocks again as they are read: after a failed sync they may be torn or old on
+    the disk, but clean in the page cache, so that no later sync would write them."""
     for at in (0, HALF)[: 1 + block.double]:
         storage.write(at, [storage.read(at, _used(block))])
 
 
 def _sectors(block: Superblock) -> bytes:
-    """Return the sectors that the variables fill, or filled before; all where there is damage.
-
-    Up to 31 variables fill one sector.
-    """
+    """Return the sectors that the variables fill, or filled before; all sectors after damage."""
     return block.encode()[: None if block.damage else _used(block)]
 
 

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import (
-    WIDEST,
+    MAX_ROW,
     WORD,
     Int64,
     TextColumn,
@@ -63,7 +63,7 @@ MOST: Final = (1 << 63) - 1
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
 SHARED, REST = STORED - 2, STORED - 1
 START: Final = HEAD.size + 16 * STORED  # of the columns
-SLACK: Final = WIDEST + WORD  # bytes behind blocks in memory: nearly no row of names is cut
+SLACK: Final = MAX_ROW + WORD  # bytes behind blocks in memory: nearly no row of names is cut
 TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
 
 
@@ -238,7 +238,7 @@ class Blocks:
         rows = _whole(self._raw, at, shared, lengths)
         blank(rows, lengths)
         found: TextColumn = rows.view(f"S{rows.shape[1]}").ravel()
-        return found if rows.shape[1] <= WIDEST else found.astype(object)
+        return found if rows.shape[1] <= MAX_ROW else found.astype(object)
 
     @cached_property
     def _fronts(self) -> tuple[Int64, Int64, Int64]:

@@ -120,7 +120,7 @@ class Base:
         if self.sums is None:
             return
         shape, home = self.shape, bits % self.shape.htsize
-        small = len(self.sums.good) <= pagesums.FEW
+        small = len(self.sums.good) <= pagesums.SMALL_FILE
         end = -1 if small else table.end_of_run(shape, self.read, self.offset, home)
         if not home <= end <= home + ALIKE:  # it is long, or goes on with the first cell
             self.check()

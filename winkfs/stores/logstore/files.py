@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from winkformats.disk.paths import directory_of, make_directory, open_folder
-from winkformats.disk.storage import Directory, Handle, Kind, Storage, replacing
+from winkformats.disk.storage import Directory, SharedStorage, Kind, Storage, replacing
 from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
 from winkfs.errors import CorruptError, FileExists, NoSuchFile, Refusal
@@ -38,7 +38,7 @@ class Files:
     def __init__(self, path: str) -> None:
         """Raises NoSuchFile; Refusal; CorruptError for settings that are damaged."""
         self.path = path
-        self._handles: dict[int, Handle] = {}
+        self._handles: dict[int, SharedStorage] = {}
         with contextlib.ExitStack() as opened:
             try:
                 self.root = open_folder(path)
@@ -137,11 +137,11 @@ class Files:
 
     # --- data files ---
 
-    def handle(self, number: int) -> Handle:
+    def handle(self, number: int) -> SharedStorage:
         """A data file, open to read."""
         handle = self._handles.get(number)
         if handle is None:
-            handle = Handle(self.data.open(f"{number:016x}", follow=False))
+            handle = SharedStorage(self.data.open(f"{number:016x}", follow=False))
             handles = self._handles
             while len(handles) >= OPEN:
                 with contextlib.suppress(KeyError, StopIteration, RuntimeError):

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.storage import Directory, Handle, Storage, replacing
+from winkformats.disk.storage import Directory, SharedStorage, Storage, replacing
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, Index, Place, Rows, words_of
 from winkformats.messagestore.journal import (
@@ -62,7 +62,7 @@ class Core:
         directory: Directory,
         access: Access,
         lock: threading.RLock,
-        opened: dict[int, Handle],
+        opened: dict[int, SharedStorage],
         *,
         checksums: bool | None,
     ) -> None:

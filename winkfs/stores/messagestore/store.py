@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
-from winkformats.disk.storage import TEMPORARY, Handle
+from winkformats.disk.storage import TEMPORARY, SharedStorage
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import Place, Rows, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL, Entry, entries
@@ -91,12 +91,12 @@ class MessageStore(StoreHandle):
         self.directory = open_folder(self.path)
         self._closing.callback(self.directory.close)
         self._confirm = confirm
-        self._files: dict[int, Handle] = {}  # open for reading
+        self._files: dict[int, SharedStorage] = {}  # open for reading
         self.core = Core(self.directory, self._access, self._lock, self._files, checksums=checksums)
         self.problems = self.core.problems
         self._ids: list[bytes] = []  # to be confirmed
         self._access.ready = self.writable
-        self._heard: Handle | None = None  # the journal of the writer that is followed
+        self._heard: SharedStorage | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
         if self.writable:
             self.core.sync = self.sync
@@ -352,13 +352,13 @@ class MessageStore(StoreHandle):
             found[place] = self.read(ids[place])
         return cast("list[bytes]", found)
 
-    def _handle(self, segment: Segment) -> Handle | None:
+    def _handle(self, segment: Segment) -> SharedStorage | None:
         """The file of a segment, to read; None: it is gone. Under the lock."""
         number = segment.number
         found = self._files.get(number)
         if found is None:
             try:
-                found = Handle(self.directory.open(segment.name, follow=False))
+                found = SharedStorage(self.directory.open(segment.name, follow=False))
             except FileNotFoundError:
                 if self.writable:
                     raise
@@ -431,7 +431,7 @@ class MessageStore(StoreHandle):
             if state.generation:
                 with suppress(FileNotFoundError):
                     name = f"{JOURNAL}{state.generation}"
-                    heard = Handle(self.directory.open(name, follow=False))
+                    heard = SharedStorage(self.directory.open(name, follow=False))
             if heard is not None or not state.generation:
                 break
             state = load(self.directory, self.problems.append, removed=True)
