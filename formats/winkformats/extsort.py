@@ -1,12 +1,12 @@
-"""Sorting beyond memory: sorted runs go to a scratch file and are merged on the way out.
+"""External sort: sorted runs are written to a scratch file, and merged when they are read.
 
-SortedRecords   byte records, in byte order: names of a tree, for example
-sort_run        pairs of int64, stable; in memory where they fit
-order_ties      the same for each stretch of equal right integers only
+SortedRecords   byte records, in byte order, such as names of a tree
+sort_run        pairs of int64, stable; in memory if they fit
+order_ties      sorts each range of equal right integers
 
-Run         a stretch of a storage that holds pairs, read in blocks
+PairRun     a range of pairs in a storage, read in blocks
 ByRight     order by the right integers, in numpy
-ByKey       order by a Python key, where the caller has a comparison of their own
+ByKey       order by a Python key, for a comparison of the caller
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from winkformats.closing import Closing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 
-RUN: Final = 24 << 20  # bytes of records, with what Python adds, that are kept in memory
-OVERHEAD: Final = 48  # bytes Python adds to a record: the object's head and its place in a list
-BIAS: Final = 1 << 63  # added to an mtime in a record: times before 1970 sort first
+RUN: Final = 24 << 20  # bytes of records, with overhead of Python, that are kept in memory
+OVERHEAD: Final = 48  # bytes that Python adds to a record: object header and reference in a list
+BIAS: Final = 1 << 63  # added to an mtime in a record, so that times before 1970 sort first
 READ_BACK: Final = 256 << 10  # bytes of records read back at a time, of each run
 Pairs = npt.NDArray[np.int64]  # shape (n, 2): left and right integers
 Pair = tuple[int, int]
 PAIR: Final = 16  # bytes of a pair on the disk
-BLOCK: Final = 256  # pairs: a merge reads no less at a time from each run, so 4 KiB
+MIN_BLOCK: Final = 256  # pairs, 4 KiB, that a merge reads at least at a time from each run
 
 
 class SortedRecords(Closing):
-    """Takes records in any order, gives them back once in byte order.
+    """Collects records in any order, and yields them once in byte order.
 
-    directory   where the scratch file lies, if one is needed
+    directory   place of the scratch file, if one is needed
     raises      OSError from the disk
     cost        n log n in memory; beyond RUN bytes each record is written and read once
     """
@@ -58,7 +58,7 @@ class SortedRecords(Closing):
         self.extend([record])
 
     def extend(self, records: list[bytes]) -> None:
-        """Add many, which together are no more than a small part of a run."""
+        """Add several records, together a small part of a run."""
         self._records += records
         self._room -= sum(map(len, records)) + OVERHEAD * len(records)
         if self._room <= 0:
@@ -103,8 +103,8 @@ class SortedRecords(Closing):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Pairs `start` to `stop` behind byte `base` of a storage."""
+class PairRun:
+    """Pairs `start` to `stop` of those that begin at byte `base` of a storage."""
 
     storage: Storage
     base: int  # bytes
@@ -115,12 +115,12 @@ class Run:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    def part(self, start: int, stop: int) -> Run:
-        """Pairs start..stop of this run, counted from its first."""
-        return Run(self.storage, self.base, self.start + start, self.start + stop, self.dtype)
+    def part(self, start: int, stop: int) -> PairRun:
+        """Return pairs [start, stop) of this run, counted from its first."""
+        return PairRun(self.storage, self.base, self.start + start, self.start + stop, self.dtype)
 
     def blocks(self, count: int) -> Iterator[Pairs]:
-        """All pairs in order, `count` at a time. Raises CorruptError where the file has ended."""
+        """Yield all pairs in order, `count` at a time. Raises CorruptError if the file ends."""
         for at in range(self.start, self.stop, count):
             length = PAIR * min(count, self.stop - at)
             data = self.storage.read(self.base + PAIR * at, length)
@@ -133,23 +133,24 @@ class Run:
 
 
 class ByRight:
-    """Ascending right integers. `cost`: bytes of memory that a pair takes while it is sorted."""
+    """Order by ascending right integers. `cost`: bytes of memory for a pair while it is sorted."""
 
     cost = 64
 
     def sort(self, pairs: Pairs) -> Pairs:
-        """-> the same pairs in order; equal ones keep their order."""
+        """Return the pairs in order; equal ones keep their order."""
         return pairs[np.argsort(pairs[:, 1], kind="stable")]
 
-    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
-        """Merge sorted runs, `count` pairs of each in memory; of equal pairs the earlier run's
-        come first."""
+    def merge(self, runs: Sequence[PairRun], count: int) -> Iterator[Pairs]:
+        """Merge sorted runs, with `count` pairs of each in memory; of equal pairs those of the
+        earlier run come first."""
         blocks = [run.blocks(max(count // 2, 1)) for run in runs]
         held = [next(each, np.empty((0, 2), np.int64)) for each in blocks]
         left = [len(run) - len(pairs) for run, pairs in zip(runs, held, strict=True)]
         while any(left):
-            # What is not held is >= limit. What equals it goes out in the order of the runs: all of
-            # the runs up to `first`, which may have more of it on the disk, and none behind it.
+            # Pairs that are not held are >= limit. Pairs equal to it are yielded in the order of
+            # the runs: those of the runs up to `first`, which may have more on the disk, and no
+            # others.
             limit, first = min((int(held[i][-1, 1]), i) for i, more in enumerate(left) if more)
             done = []
             for i, pairs in enumerate(held):
@@ -164,7 +165,7 @@ class ByRight:
 
 
 class ByKey:
-    """The same by ascending key(pair), for a comparison only the caller knows."""
+    """Order by ascending key(pair), a function of the caller."""
 
     cost = 400  # two ints, a tuple, its wrapper and some bytes of key
 
@@ -174,13 +175,13 @@ class ByKey:
     def sort(self, pairs: Pairs) -> Pairs:
         return _array(sorted(_tuples([pairs]), key=self.key))
 
-    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
+    def merge(self, runs: Sequence[PairRun], count: int) -> Iterator[Pairs]:
         merged = heapq.merge(*(_tuples(run.blocks(count)) for run in runs), key=self.key)
         while rows := list(islice(merged, count)):
             yield _array(rows)
 
 
-Order = ByRight | ByKey
+PairOrder = ByRight | ByKey
 
 
 def _tuples(blocks: Iterable[Pairs]) -> Iterator[Pair]:
@@ -193,12 +194,12 @@ def _array(rows: list[Pair]) -> Pairs:
 
 
 def sort_run(
-    source: Run, order: Order, budget: int, scratch: Callable[[], Storage]
+    source: PairRun, order: PairOrder, budget: int, scratch: Callable[[], Storage]
 ) -> Iterator[Pairs]:
     """Sort the pairs of a run.
 
-    budget      bytes of memory, about; less than some KiB counts as some KiB
-    scratch     -> a new empty storage for sorted runs; it is closed at the end
+    budget      approximate bytes of memory; a few KiB at least
+    scratch     returns a new empty storage for sorted runs, which is closed at the end
     ->          the pairs in order, in blocks
     cost        n log n in memory; beyond the budget each pair is written and read once, and once
                 more for every factor budget / 16 KiB in the number of runs
@@ -207,7 +208,7 @@ def sort_run(
     if len(source) <= limit:
         yield from (order.sort(pairs) for pairs in source.blocks(limit))
         return
-    fan_in = max(limit // BLOCK, 2)
+    fan_in = max(limit // MIN_BLOCK, 2)
     with contextlib.ExitStack() as stack:
         sorted_ones = ([order.sort(pairs)] for pairs in source.blocks(limit))
         runs = _write_runs(sorted_ones, stack.enter_context(scratch()))
@@ -218,7 +219,7 @@ def sort_run(
         yield from order.merge(runs, max(limit // len(runs), 1))
 
 
-def _write_runs(runs: Iterable[Iterable[Pairs]], storage: Storage) -> list[Run]:
+def _write_runs(runs: Iterable[Iterable[Pairs]], storage: Storage) -> list[PairRun]:
     done = []
     at = 0
     for blocks in runs:
@@ -228,19 +229,19 @@ def _write_runs(runs: Iterable[Iterable[Pairs]], storage: Storage) -> list[Run]:
     return done
 
 
-def write_run(blocks: Iterable[Pairs], storage: Storage, start: int = 0) -> Run:
-    """Write pairs from index `start` on -> the run they make."""
+def write_run(blocks: Iterable[Pairs], storage: Storage, start: int = 0) -> PairRun:
+    """Write pairs from index `start` on -> their run."""
     at = start
     for pairs in blocks:
         storage.write(PAIR * at, [pairs.astype("<i8").tobytes()])
         at += len(pairs)
-    return Run(storage, 0, start, at)
+    return PairRun(storage, 0, start, at)
 
 
 def order_ties(
-    run: Run, order: Order, budget: int, scratch: Callable[[], Storage]
+    run: PairRun, order: PairOrder, budget: int, scratch: Callable[[], Storage]
 ) -> Iterator[Pairs]:
-    """Put each stretch of equal right integers of a sorted run into `order`; the rest stays."""
+    """Sort each range of equal right integers of a sorted run by `order`."""
     count = max(budget // ByRight.cost, 2)
     done = 0
     for start, stop in _ties(run, count):
@@ -250,8 +251,8 @@ def order_ties(
     yield from run.part(done, len(run)).blocks(count)
 
 
-def _ties(run: Run, count: int) -> Iterator[tuple[int, int]]:
-    """Index ranges of two or more pairs with the same right integer; they may span blocks."""
+def _ties(run: PairRun, count: int) -> Iterator[tuple[int, int]]:
+    """Yield the index ranges of two or more pairs with equal right integers, across blocks."""
     begun, base, last = 0, 0, None
     for pairs in run.blocks(count):
         right = pairs[:, 1]

@@ -1,4 +1,4 @@
-"""Perm: a sequence of (kv_pointer, hash) pairs, to be put into an order of one's own.
+"""Perm: a sequence of (kv_pointer, hash) pairs that can be sorted and grouped.
 
     offset         size  type  field  meaning
     SBSIZE + 16 i  8     q     left   usually a kv_pointer
@@ -21,7 +21,16 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.extsort import ByKey, ByRight, Pair, Pairs, Run, order_ties, sort_run, write_run
+from winkformats.extsort import (
+    ByKey,
+    ByRight,
+    Pair,
+    PairRun,
+    Pairs,
+    order_ties,
+    sort_run,
+    write_run,
+)
 from winkformats.hindex.cells import (
     MAX_INT64,
     CellFile,
@@ -37,22 +46,22 @@ from winkformats.kv.superblock import PERM, SBSIZE, Superblock
 PAIR: Final = struct.Struct(">qq")
 assert PAIR.size == 16
 
-FLUSH: Final = 1 << 20  # bytes of appended pairs that wait for one write
+FLUSH: Final = 1 << 20  # bytes of appended pairs that are written together
 BUDGET: Final = 64 << 20  # bytes of memory for a sort
 
 Compare = Callable[[Pair, Pair], int]
 
 
 class Perm(CellFile):
-    """Pairs of int64 in one file. One writer; an index, once given, changes only by group and sort.
+    """Pairs of int64 in one file. One writer; only group and sort change the index of a pair.
 
-    Pairs count for others only after `sync` (or `close`).
+    Pairs are visible to other processes only after `sync` (or `close`).
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
         super().__init__(storage, superblock, writable=writable)
         self._written = superblock["PERMSIZE"]  # pairs in the file
-        self._tail = bytearray()  # appended ones behind them
+        self._tail = bytearray()  # appended pairs that are not in the file
 
     @classmethod
     def create(
@@ -66,11 +75,11 @@ class Perm(CellFile):
         sbcksum: bool = True,
         extra: Mapping[str, int] | None = None,
     ) -> Self:
-        """An empty perm in an empty storage.
+        """Create an empty perm in an empty storage.
 
-        htalgo, htsize  how right integers come from keys: see `hash_keys`
-        extra           further variables, DATAEND for example
-        raises          ValueError: a storage with something in it, or a variable that cannot be
+        htalgo, htsize  determine the right integers of keys: see `hash_keys`
+        extra           further variables, such as DATAEND
+        raises          ValueError: the storage is not empty, or a variable is not valid
         """
         need_empty(storage)
         hashing.check(htalgo)
@@ -101,7 +110,7 @@ class Perm(CellFile):
         return self._written + len(self._tail) // PAIR.size
 
     def hash_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-        """-> int64[n]: the right integers that belong to keys, by HTALGO (default 2) and HTSIZE."""
+        """Return the right integers of keys, int64[n], by HTALGO (default 2) and HTSIZE."""
         bits = hashing.hash_keys(self.superblock.get("HTALGO", hashing.XXH3), keys)[1]
         htsize = self.superblock.get("HTSIZE", 0)
         return (bits % np.uint64(htsize) if htsize else bits).astype(np.int64)
@@ -109,7 +118,7 @@ class Perm(CellFile):
     def append(self, left: int, right: int) -> int:
         """Add a pair after the last one -> its index. Cost: buffered, one write per FLUSH bytes.
 
-        raises  ValueError for what does not fit into int64; OSError
+        raises  ValueError for integers that do not fit into int64; OSError
         """
         self._need_writable()
         try:
@@ -135,12 +144,12 @@ class Perm(CellFile):
         return first
 
     def get(self, index: int) -> Pair:
-        """-> (left, right). Raises ValueError outside 0..len-1."""
+        """Return (left, right). Raises ValueError outside 0..len-1."""
         left, right = self.get_many([index])[0].tolist()
         return left, right
 
     def get_many(self, indices: npt.ArrayLike) -> Pairs:
-        """-> int64[n, 2], the pairs in the order of indices: int64[n]. Raises ValueError."""
+        """Return the pairs at indices int64[n], int64[n, 2]. Raises ValueError."""
         which = int64_row(indices)
         self._check_range(which)
         self._flush()
@@ -199,7 +208,7 @@ class Perm(CellFile):
             yield from order_ties(write_run(by_right, ordered), order, budget, self._scratch)
 
     def _reorder(self, blocks: Callable[[], Iterator[Pairs]]) -> None:
-        """Put the pairs into a new file in the order of `blocks`; it replaces this one."""
+        """Replace the file by one with the pairs in the order of `blocks`."""
         self._need_writable()
         self._flush()
 
@@ -221,9 +230,9 @@ class Perm(CellFile):
         self.superblock["PERMSIZE"] = self._written
         self.superblock["FILESIZE"] = self.sbsize + PAIR.size * self._written
 
-    def _run(self) -> Run:
-        """All pairs in the file."""
-        return Run(self.storage, self.sbsize, 0, self._written, ">i8")
+    def _run(self) -> PairRun:
+        """Return all pairs in the file."""
+        return PairRun(self.storage, self.sbsize, 0, self._written, ">i8")
 
     def _scratch(self) -> Storage:
         return scratch(self.storage)
@@ -235,7 +244,7 @@ class Perm(CellFile):
 
 
 def _write_pairs(storage: Storage, offset: int, blocks: Iterable[Pairs]) -> int:
-    """Write pairs from byte `offset` on, in writes of FLUSH bytes or so -> number of pairs."""
+    """Write pairs from byte `offset` on, about FLUSH bytes at a time -> number of pairs."""
     waiting: list[bytes] = []
     size = done = 0
     for pairs in blocks:

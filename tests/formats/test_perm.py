@@ -16,7 +16,7 @@ from winkformats import extsort
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.extsort import ByKey, ByRight, Run, sort_run
+from winkformats.extsort import ByKey, ByRight, PairRun, sort_run
 from winkformats.kv.superblock import Superblock
 from winkformats.perm import PAIR, Perm
 
@@ -179,7 +179,7 @@ def test_merge_in_several_passes_is_still_stable():
         passes.append(MemoryStorage())
         return passes[-1]
 
-    blocks = sort_run(Run(storage, 0, 0, 5000), ByRight(), 12 * ByRight.cost, scratch)
+    blocks = sort_run(PairRun(storage, 0, 0, 5000), ByRight(), 12 * ByRight.cost, scratch)
     result = np.concatenate(list(blocks))
     assert (result[:, 0] == np.argsort(right, kind="stable")).all()
     assert len(passes) > 3

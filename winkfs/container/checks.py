@@ -17,7 +17,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64, among
 from winkformats.errors import CorruptError
 from winkformats.hindex import table
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkformats.kv.scan import Batch
 from winkfs.container.namesorter import ClashFinder
 from winkfs.container.ondisk.catalog import Catalog
@@ -54,7 +54,7 @@ class Extents:
     ) -> None:
         self._store, self._report, self._frames = store, problem, frames
         self._name = store.kv.storage.name
-        self._places = table.Columns(np.int64)  # positions of data entries
+        self._places = table.GrowingColumns(np.int64)  # positions of data entries
         self._left: list[Int64] = []  # claims of inodes, for each batch
         self.marked: list[int] = []
         self.doubtful: list[int] = []
@@ -182,7 +182,7 @@ def _faults(batch: Batch, chosen: Int64, claims: Int64) -> Bools:
     return found
 
 
-def lost_rows(base: Base, rows: Rows) -> list[int]:
+def lost_rows(base: Base, rows: IndexRows) -> list[int]:
     """Indices of the files that a look-up does not find. Needs CELLSZ >= 2.
 
     cost    one look-up a file, in batches

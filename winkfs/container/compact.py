@@ -29,7 +29,7 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import Buffer, Kind
 from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkformats.hashing import xxh3_at
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, MAX_VARIABLES, WRITER, Superblock
@@ -541,7 +541,7 @@ def _write_derived(store: Store, kv: KVSeq, moved: Rewrite, held: contextlib.Exi
     if not store.settings.ao and store.settings.cellsz <= 2:
         rows, _ = store.index.merged()
         found = Rebuilt(kv, store.settings)
-        found.rows = Rows(rows.s, rows.bits, moved.places.of(rows.pos))
+        found.rows = IndexRows(rows.s, rows.bits, moved.places.of(rows.pos))
         found.nextfid, found.end = store.nextfid, kv.end
         found.entries, found.aentries = kv.entries, kv.aentries
         found.itotsz, found.dtotsz = store.itotsz + moved.grown, store.dtotsz

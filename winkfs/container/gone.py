@@ -11,7 +11,7 @@ import numpy as np
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import locate
 from winkformats.errors import DerivedDamage
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import open_base
 from winkfs.names import name_of, to_str
@@ -31,7 +31,7 @@ class Gone(NamedTuple):
     pos: Int64
     older: Int64
     back: Int64
-    rows: Rows
+    rows: IndexRows
 
     def find(self, s: UInt64) -> Int64:
         """Return the positions of the cells with these hashes, 0: there is none, int64[n]."""
@@ -53,7 +53,7 @@ class Gone(NamedTuple):
 
 
 def gone_of(
-    base: str, settings: Settings, block: Mapping[str, int], rows: Rows, end: int
+    base: str, settings: Settings, block: Mapping[str, int], rows: IndexRows, end: int
 ) -> Gone | None:
     """Return the files of BASE.idx that are not in a data file truncated at `end`.
 

@@ -28,7 +28,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64, among, superseded
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
-from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
+from winkformats.hindex.table import GrowingColumns, IndexRows, hash_rows, join_rows
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
@@ -42,7 +42,8 @@ UNSEEN: Final = -1  # for the position of an inode that was not looked up
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 JOINED_ROWS: Final = 512  # bulk rows below which an array is joined with the next one
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
-NO_ROWS: Final = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))  # keeps `bulk` not empty
+# Keeps `bulk` not empty.
+NO_ROWS: Final = IndexRows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
 
 
 class Index:
@@ -69,7 +70,7 @@ class Index:
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
         self._gone_at: dict[bytes, int] = {}  # keys of the overlay -> tombstones that were replayed
         self._unseen: list[bytes] = []  # keys of the overlay that were not looked up in base yet
-        self.bulk: list[Rows] = []
+        self.bulk: list[IndexRows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # shared with readers of this index; not empty: it was replaced
         self._settled = NO_ROWS  # bulk rows without duplicate names, too many to fold
@@ -249,7 +250,7 @@ class Index:
             self.bulk[:] = [rows]
             raise
 
-    def _settle(self, rows: Rows, keys: Iterable[bytes] | None) -> list[int]:
+    def _settle(self, rows: IndexRows, keys: Iterable[bytes] | None) -> list[int]:
         """Enter rows into overlay or `_settled` -> superseded positions. `keys`: of the rows; None:
         too many for the overlay."""
         fold = not self.must_merge and keys is not None
@@ -276,7 +277,7 @@ class Index:
         self.stale.append(True)
         self.stale = []
 
-    def _give_way(self, rows: Rows, *, fold: bool) -> list[int]:
+    def _give_way(self, rows: IndexRows, *, fold: bool) -> list[int]:
         """Remove the names of rows from overlay and base -> the positions they had.
 
         fold  the caller overwrites them in the overlay
@@ -338,7 +339,7 @@ class Index:
 
         cost    sorts them, n log n; memory: the array
         """
-        found = Columns(np.int64)
+        found = GrowingColumns(np.int64)
         for cells in () if self.has_since(since) else self._live_cells():
             found.add(cells[cells[:, 0] >= since, 0])
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
@@ -347,12 +348,12 @@ class Index:
         positions.sort()
         return positions[int(np.searchsorted(positions, since)) :]
 
-    def merged(self) -> tuple[Rows, Int64 | None]:
+    def merged(self) -> tuple[IndexRows, Int64 | None]:
         """Return everything as rows for a new base, and the further words of its cells."""
         empty = np.empty((0, self.settings.cellsz), np.int64)
         cells = np.concatenate([empty, *self._live_cells()])
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
-            rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
+            rows = IndexRows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
         else:  # a cell does not determine its slot: read the keys
             keys = map(self._key_at, cells[:, 0].tolist())
             rows = hash_rows(self.settings.htalgo, list(keys), cells[:, 0].copy())

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from winkformats.arrays import Bools, Int64, UInt64, fetch, superseded
 from winkformats.errors import CorruptError, DamagedRange, raise_it
 from winkformats.hashing import SLOT_FROM_S
-from winkformats.hindex.table import Columns, Rows, hash_rows
+from winkformats.hindex.table import GrowingColumns, IndexRows, hash_rows
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import scan
 from winkformats.kv.sequence import KVSeq
@@ -96,7 +96,7 @@ class Rebuilt(Counts):
     damaged     damaged places, whose files are left out
     """
 
-    rows: Rows
+    rows: IndexRows
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Rebuilt(Counts):
         self.dead = self.flagged = np.empty(0, np.int64)
         self.due, self.whole, self.damaged = 0, True, 0
         bits = [] if settings.htalgo in SLOT_FROM_S else [np.uint64]
-        self._seen = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
+        self._seen = GrowingColumns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
 
     def take(self, rows: InodeRows) -> None:
         """Count a batch and remember its inodes."""
@@ -153,7 +153,7 @@ class Rebuilt(Counts):
         for positions, sign in ((self.flagged.tolist(), 1), (self.unfinished, -1)):
             for at in positions:
                 self.add_inode(self._kv.get(at), self._settings, self._kv, sign)
-        self.rows = Rows(s, bits[0] if bits else None, pos)
+        self.rows = IndexRows(s, bits[0] if bits else None, pos)
         if live.all():
             return self
         old = ids[~live & ~tomb]

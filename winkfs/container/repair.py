@@ -23,7 +23,7 @@ from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, raise_it
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import scan_intact
 from winkformats.kv.sequence import KVSeq
@@ -244,13 +244,13 @@ class _Repair:
         replaced a file before it."""
         return max((d.stop for d in self._ranges if not d.last), default=0)
 
-    def _live(self) -> Rows:
+    def _live(self) -> IndexRows:
         """Return the live files; before the last range only those that are not marked deleted."""
         found = self._check.found
         marked = found.flagged[found.flagged < self._behind]
         return found.rows.take(~among(found.rows.pos, marked))
 
-    def _find_older(self, found: Repair, rows: Rows) -> None:
+    def _find_older(self, found: Repair, rows: IndexRows) -> None:
         """Add files whose last version was after the new end, as an intact index shows."""
         block = {} if self._guessed else self._block
         gone = gone_of(self._base, self._settings, block, rows, self._end)

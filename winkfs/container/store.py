@@ -17,7 +17,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import TEMPORARY
 from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.hindex.table import Rows, hash_rows, join_rows, size_for
+from winkformats.hindex.table import IndexRows, hash_rows, join_rows, size_for
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import DataFile, end_of
@@ -174,7 +174,7 @@ class Store(DataFile):
             self.record_unwritten(error)
             self.index.fold()  # the next opening replays the tail
 
-    def _merged(self) -> tuple[Rows, Int64 | None]:
+    def _merged(self) -> tuple[IndexRows, Int64 | None]:
         """Return all rows of the index. If a cell does not determine its slot, the keys of all
         files are read, and their pages dropped from the page cache."""
         settings, storage = self.settings, self.kv.storage
@@ -186,13 +186,13 @@ class Store(DataFile):
             if drop is not None:
                 drop(0, storage.size())
 
-    def _write_index(self, rows: Rows, extra: Int64 | None = None) -> Base:
+    def _write_index(self, rows: IndexRows, extra: Int64 | None = None) -> Base:
         """Write a new BASE.idx. Raises OSError."""
         with self.deriving(".idx") as storage:
             storage.mapped = self.mapped
             return write_base(storage, self.settings, rows, extra, self._variables())
 
-    def _in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
+    def _in_memory(self, rows: IndexRows, variables: dict[str, int]) -> Base:
         """Return an index of these rows in memory."""
         memory = MemoryStorage(name=self.base + ".idx (in memory)")
         room = 8 * self.settings.cellsz * (size_for(len(rows.pos)) + 1)
@@ -403,7 +403,7 @@ class Store(DataFile):
         later = hash_rows(self.settings.htalgo, keys, np.array(positions, np.int64))
         keep = ~np.isin(found.rows.s, later.s)  # drop older inodes of those names
         bits = None if found.rows.bits is None else found.rows.bits[keep]
-        earlier = Rows(found.rows.s[keep], bits, found.rows.pos[keep])
+        earlier = IndexRows(found.rows.s[keep], bits, found.rows.pos[keep])
         found.rows = join_rows([earlier, later])
 
     def _remark_marked(self, count: int) -> None:

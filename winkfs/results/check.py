@@ -14,7 +14,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import replacing
 from winkformats.errors import CorruptError, FormatError
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan_intact
 from winkformats.perm import Perm
@@ -97,10 +97,10 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
         report.add(f"{name}: the digest at byte {place} belongs to another shard")
     if len(last) != shard.entries:
         report.add(f"{name}: has {len(last)} digests, the record has {shard.entries}")
-    _check_index(shard, Rows(s, None, pos), report, whole=not damage)
+    _check_index(shard, IndexRows(s, None, pos), report, whole=not damage)
 
 
-def _check_index(shard: DigestShard, rows: Rows, report: Report, *, whole: bool) -> None:
+def _check_index(shard: DigestShard, rows: IndexRows, report: Report, *, whole: bool) -> None:
     """Compare an index with the rows of its shard; whole: no row is missing."""
     base = shard.index
     if shard.index_damage:

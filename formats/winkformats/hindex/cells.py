@@ -1,11 +1,12 @@
-"""What hindex and perm share: a file of equal cells behind a superblock, changed by one writer.
+"""Base of hindex and perm: a file of equal cells after a superblock, changed by one writer.
 
 Order of durable changes
-    cells in place   the variables that vouch for them (DATAEND, SYNCTIME) become 0 and are flushed,
-                     then the cells change; `sync` flushes the cells and only then the new variables
-                     (checksums of the pages, see `pagesums`, are gone with the first change)
-    a whole rewrite  a new file beside the old one, flushed, takes its name by rename; the directory
-                     is flushed after it. Until then the old file stands as it was
+    cells in place   the variables that declare them valid (DATAEND, SYNCTIME) become 0 and are
+                     synced, then the cells change; `sync` syncs the cells, and then the new
+                     variables (checksums of the pages, see `pagesums`, are dropped at the first
+                     change)
+    a whole rewrite  a new file is written beside the old one, synced and renamed over it; then the
+                     directory is synced. Until the rename the old file is unchanged
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from winkformats.kv import pagesums
 from winkformats.kv.superblock import FORMAT_NAMES, Superblock, read_superblock
 
 MAX_INT64: Final = (1 << 63) - 1
-VOUCHERS: Final = ("DATAEND", "SYNCTIME", pagesums.VARIABLE)  # a derived file is believed by these
+VALIDITY: Final = ("DATAEND", "SYNCTIME", pagesums.VARIABLE)  # variables that declare cells valid
 
 
 class CellFile(Closing):
-    """One open file. Not for direct use: HIndex and Perm are.
+    """An open file of cells, base of HIndex and Perm.
 
-    storage     the file; another object after a rewrite
-    superblock  its variables as they are now, on the disk only after `sync`
-    sbsize      bytes of it: where the first cell stands
+    storage     the file; replaced by a rewrite
+    superblock  current variables, which are on the disk only after `sync`
+    sbsize      size of the superblock: offset of the first cell
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
@@ -47,10 +48,10 @@ class CellFile(Closing):
         self._closed = False
 
     def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
-        """Return when all cells, and then the superblock that says so, are on the disk.
+        """Make all cells durable, then the superblock that includes them.
 
         variables   further ones to store in the same write. After a change in place DATAEND is 0
-                    until it is given here: what the cells now stand for is the caller's knowledge
+                    until the caller, who knows what the cells cover now, gives it here
         now         SYNCTIME, seconds since the epoch
         raises      OSError
         """
@@ -66,10 +67,10 @@ class CellFile(Closing):
         self._changed = False
 
     def seal(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
-        """Like `sync`, with checksums of all pages, but nothing is flushed: the caller does it.
+        """Write the superblock and the checksums of all pages, not synced.
 
-        For a file that nobody reads yet: after a crash in the midst of it the file is damaged. A
-        change takes the checksums away again.
+        For a file that has no readers yet, since a crash meanwhile leaves it damaged. A later
+        change drops the checksums.
         cost    one pass over the file
         """
         self._need_writable()
@@ -81,7 +82,7 @@ class CellFile(Closing):
         self._changed = False
 
     def close(self) -> None:
-        """Sync what was changed and close the storage. Idempotent."""
+        """Sync changes and close the storage. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -112,14 +113,14 @@ class CellFile(Closing):
             raise PermissionError(errno.EPERM, f"{self.storage.name} is open for reading only")
 
     def _begin_change(self) -> None:
-        """Before cells that the superblock vouches for change in place."""
-        if any(self.superblock.get(name) for name in VOUCHERS):
-            self.superblock.update({name: 0 for name in VOUCHERS if name in self.superblock})
+        """Declare the cells invalid, durably, before they change in place."""
+        if any(self.superblock.get(name) for name in VALIDITY):
+            self.superblock.update({name: 0 for name in VALIDITY if name in self.superblock})
             self._write_superblock()
         self._changed = True
 
     def _rewrite(self, fill: Callable[[Storage], None]) -> None:
-        """Write a new file with `fill` and go on with it in the place of the old one."""
+        """Replace the file by a new one that `fill` writes, and continue with it."""
         self._forget_sums()
         self.storage = replace(self.storage, fill)
 
@@ -129,9 +130,9 @@ class CellFile(Closing):
 
 
 def open_superblock(storage: Storage, form: int) -> Superblock:
-    """Read the superblock of a file of format `form` and check what all such files share.
+    """Read and check the superblock of a file of format `form`.
 
-    ->      with FILESIZE filled in, and inside the real file
+    ->      with FILESIZE, which is at most the size of the file
     raises  FormatError
     """
     name = storage.name
@@ -141,7 +142,7 @@ def open_superblock(storage: Storage, form: int) -> Superblock:
         raise FormatError(f"{name}: not a {FORMAT_NAMES[form]} file but {found}")
     block.check_known(name)
     try:
-        block.encode()  # what cannot be written back is found now, not after a change
+        block.encode()  # raises now, not after a change, if it cannot be written back
     except ValueError as error:
         raise FormatError(f"{name}: bad superblock: {error}") from None
     size = storage.size()
@@ -153,7 +154,7 @@ def open_superblock(storage: Storage, form: int) -> Superblock:
 
 
 def need_variable(block: Superblock, name: str, low: int, high: int, *, file: str) -> int:
-    """-> a variable the format cannot do without. Raises FormatError outside [low, high]."""
+    """Return a required variable. Raises FormatError if it is missing or outside [low, high]."""
     if name not in block:
         raise FormatError(f"{file}: the superblock has no {name}")
     if not low <= block[name] <= high:
@@ -162,7 +163,7 @@ def need_variable(block: Superblock, name: str, low: int, high: int, *, file: st
 
 
 def check_filesize(block: Superblock, cells: int, *, file: str) -> None:
-    """FILESIZE must be the superblock and `cells` bytes. Raises CorruptError."""
+    """Check that FILESIZE is that of the superblock and `cells` bytes. Raises CorruptError."""
     expected = block["SBSIZE"] + cells
     if block["FILESIZE"] != expected:
         raise CorruptError(
@@ -172,7 +173,7 @@ def check_filesize(block: Superblock, cells: int, *, file: str) -> None:
 
 
 def int64_row(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """-> int64[n]. Raises ValueError for anything else than a row of integers that fit."""
+    """Convert a row of integers to int64[n]. Raises ValueError for anything else."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError("expected a row of integers that fit into int64")
@@ -187,11 +188,11 @@ def need_empty(storage: Storage) -> None:
 
 
 def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
-    """Fill a new file and let it take the place of `storage`'s file, at once or not at all.
+    """Replace the file of `storage` atomically by a new one.
 
-    fill    writes the whole content into the empty storage it is given
-    ->      the storage to go on with; the old one is closed
-    raises  OSError, and what `fill` raises; the old file is then untouched
+    fill    writes the whole content into an empty storage
+    ->      the new storage; the old one is closed
+    raises  OSError, and what `fill` raises; then the old file is unchanged
     """
     if isinstance(storage, MemoryStorage):
         memory = MemoryStorage(name=storage.name)
@@ -199,7 +200,7 @@ def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
         storage.truncate(memory.size())
         storage.write(0, [memory.data])
         return storage
-    # A symbolic link goes on pointing at the new file.
+    # The target of a symbolic link is replaced, not the link.
     directory, name = locate(_real(storage.name))
     with replacing(directory, name, like=storage, uncached=storage.uncached, keep=True) as new:
         fill(new)
@@ -209,7 +210,7 @@ def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
 
 
 def scratch(storage: Storage) -> Storage:
-    """-> an empty file without a name on the disk of `storage`; it is gone when it is closed."""
+    """Create an empty file without a name on the disk of `storage`, removed when it is closed."""
     if isinstance(storage, MemoryStorage):
         return MemoryStorage(name=f"{storage.name}.runs")
     return locate(_real(storage.name))[0].scratch()

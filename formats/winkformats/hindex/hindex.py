@@ -5,7 +5,7 @@
     .. + 8, from CELLSZ 2 on    8     Q     s        S: 64 bits of the key's hash, see `hashing`
     .. + 16, from CELLSZ 3 on   8     q     words    CELLSZ - 2 words of the user
 
-Big-endian; linear probing. Words behind the pointer are zero in free and deleted cells.
+Big-endian; linear probing. Words after the pointer are zero in free and deleted cells.
 FILESIZE = SBSIZE + 8 * CELLSZ * HTSIZE.
 """
 
@@ -43,11 +43,11 @@ Cell = tuple[int, ...]
 class HIndex(CellFile):
     """A hash table in one file: key -> kv_pointer, one cell for each key.
 
-    key_of  kv_pointer -> the key of that entry. A cell is never taken for a key's before the two
-            keys were compared; with CELLSZ >= 2 only cells with the same S are asked for
+    key_of  kv_pointer -> the key of that entry, called to compare keys; with CELLSZ >= 2 only for
+            cells with an equal S
 
-    One writer. The table grows by itself: when more than LOAD of its cells are not free, a new
-    file with more cells takes its place, and slots move.
+    One writer. When more than LOAD of its cells are not free, the file is replaced by one with more
+    cells, and slots change.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class HIndex(CellFile):
         extra: Mapping[str, int] | None = None,
         key_of: KeyOf | None = None,
     ) -> Self:
-        """An empty table in an empty storage.
+        """Create an empty table in an empty storage.
 
         htsize          cells, 1 or more
         cellsz          words of a cell, 1 or more: pointer, S, and the user's
         htfree, htdel   pointers that mark free and deleted cells
-        extra           further variables, DATAEND for example
-        raises          ValueError: a storage with something in it, or a variable that cannot be
+        extra           further variables, such as DATAEND
+        raises          ValueError: the storage is not empty, or a variable is not valid
         cost            writes the whole table
         """
         need_empty(storage)
@@ -109,10 +109,10 @@ class HIndex(CellFile):
         check_filesize(block, shape.width * shape.htsize, file=storage.name)
         return cls(storage, block, key_of, writable=writable)
 
-    # --- looking up ---
+    # --- look-ups ---
 
     def hash(self, key: bytes) -> int | None:
-        """-> the slot of a key, None where it is not in the table. Cost: one or two reads."""
+        """Return the slot of a key, None if it is not in the table. Cost: one or two reads."""
         s, bits = hashing.hash_key(self.htalgo, key)
         stored = s.to_bytes(8, "big")
         for slot, cell in table.probe(self.shape, self._read, self.sbsize, bits, stored):
@@ -121,7 +121,7 @@ class HIndex(CellFile):
         return None
 
     def get(self, slot: int) -> Cell:
-        """-> the words of a cell, free or not: pointer, S (unsigned), the user's.
+        """Return the words of a cell, free or not: pointer, S (unsigned), the user's.
 
         raises  ValueError outside 0..HTSIZE-1
         """
@@ -130,7 +130,7 @@ class HIndex(CellFile):
         return next(self._read_cells(slot, 1))
 
     def iterate(self, start: int = 0) -> Iterator[tuple[int, Cell]]:
-        """(slot, words) of each used cell from slot `start` on."""
+        """Yield (slot, words) of each used cell from slot `start` on."""
         for first in range(start, self.shape.htsize, BUCKET):
             count = min(BUCKET, self.shape.htsize - first)
             for slot, cell in enumerate(self._read_cells(first, count), first):
@@ -146,12 +146,12 @@ class HIndex(CellFile):
     # --- changing ---
 
     def insert(self, key: bytes, kv_pointer: int, words: Sequence[int] = ()) -> int:
-        """Point a key at an entry, in its old cell where it had one.
+        """Insert a key, or change the pointer of a key in the table.
 
-        kv_pointer  any int64 but HTFREE and HTDEL
+        kv_pointer  any int64 except HTFREE and HTDEL
         words       int64[CELLSZ - 2], the user's; missing ones are 0
         ->          slot
-        raises      ValueError for what a cell cannot hold; OSError
+        raises      ValueError for numbers that do not fit into a cell; OSError
         cost        a read and a write; O(HTSIZE) for the first change and for growth
         """
         self._need_writable()
@@ -169,7 +169,7 @@ class HIndex(CellFile):
         return slot
 
     def delete(self, key: bytes) -> int | None:
-        """Mark the cell of a key as deleted -> its slot, None where the key is not there."""
+        """Mark the cell of a key as deleted -> its slot, None if the key is not in the table."""
         self._need_writable()
         slot = self.hash(key)
         if slot is None:
@@ -182,12 +182,12 @@ class HIndex(CellFile):
         return slot
 
     def grow(self, more: int = 0) -> None:
-        """Move to a new file with room for `more` keys and without deleted cells.
+        """Replace the file by one with space for `more` keys and without deleted cells.
 
-        The old file stands as it is until the new one takes its name. With HTALGO 2 and 3 and
-        CELLSZ >= 2 the slots follow from the cells; else every key is asked for.
-        raises  OSError, and what `key_of` raises; nothing is changed then
-        cost    O(HTSIZE), 20 bytes of memory a key
+        With HTALGO 2 and 3 and CELLSZ >= 2 the slots follow from the cells; else `key_of` is called
+        for every key.
+        raises  OSError, and what `key_of` raises; then nothing is changed
+        cost    O(HTSIZE), 20 bytes of memory for each key
         """
         self._need_writable()
         shape, offset = self.shape, self.sbsize
@@ -213,7 +213,7 @@ class HIndex(CellFile):
     # --- cells ---
 
     def _room(self, bits: int) -> tuple[int, bool]:
-        """-> the slot where a new key goes, -1 in a full table; whether it is not a deleted one."""
+        """Return the slot for a new key, -1 in a full table; whether it is free, not deleted."""
         home, marks = bits % self.shape.htsize, (self.shape.htfree, self.shape.htdel)
         slot = table.end_of_run(self.shape, self._read, self.sbsize, home, marks)
         return slot, slot < 0 or self.get(slot)[0] == self.shape.htfree
@@ -240,16 +240,16 @@ class HIndex(CellFile):
         return CorruptError("cells are cut short", file=self.storage.name, offset=offset)
 
     def _words(self) -> npt.NDArray[np.int64]:
-        """-> int64[HTSIZE, CELLSZ], big-endian, mapped."""
+        """Return the mapped cells, int64[HTSIZE, CELLSZ], big-endian."""
         end = self._offset(self.shape.htsize)
-        if self.storage.size() < end:  # touching the mapping would kill the process
+        if self.storage.size() < end:  # reading the mapping would kill the process
             raise self._cut(end)
         view = self.storage.view(end)
         words: npt.NDArray[np.int64] = np.frombuffer(view, ">i8", offset=self.sbsize)
         return words.reshape(self.shape.htsize, self.shape.cellsz)
 
     def _bits_of(self, slots: Int64) -> UInt64:
-        """-> uint64[n]: the slot bits of the keys in used cells, by S where S gives them."""
+        """Return the slot bits of the keys in used cells, uint64[n], from S if possible."""
         words = self._words()
         if self.htalgo in hashing.SLOT_FROM_S and self.shape.cellsz >= 2:
             return table.bits_of(words[slots, 1].astype(np.int64).view(np.uint64))
@@ -275,7 +275,7 @@ class HIndex(CellFile):
     # --- counters ---
 
     def _counts(self) -> tuple[int, int]:
-        """(ENTRIES, AENTRIES), counted once: a session that was killed leaves wrong ones."""
+        """Return (ENTRIES, AENTRIES), counted once, since a killed writer leaves wrong ones."""
         if self._counted is None:
             heads = self._words()[:, 0]
             entries = int(np.count_nonzero(heads != self.shape.htfree))
@@ -292,7 +292,7 @@ def _set_counters(block: Superblock, entries: int, aentries: int) -> None:
 
 
 def _check_variables(block: Superblock, file: str) -> None:
-    """Raises FormatError where the variables make no table."""
+    """Check the variables of a table. Raises FormatError."""
     need_variable(block, "HTSIZE", 1, MAX_INT64, file=file)
     hashing.check(need_variable(block, "HTALGO", 1, MAX_INT64, file=file), file)
     shape = Shape.of(block)

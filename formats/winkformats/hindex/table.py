@@ -1,4 +1,4 @@
-"""Hash tables as arrays: look-up of many keys, a table built at once.
+"""Hash tables as arrays: look-up of many keys, and building a whole table.
 
 A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the user's words.
 """
@@ -30,16 +30,16 @@ BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stay
 SEGMENT: Final = 1 << 18  # entries whose buckets are found at a time
 LOAD: Final = 0.7  # load factor after which a table grows
 MINIMUM: Final = 64  # cells of the smallest table
-FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
-PROBED: Final = 8  # cells that a search looks at first; a long run has it look at more at a time
-LONGEST: Final = 1 << 12  # cells it looks at, at a time, most
-WINDOWS: Final = 1 << 16  # cells that searches for many keys look at, at a time, all together
+MAX_PROBES: Final = 256  # cells from a key's slot to its cell, above which a table is built again
+PROBED: Final = 8  # cells that a search reads first; in a long run it reads more at a time
+MAX_PROBED: Final = 1 << 12  # cells that a search reads at a time
+MAX_PROBED_TOGETHER: Final = 1 << 16  # cells that searches for many keys read at a time
 Read = Callable[[int, int], bytes]  # offset, length -> bytes, all of them
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the superblock says of a table: `htsize` cells of `cellsz` words, and the two marks."""
+    """Dimensions of a table: `htsize` cells of `cellsz` words, and the two marks."""
 
     htsize: int
     cellsz: int = 2
@@ -48,24 +48,24 @@ class Shape:
 
     @classmethod
     def of(cls, block: Mapping[str, int]) -> Self:
-        """Unchecked; what is missing has its default. Raises KeyError without HTSIZE."""
+        """Return the shape of a table, unchecked, with defaults. Raises KeyError without HTSIZE."""
         return cls(
             block["HTSIZE"], block.get("CELLSZ", 1), block.get("HTFREE", 0), block.get("HTDEL", 1)
         )
 
     @cached_property
     def width(self) -> int:
-        """Bytes of a cell."""
+        """Size of a cell, bytes."""
         return 8 * self.cellsz
 
 
 def size_for(live: int) -> int:
-    """HTSIZE for a table that is to hold `live` entries and may grow by half before it is full."""
+    """Return HTSIZE for a table of `live` entries that may grow by half before it is full."""
     return max(MINIMUM, int(live * 1.5 / LOAD)) | 1
 
 
 def cells_of(shape: Shape, data: mmap.mmap | memoryview, offset: int) -> npt.NDArray[np.void]:
-    """The cells in a mapped file, void[htsize], without a copy. `offset` is SBSIZE."""
+    """Return the cells in a mapped file, void[htsize], without a copy. `offset` is SBSIZE."""
     return np.ndarray((shape.htsize,), f"V{shape.width}", data, offset)
 
 
@@ -74,11 +74,11 @@ def find_many(
 ) -> tuple[Int64, Int64]:
     """Look up many keys by S -> (kv_pointers, slots), int64[n] each.
 
-    slots   of a key that is not there: ~slot of the free cell that ended the search, ~HTSIZE where
-            no cell is free
+    slots   of a missing key: ~slot of the free cell that ended the search, ~HTSIZE if no cell is
+            free
 
-    Needs CELLSZ >= 2. The first cell whose S agrees wins: compare the key, and look further with
-    `probe` where it differs, which takes two keys with one 64-bit hash.
+    Needs CELLSZ >= 2. The result is the first cell with this S: compare the key, and if it differs
+    search on with `probe`, since two keys may have the same 64-bit hash.
     """
     if native.code is not None and shape.cellsz == 2:
         found = np.empty((2, len(s)), np.int64)
@@ -86,7 +86,7 @@ def find_many(
         s, bits = np.ascontiguousarray(s), np.ascontiguousarray(bits)
         if not native.code.find_many(cells, *marks, s, bits, found[0], found[1]):
             return found[0], found[1]
-        left = found[1] == shape.htsize  # the end of whose run is far
+        left = found[1] == shape.htsize  # searches that ended in a long run
         found[:, left] = _find_many(shape, cells, s[left], bits[left])
         return found[0], found[1]
     return _find_many(shape, cells, s, bits)
@@ -98,9 +98,9 @@ def _find_many(
     pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), ~shape.htsize, np.int64)
     slot = (bits % np.uint64(shape.htsize)).astype(np.int64)
     todo, step, seen = np.arange(len(s)), 1, 0
-    while seen < 3 * shape.htsize:  # some are seen again, where a window ends with the table
+    while seen < 3 * shape.htsize:  # cells before the end of the table may be read twice
         last = shape.htsize - step
-        near = int(slot.max(initial=0)) > last  # windows there begin earlier, to end with the table
+        near = int(slot.max(initial=0)) > last  # then windows begin earlier
         first = np.minimum(slot, last) if near else slot
         window = _cells_at(shape, cells, first, step)
         pointer = window[:, :, 0].astype(np.int64)
@@ -118,9 +118,9 @@ def _find_many(
         slot[slot == shape.htsize] = 0
         if not len(todo):
             break
-        # From the second cell on 8 at a time: one look mostly ends it (3/4 of the time). What is
-        # left is in a long run: windows grow, as long as all of them together stay small.
-        most = min(4 * step, LONGEST, WINDOWS // len(todo))
+        # From the second cell on 8 at a time, which ends most searches. The others are in long
+        # runs: their windows grow, as long as all of them together stay small.
+        most = min(4 * step, MAX_PROBED, MAX_PROBED_TOGETHER // len(todo))
         step = min(max(PROBED, most), shape.htsize)
     return pointers, slots
 
@@ -128,7 +128,7 @@ def _find_many(
 def _cells_at(
     shape: Shape, cells: npt.NDArray[np.void], slot: Int64, count: int
 ) -> npt.NDArray[np.uint64]:
-    """`count` cells from each slot, none of them beyond the last -> [n, count, cellsz]."""
+    """Gather `count` cells from each slot, all within the table -> [n, count, cellsz]."""
     wide = np.ndarray(
         (shape.htsize - count + 1,), f"V{count * shape.width}", cells, 0, (shape.width,)
     )
@@ -138,10 +138,10 @@ def _cells_at(
 def probe(
     shape: Shape, read: Read, offset: int, bits: int, stored: bytes | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The used cells of a probe sequence -> (slot, cell), up to the first free one.
+    """Yield (slot, cell) of the used cells of a probe sequence, up to the first free one.
 
-    stored  the 8 bytes of S: only the cells that have it
-    cost    one step a cell; in a long run array operations, and one step a cell with S
+    stored  the 8 bytes of S: only cells with this S
+    cost    one step for each cell; in a long run array operations, and one step for each result
     """
     width = shape.width
     for slot, cells in _windows(shape, read, offset, bits % shape.htsize):
@@ -170,8 +170,10 @@ def probe(
 def end_of_run(
     shape: Shape, read: Read, offset: int, home: int, marks: tuple[int, ...] = ()
 ) -> int:
-    """The first free cell from slot `home` on, past the last cell to the first; -1: none. `marks`:
-    or one with such a pointer."""
+    """Return the slot of the first free cell from slot `home` on, with wrap-around; -1: none.
+
+    marks  pointers that end the search, instead of HTFREE
+    """
     for slot, cells in _windows(shape, read, offset, home):
         pointers = np.frombuffer(cells, f"V{shape.width}").view(">i8")[:: shape.cellsz]
         ends = np.flatnonzero(np.isin(pointers, marks) if marks else pointers == shape.htfree)
@@ -181,16 +183,16 @@ def end_of_run(
 
 
 def _windows(shape: Shape, read: Read, offset: int, home: int) -> Iterator[tuple[int, bytes]]:
-    """All cells from slot `home` on -> (slot, cells), PROBED of them first, then more."""
+    """Yield (slot, cells) for all cells from slot `home` on, PROBED at first, then more."""
     slot, left, most = home, shape.htsize, PROBED
     while left > 0:
         count = min(most, shape.htsize - slot, left)
         yield slot, read(offset + slot * shape.width, count * shape.width)
-        slot, left, most = (slot + count) % shape.htsize, left - count, min(4 * most, LONGEST)
+        slot, left, most = (slot + count) % shape.htsize, left - count, min(4 * most, MAX_PROBED)
 
 
 def used(shape: Shape, cells: npt.NDArray[np.void], start: int, stop: int) -> tuple[Cells, int]:
-    """The used cells among [start, stop) -> (int64[n, cellsz], how many are not HTFREE)."""
+    """Return the used cells among [start, stop), int64[n, cellsz]; how many are not HTFREE."""
     words = cells[start:stop].view(">i8").reshape(-1, shape.cellsz).astype(np.int64)
     taken = words[:, 0] != shape.htfree
     return words[taken & (words[:, 0] != shape.htdel)], int(taken.sum())
@@ -203,13 +205,13 @@ def write(
     words: Callable[[Indices], Cells],
     size: int = 0,
 ) -> Shape:
-    """Write a whole hindex into an empty storage, not synced: superblock, cells, and the checksums
-    of its pages, where the superblock has them.
+    """Write a whole hindex into an empty storage, not synced: superblock, cells, and checksums of
+    the pages if the superblock has PAGESUMS.
 
-    block   HTSIZE, FILESIZE and, where it has them, SYNCSIZE and PAGESUMS are set here
-    size    HTSIZE; 0: by the number of keys, or another one where they were made for that
+    block   its HTSIZE and FILESIZE are set, and SYNCSIZE and PAGESUMS if it has them
+    size    HTSIZE; 0: by the number of keys, with a random one if hostile keys collide
     raises  OSError
-    cost    as `build`; twice where the keys were made for the first HTSIZE
+    cost    as `build`; twice for colliding keys
     """
     block["HTSIZE"] = size or size_for(len(bits))
     shape = Shape.of(block)
@@ -219,7 +221,7 @@ def write(
     if pagesums.VARIABLE in block:
         block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     storage.write(0, [block.encode()])
-    if build(storage, SBSIZE, shape, bits, words) > FAR and not size:
+    if build(storage, SBSIZE, shape, bits, words) > MAX_PROBES and not size:
         storage.truncate(0)
         return write(storage, block, bits, words, _other_size(shape.htsize))
     if pagesums.VARIABLE in block:
@@ -228,8 +230,8 @@ def write(
 
 
 def _other_size(size: int) -> int:
-    """A random HTSIZE, which cannot be predicted; keys of one slot of an odd `size` are spread
-    over all slots."""
+    """Return a random, unpredictable HTSIZE, for which keys that share a slot of the odd `size` are
+    spread over all slots."""
     while True:
         other = size + 2 * (1 + secrets.randbelow(size // 4))
         if math.gcd(other, size) == 1:
@@ -242,11 +244,10 @@ def build(
     """Write a whole table by linear probing.
 
     bits    uint64[n]: the 63 bits of each key; a 64th is ignored
-    words   gives the cells int64[k, cellsz] for the indices int64[k] into `bits`
-    ->      cells that the search for one of them passes, most
-    raises  ValueError where n >= HTSIZE
-    cost    one pass, BUCKET cells at a time, a third of the time of a table built in one piece;
-            memory: 14 bytes an entry and a few MiB
+    words   returns the cells int64[k, cellsz] for the indices int64[k] into `bits`
+    ->      the most cells that a search for one of the keys passes
+    raises  ValueError if n >= HTSIZE
+    cost    one pass, BUCKET cells at a time; memory: 14 bytes for each entry, and a few MiB
     """
     n, width = len(bits), shape.width
     if n >= shape.htsize:
@@ -260,9 +261,9 @@ def build(
         length = min(BUCKET, shape.htsize - first)
         part = order[ends[bucket] : ends[bucket + 1]]
         slot = _slots(bits[part], shape.htsize) - first
-        by_slot = np.argsort(slot.astype(np.uint16), kind="stable")  # radix sort: 1/6 of the time
-        # What was carried takes the first cells, one after the other; then each entry takes its
-        # slot or the cell after its predecessor: q[i] = max(slot[i], q[i - 1] + 1).
+        by_slot = np.argsort(slot.astype(np.uint16), kind="stable")  # 16 bits: a radix sort
+        # Carried cells take the first places; then each entry takes its slot, or the cell after its
+        # predecessor: q[i] = max(slot[i], q[i - 1] + 1).
         ramp = np.arange(len(part))
         homes = slot[by_slot]
         q = np.maximum.accumulate(np.maximum(homes, len(carry)) - ramp) + ramp
@@ -287,7 +288,7 @@ def _slots(bits: UInt64, htsize: int) -> Int64:
 
 
 def _by_bucket(bits: UInt64, htsize: int, count: int) -> tuple[npt.NDArray[np.uint32], list[int]]:
-    """Indices sorted by bucket, stable, and where each bucket begins in them."""
+    """Return the indices sorted by bucket, stable, and the start of each bucket in them."""
     bucket = np.empty(len(bits), np.uint16 if count <= 1 << 16 else np.uint32)
     sizes = np.zeros(count, np.int64)
     for at in range(0, len(bits), SEGMENT):
@@ -299,7 +300,7 @@ def _by_bucket(bits: UInt64, htsize: int, count: int) -> tuple[npt.NDArray[np.ui
 
 
 def _wrap(storage: Storage, offset: int, shape: Shape, carry: Cells) -> None:
-    """Put the few entries that ran past the last cell into the first free cells."""
+    """Put the entries that did not fit before the last cell into the first free cells."""
     slot = 0
     for cell in carry:
         while True:
@@ -311,16 +312,16 @@ def _wrap(storage: Storage, offset: int, shape: Shape, carry: Cells) -> None:
 
 
 def bits_of(s: UInt64) -> UInt64:
-    """The slot bits of stored hashes S, for the algorithms where they follow from S."""
+    """Return the slot bits of stored hashes S, for the algorithms where they follow from S."""
     return s & np.uint64(MASK63)
 
 
 @dataclass
-class Rows:
+class IndexRows:
     """Files to be indexed, as columns.
 
     s       uint64[n]  S of the key
-    bits    uint64[n]  slot bits, or None where they follow from S
+    bits    uint64[n]  slot bits; None: they follow from S
     pos     int64[n]   kv_pointer of the inode
     """
 
@@ -331,50 +332,52 @@ class Rows:
     def slot_bits(self) -> UInt64:
         return bits_of(self.s) if self.bits is None else self.bits
 
-    def take(self, chosen: Indices | slice) -> Rows:
-        """Return some of them: `chosen` are indices, bool[n] or a slice."""
+    def take(self, chosen: Indices | slice) -> IndexRows:
+        """Return some rows: `chosen` are indices, bool[n] or a slice."""
         bits = None if self.bits is None else self.bits[chosen]
-        return Rows(self.s[chosen], bits, self.pos[chosen])
+        return IndexRows(self.s[chosen], bits, self.pos[chosen])
 
 
-def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> Rows:
+def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> IndexRows:
     s, bits = hashing.hash_keys(htalgo, keys)
-    return Rows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
+    return IndexRows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
 
 
-class Columns:
-    """Columns of one length. They grow in place: to join parts would hold all of them twice."""
+class GrowingColumns:
+    """Columns of equal length that grow in place, because joining parts would need twice the
+    memory."""
 
     def __init__(self, *types: npt.DTypeLike) -> None:
         self._data: list[npt.NDArray[Any]] = list(map(np.empty, itertools.repeat(0), types))
         self._count = 0
 
     def add(self, *parts: npt.NDArray[Any]) -> None:
-        """Add values to each; where they do not fit a type of 4 bytes, it becomes int64."""
+        """Append values to each column; one of 4 bytes becomes int64 if they do not fit."""
         start = self._count
         self._count = stop = start + len(parts[0])
         for i, part in enumerate(parts):
             data = self._data[i]
             if data.itemsize == 4 and len(part) and (part.min() < 0 or part.max() >= 1 << 32):
                 data = self._data[i] = data.astype(np.int64)
-            if stop > len(data):  # realloc moves pages of a large block, it does not copy them
+            if stop > len(data):  # realloc moves the pages of a large block without a copy
                 data.resize(max(stop, len(data) + len(data) // 8), refcheck=False)
             data[start:stop] = part
 
     def take(self) -> list[npt.NDArray[Any]]:
-        """The values of each; not to be used after that."""
+        """Return the values of each column; the object cannot be used afterwards."""
         for data in self._data:
             data.resize(self._count, refcheck=False)
         taken, self._data = self._data, []
         return taken
 
 
-def join_rows(parts: list[Rows]) -> Rows:
-    """One set of columns; `parts` is emptied column by column, so that memory is not held twice."""
+def join_rows(parts: list[IndexRows]) -> IndexRows:
+    """Join rows; `parts` is emptied column by column, so that memory is not needed twice."""
     whole = [part for part in parts if len(part.pos)]
     if len(whole) < 2:
         parts.clear()
-        return whole[0] if whole else Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
+        none = IndexRows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
+        return whole[0] if whole else none
     s = np.concatenate([p.s for p in parts])
     bits = None
     if whole[0].bits is not None:
@@ -383,4 +386,4 @@ def join_rows(parts: list[Rows]) -> Rows:
         part.s = np.empty(0, np.uint64)
     pos = np.concatenate([p.pos for p in parts])
     parts.clear()
-    return Rows(s, bits, pos)
+    return IndexRows(s, bits, pos)

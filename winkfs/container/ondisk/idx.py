@@ -21,7 +21,7 @@ from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Directory, Lookups, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
-from winkformats.hindex.table import Rows
+from winkformats.hindex.table import IndexRows
 from winkformats.kv import pagesums
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
@@ -357,7 +357,7 @@ def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) 
 def write_base(
     storage: Storage,
     settings: Settings,
-    rows: Rows,
+    rows: IndexRows,
     extra: Int64 | None,
     variables: dict[str, int],
     *,

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from winkformats.disk.paths import directory_of, make_directory, open_folder
-from winkformats.disk.storage import Directory, SharedStorage, Kind, Storage, replacing
+from winkformats.disk.storage import Directory, Kind, SharedStorage, Storage, replacing
 from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
 from winkfs.errors import CorruptError, FileExists, NoSuchFile, Refusal
