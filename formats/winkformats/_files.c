@@ -1,4 +1,4 @@
-/* Files and directories of a tree, many in a call and without the GIL. */
+/* Reading many files and directories of a tree in one call, without the GIL. */
 #define _GNU_SOURCE
 #include "_native.h"
 
@@ -15,30 +15,31 @@
 
 #define FIELDS 5          /* of a row: bytes of the content or -1, mtime_ns, mode, uid, gid */
 #define NANO 1000000000
-#define LAST 9000000000   /* seconds: what is later, or as much earlier, is left */
-#define BLOCK 512         /* bytes that st_blocks counts */
-#define LIST 4096         /* bytes of the names of extended attributes */
-#define DONTCACHE 0x80    /* RWF_DONTCACHE: what was not in the page cache does not stay */
-#define SYS_CACHESTAT 451 /* since Linux 6.5 */
-#define LISTED (96 << 10) /* bytes of a directory that is listed at once, */
-#define NAMES (LISTED / 24) /* and names in it: each has a record of at least 24 bytes */
+#define MAX_MTIME 9000000000    /* seconds from the epoch, before or after it */
+#define BLOCK 512               /* bytes that st_blocks counts */
+#define XATTR_NAMES 4096        /* bytes of the names of extended attributes */
+#define DONTCACHE 0x80          /* RWF_DONTCACHE: pages that the read brings in do not stay */
+#define SYS_CACHESTAT 451       /* since Linux 6.5 */
+#define MAX_LISTED (96 << 10)   /* bytes of a directory that is listed at once, */
+#define MAX_NAMES (MAX_LISTED / 24) /* and names in it: each has a record of at least 24 bytes */
 
 typedef struct {
     char *data;
     int64_t used;
-    bool dontcache; /* whether the filesystem knows it, as far as we know */
+    bool dontcache; /* whether the file system knows it, as far as is known */
 } Contents;
 
+/* Files that are left to the caller. */
 typedef struct {
-    bool everything;                     /* whether all extended attributes count */
-    unsigned long long device, inode;    /* of a file that is left */
-    long long large, sparse;             /* bytes of a file that is left; with holes */
-} Plain;
+    bool everything;                     /* whether any extended attribute counts, or only user.* */
+    unsigned long long device, inode;    /* of one file */
+    long long large, sparse;             /* bytes from which a file is; from which one with holes is */
+} Excluded;
 
-/* Whether it has extended attributes that count, or that is not known. */
+/* Return whether a file has extended attributes that count, or may have. */
 static bool has_xattrs(int fd, bool everything)
 {
-    char names[LIST];
+    char names[XATTR_NAMES];
     ssize_t n = flistxattr(fd, names, sizeof names);
     if (n < 0)
         return errno != EOPNOTSUPP;
@@ -48,16 +49,16 @@ static bool has_xattrs(int fd, bool everything)
     return everything && n > 0;
 }
 
-/* Pages of a file that the page cache has; -1: that is not known. A read with RWF_NOWAIT would have
- * them brought. */
+/* Return how many pages of a file the page cache has; -1: unknown. A read with RWF_NOWAIT would start
+ * reading them. */
 static int64_t resident(int fd)
 {
     uint64_t range[2] = {0, 0}, found[5]; /* linux/mman.h: cachestat_range, cachestat */
     return syscall(SYS_CACHESTAT, fd, range, found, 0) == 0 ? (int64_t)found[0] : -1;
 }
 
-/* Read `size` bytes, or less than that of a file that is shorter: false. Also where pages could stay
- * that were not there. */
+/* Read `size` bytes -> false if the file is shorter, or if the read could leave pages in the page
+ * cache that were not in it. */
 static bool fill(int fd, int64_t size, Contents *into)
 {
     bool brought = false;
@@ -89,8 +90,9 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-static void take(int directory, const char *name, bool file, const Plain *plain, Contents *into,
-                 int64_t *row)
+/* Read a file or directory -> its row; row[0] is -1 if it is left to the caller. */
+static void take(int directory, const char *name, bool file, const Excluded *excluded,
+                 Contents *into, int64_t *row)
 {
     struct stat before, after;
     int how = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY;
@@ -99,12 +101,12 @@ static void take(int directory, const char *name, bool file, const Plain *plain,
     if (fd < 0)
         return;
     if (fstat(fd, &before) == 0 && (file ? S_ISREG(before.st_mode) : S_ISDIR(before.st_mode))
-        && !(before.st_dev == plain->device && before.st_ino == plain->inode)
-        && before.st_mtim.tv_sec < LAST && before.st_mtim.tv_sec > -LAST
-        && !has_xattrs(fd, plain->everything)) {
+        && !(before.st_dev == excluded->device && before.st_ino == excluded->inode)
+        && before.st_mtim.tv_sec < MAX_MTIME && before.st_mtim.tv_sec > -MAX_MTIME
+        && !has_xattrs(fd, excluded->everything)) {
         int64_t size = file ? before.st_size : 0;
-        bool whole = size < plain->sparse || before.st_blocks * BLOCK >= size;
-        if (size < plain->large && whole && fill(fd, size, into)
+        bool whole = size < excluded->sparse || before.st_blocks * BLOCK >= size;
+        if (size < excluded->large && whole && fill(fd, size, into)
             && (!file || (fstat(fd, &after) == 0 && after.st_size == size
                           && same_time(after.st_mtim, before.st_mtim)
                           && same_time(after.st_ctim, before.st_ctim)))) {
@@ -120,29 +122,30 @@ static void take(int directory, const char *name, bool file, const Plain *plain,
 }
 
 /* read_files(directories, names, kinds, everything, device, inode, large, sparse, buffer)
- * -> (used, rows): of the first files, as long as the buffer takes a file of `large` bytes.
+ * -> (used, rows) of the first files, as long as the buffer has room for a file of `large` bytes.
  *
- * directories  int64[n]: the descriptor that each name is in
- * kinds        uint8[n]: 'f' a file, 'd' a directory, others are left
- * buffer       takes the contents, one behind the other: `used` bytes
- * rows         a bytearray, int64[as many, FIELDS]. -1 bytes of content: left to the caller, as what
- *              has extended attributes, holes, is large or has just changed, cannot be read, or
+ * directories  int64[n]: descriptor of the directory of each name
+ * kinds        uint8[n]: 'f' a file, 'd' a directory, others are left to the caller
+ * buffer       gets the contents, concatenated: `used` bytes
+ * rows         a bytearray, int64[m, FIELDS]. -1 bytes of content: left to the caller, because the
+ *              file has extended attributes or holes, is large, has just changed, cannot be read, or
  *              could leave pages in the cache */
 FUNCTION(read_files)
 {
     Py_buffer b[3] = {0};
     PyObject *names, *found = NULL, *rows = NULL;
-    Plain plain;
+    Excluded excluded;
     int everything;
     const char **texts = NULL;
     if (!PyArg_ParseTuple(args, "y*O!y*pKKLLw*", b, &PyList_Type, &names, b + 1, &everything,
-                          &plain.device, &plain.inode, &plain.large, &plain.sparse, b + 2))
+                          &excluded.device, &excluded.inode, &excluded.large, &excluded.sparse,
+                          b + 2))
         goto end;
     Py_ssize_t n = PyList_GET_SIZE(names), done = 0;
-    plain.everything = everything;
+    excluded.everything = everything;
     if (lengths_differ(b[0].len, n) || lengths_differ(8 * b[1].len, n))
         goto end;
-    if (plain.large < 0 || plain.large > b[2].len) {
+    if (excluded.large < 0 || excluded.large > b[2].len) {
         PyErr_SetString(PyExc_ValueError, "the buffer takes no file of `large` bytes");
         goto end;
     }
@@ -158,10 +161,10 @@ FUNCTION(read_files)
     int64_t *row = (int64_t *)PyByteArray_AS_STRING(rows);
     Contents into = {b[2].buf, 0, true};
     Py_BEGIN_ALLOW_THREADS
-    for (; done < n && into.used + plain.large <= b[2].len; done++, row += FIELDS) {
+    for (; done < n && into.used + excluded.large <= b[2].len; done++, row += FIELDS) {
         row[0] = -1;
         if (kinds[done] == 'f' || kinds[done] == 'd')
-            take((int)directories[done], texts[done], kinds[done] == 'f', &plain, &into, row);
+            take((int)directories[done], texts[done], kinds[done] == 'f', &excluded, &into, row);
     }
     Py_END_ALLOW_THREADS
     if (PyByteArray_Resize(rows, 8 * FIELDS * done) == 0)
@@ -173,7 +176,7 @@ end:
     return found;
 }
 
-typedef struct { /* as getdents64(2) tells it */
+typedef struct { /* linux_dirent64, see getdents64(2) */
     uint64_t inode;
     int64_t next;
     unsigned short size;
@@ -191,15 +194,15 @@ static char kind_of(unsigned char type)
     return type == DT_REG ? 'f' : type == DT_DIR ? 'd' : type == DT_LNK ? 'l' : 'o';
 }
 
-/* All of an open directory but . and .., sorted -> how many; -1: it cannot be read, or is too large
- * for `raw`, or its filesystem does not say what they are. */
+/* List an open directory without . and .., sorted -> number of names; -1: it cannot be read, is too
+ * large for `raw`, or its file system does not give the types of names. */
 static Py_ssize_t list(int directory, char *raw, const Record **found)
 {
     Py_ssize_t n = 0;
     long used = 0, got;
     if (lseek(directory, 0, SEEK_SET) < 0)
         return -1;
-    while ((got = syscall(SYS_getdents64, directory, raw + used, LISTED - used)) > 0)
+    while ((got = syscall(SYS_getdents64, directory, raw + used, MAX_LISTED - used)) > 0)
         used += got;
     if (got < 0)
         return -1;
@@ -217,14 +220,14 @@ static Py_ssize_t list(int directory, char *raw, const Record **found)
 }
 
 /* names_in(directory) -> the names in an open directory in byte order, each followed by NUL and its
- * kind: f a file, d a directory, l a link, o another; None: to be listed in another way. */
+ * kind: f a file, d a directory, l a link, o another; None: list it in Python. */
 FUNCTION(names_in)
 {
     int directory;
     if (!PyArg_ParseTuple(args, "i", &directory))
         return NULL;
-    char *raw = malloc(LISTED);
-    const Record **found = malloc(NAMES * sizeof *found);
+    char *raw = malloc(MAX_LISTED);
+    const Record **found = malloc(MAX_NAMES * sizeof *found);
     Py_ssize_t n = -1;
     Py_BEGIN_ALLOW_THREADS
     if (raw && found)
@@ -232,7 +235,7 @@ FUNCTION(names_in)
     Py_END_ALLOW_THREADS
     PyObject *names = n < 0 ? Py_NewRef(Py_None) : PyList_New(n);
     if (n < 0)
-        lseek(directory, 0, SEEK_SET); /* whoever lists it begins where the descriptor is */
+        lseek(directory, 0, SEEK_SET); /* the caller lists it from the position of the descriptor */
     for (Py_ssize_t i = 0; names && i < n; i++) {
         size_t size = strlen(found[i]->name);
         PyObject *one = PyBytes_FromStringAndSize(found[i]->name, (Py_ssize_t)size + 2);

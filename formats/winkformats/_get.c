@@ -5,27 +5,27 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PLAIN 2048   /* bytes of the largest inode entry that is read here, and of a key */
-#define SMALL 8192   /* bytes of an entry that is checked on the stack */
-#define NEAR 8192    /* bytes before an inode that are read with it, most */
-#define HEAD 64      /* bytes of an entry that hold all before its value */
-#define ALIKE 64     /* cells that the search for one file passes */
-#define PAGE 4096    /* bytes of the index that have a sum */
-#define EXTENTS 16   /* of a file that is read here, most */
-#define USUAL (1 << 20)         /* bytes of a content that a container need not have itself */
+#define MAX_INODE 2048     /* bytes of the largest inode entry that is read here, and of a key */
+#define STACK_ENTRY 8192   /* bytes of an entry that is checked on the stack */
+#define MAX_BEFORE 8192    /* most bytes before an inode that are read with it */
+#define ENTRY_HEAD 64      /* bytes of an entry that contain all before its value */
+#define MAX_PROBED 64      /* cells that the search for one file reads */
+#define PAGE 4096          /* bytes of the index with one checksum */
+#define MAX_EXTENTS 16     /* extents of a file that is read here */
+#define MAX_HOLES (1 << 20)     /* bytes of a content that may be larger than the container */
 
 typedef struct {
-    Bytes data;               /* a map */
-    int fd;                   /* that `few` looks are read by */
+    Bytes data;               /* a mapping */
+    int fd;                   /* for reads instead of the mapping, if `few` */
     bool few;
     int64_t limit, isz, pair; /* bytes: of the file, of a usual inode, of a pair or triple */
     uint64_t contid;
 } File;
 
-/* What was read of a file at once, [low, high). */
+/* A range [low, high) of a file that was read at once. */
 typedef struct {
     int64_t low, high;
-    uint8_t bytes[NEAR + PLAIN];
+    uint8_t bytes[MAX_BEFORE + MAX_INODE];
 } Near;
 
 /* Read from a file -> bytes. It may wait for the disk. */
@@ -38,8 +38,8 @@ static int64_t read_at(int fd, void *into, int64_t size, int64_t pos)
     return got;
 }
 
-/* Copy `size` bytes at `pos`, which end below the limit: a mapping may change meanwhile, and what is
- * handed out is what was checked. -> whether the file has them. */
+/* Copy `size` bytes at `pos`, which end below the limit -> whether the file has them. The copy is
+ * checked and returned, because a mapping may change meanwhile. */
 static bool take(const File *f, const Near *near, int64_t pos, int64_t size, uint8_t *into)
 {
     if (near && near->low <= pos && size <= near->high - pos)
@@ -70,8 +70,8 @@ static Extent extent(const File *f, Bytes pair)
     return (Extent){be64(pair), f->pair == 16 ? 0 : be64(pair + 8), be64(pair + f->pair - 8)};
 }
 
-/* -> whether the entry at `pos`, of which `size` bytes are copied, is the live and good inode with
- * this key, NULL: with any, and locates all of the file. */
+/* Return whether the entry at `pos`, of which `size` bytes are copied, is a live, intact inode with
+ * this key (NULL: with any key), whose extents cover the whole file. */
 static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes key,
                      int64_t key_len, Inode *found)
 {
@@ -96,7 +96,7 @@ static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes
     Extent first = found->count ? extent(f, found->pairs) : (Extent){0};
     if (first.size < 0) {
         found->word = first.pointer;
-        found->word_size = -(first.size + 1); /* and one: there is no -INT64_MIN */
+        found->word_size = -(first.size + 1); /* plus one below, because -INT64_MIN overflows */
         if (found->word <= 0 || ++found->word_size > UINT32_MAX)
             return false;
         found->pairs += f->pair;
@@ -115,7 +115,7 @@ static bool inode_of(const File *f, Bytes copy, int64_t size, int64_t pos, Bytes
 typedef struct {
     Bytes at;
     int64_t size;
-    uint8_t *copy, small[SMALL];
+    uint8_t *copy, small[STACK_ENTRY];
 } Value;
 
 static void value_free(Value *v)
@@ -124,28 +124,28 @@ static void value_free(Value *v)
         PyMem_Free(v->copy);
 }
 
-/* The value of the live entry at `pos` -> whether it is good; else maybe an error is set. In any case
- * `value_free` has to follow. */
+/* Read and check the value of the live entry at `pos` -> whether it is intact; if not, an error may be
+ * set. In any case `value_free` must be called. */
 static bool value_of(const File *f, const Near *near, int64_t pos, Value *v)
 {
-    uint8_t room[HEAD];
+    uint8_t room[ENTRY_HEAD];
     Bytes head = room;
     v->copy = v->small;
     if (pos <= 0 || pos > f->limit - 11)
         return false;
-    int64_t left = f->limit - pos, size = left < HEAD ? left : HEAD;
+    int64_t left = f->limit - pos, size = left < ENTRY_HEAD ? left : ENTRY_HEAD;
     if (!f->few)
         head = f->data + pos;
     else if (!take(f, near, pos, size, room))
         return false;
     int64_t start = 7 + (int64_t)once16(head + 1);
-    if (head[0] || start > size) /* marked deleted: the ordinary way decides */
+    if (head[0] || start > size) /* marked deleted: left to the ordinary way */
         return false;
     v->size = once32(head + start - 4);
     int64_t width = start + v->size + 4;
     if (width > left)
         return false;
-    if (width > SMALL && !(v->copy = PyMem_Malloc((size_t)width))) {
+    if (width > STACK_ENTRY && !(v->copy = PyMem_Malloc((size_t)width))) {
         v->copy = v->small;
         PyErr_NoMemory();
         return false;
@@ -157,27 +157,27 @@ static bool value_of(const File *f, const Near *near, int64_t pos, Value *v)
             == once32(v->copy + width - 4);
 }
 
-/* --- many plain files: an inode of one extent, which is the whole value of an entry --- */
+/* --- many plain files, whose inodes have one extent, the whole value of an entry --- */
 
 static bool file_of(File *f, const Py_buffer *view, long long limit, long long isz, int pairoff,
                     unsigned long long contid)
 {
     *f = (File){view->buf, -1, false, limit, isz, pairoff ? 24 : 16, contid};
-    if (limit >= 0 && limit <= view->len && isz >= 56 + f->pair && isz <= PLAIN)
+    if (limit >= 0 && limit <= view->len && isz >= 56 + f->pair && isz <= MAX_INODE)
         return true;
     PyErr_SetString(PyExc_ValueError, "no such file or inode");
     return false;
 }
 
-/* Where the content is of the file whose inode entry stands at `pos`, its bytes -> whether it is plain
- * and the inode good. */
+/* Return position and bytes of the content of the file with its inode entry at `pos` -> whether the
+ * file is plain and its inode intact. */
 static bool plain_inode(const File *f, int64_t pos, Bytes key, int64_t key_len, int64_t *pointer,
                         int64_t *size)
 {
-    uint8_t copy[PLAIN];
+    uint8_t copy[MAX_INODE];
     Inode inode;
     int64_t width = 11 + key_len + f->isz;
-    if (pos <= 0 || width > PLAIN || f->limit - pos < width)
+    if (pos <= 0 || width > MAX_INODE || f->limit - pos < width)
         return false;
     take(f, NULL, pos, width, copy);
     if (!inode_of(f, copy, width, pos, key, key_len, &inode) || inode.count != 1)
@@ -188,8 +188,9 @@ static bool plain_inode(const File *f, int64_t pos, Bytes key, int64_t key_len, 
     return e.pointer > 0 && e.skip == 0 && e.size == inode.lsize;
 }
 
-/* inodes(data, limit, isz, pairoff, CONTID, keys, pos, pointers, sizes): of the files with these
- * keys, whose inodes are thought to be at `pos`. pointers[i] 0: no plain file, or damaged. */
+/* inodes(data, limit, isz, pairoff, CONTID, keys, pos, pointers, sizes): position and bytes of the
+ * contents of the files with these keys, whose inodes are probably at `pos`. pointers[i] 0: no plain
+ * file, or damaged. */
 FUNCTION(inodes)
 {
     Py_buffer b[4] = {0};
@@ -228,7 +229,8 @@ FUNCTION(inodes)
     Py_RETURN_NONE;
 }
 
-/* The value of the entry at `pos`, of `size` bytes; NULL without an error: it is another, or bad. */
+/* Return the value of the entry at `pos`, of `size` bytes; NULL without an error: it has a different
+ * size, or is damaged. */
 static PyObject *content(const File *f, int64_t pos, int64_t size)
 {
     Value v;
@@ -238,8 +240,8 @@ static PyObject *content(const File *f, int64_t pos, int64_t size)
     return found;
 }
 
-/* contents(data, limit, isz, pairoff, CONTID, pointers, sizes, found): found[i] becomes the content
- * of the file that `inodes` has said this of, and stays what it is where there is none. */
+/* contents(data, limit, isz, pairoff, CONTID, pointers, sizes, found): sets found[i] to the content of
+ * the file with these results of `inodes`; unchanged if it cannot be read. */
 FUNCTION(contents)
 {
     Py_buffer b[3] = {0};
@@ -274,26 +276,25 @@ FUNCTION(contents)
 typedef struct {
     Py_buffer data, table, limits, sums;
     PyObject *overlay, *drafts, *doubts, *decode;
-    int files[2]; /* our own descriptors of data file and index; -1: of what is in memory */
+    int files[2]; /* own descriptors of data file and index; -1: in memory */
     File file;
     int64_t first, count, free, deleted; /* of the table: its offset, HTSIZE, HTFREE, HTDEL */
     int64_t before, filesize_at;         /* filesize_at < 0: no other process writes */
-    uint64_t filesize, due;              /* as it stands in memory; nanoseconds */
+    uint64_t filesize, due;              /* in the byte order of the file; nanoseconds */
 } Reader;
 
-/* What is known of a name: nothing (an error is set), nothing that is sure, that no file has it, or
- * its inode. */
+/* Result of a look-up: an error is set, use the ordinary way, there is no such file, or its inode. */
 typedef enum { FAILED, ASK, NONE, FOUND } Answer;
 
 typedef struct {
-    bool content; /* is wanted, too */
+    bool content; /* whether the content is read, too */
     int64_t pos;  /* of the inode */
     File file;
     Bytes key;
     Py_ssize_t key_len;
     Inode inode;
     Near near;
-    char room[PLAIN];
+    char room[MAX_INODE];
 } Look;
 
 static void reader_free(PyObject *capsule)
@@ -313,26 +314,26 @@ static void reader_free(PyObject *capsule)
     PyMem_Free(r);
 }
 
-/* Whether a file has at least so many bytes still: to look behind its end would end the process.
- * Nobody goes by the place of the descriptor, and to set it takes half the time of fstat. */
+/* Return whether a file still has at least so many bytes: reading past its end would kill the process.
+ * lseek is faster than fstat, and the offset of the descriptor is not used. */
 static bool still_has(int file, int64_t bytes)
 {
     return file < 0 || lseek(file, 0, SEEK_END) >= bytes;
 }
 
-/* The key of a name, str or bytes, in `room` -> its bytes, -1: it is no name, or a long one. */
+/* Write the key of a name, str or bytes, to `room` -> its bytes, -1: no name, or too long. */
 static Py_ssize_t key_of(PyObject *given, char *room)
 {
     Py_ssize_t n = -1;
     const char *name = NULL;
-    if (PyUnicode_CheckExact(given)) /* asked first: it takes no call */
+    if (PyUnicode_CheckExact(given)) /* first, because it takes no call */
         name = PyUnicode_AsUTF8AndSize(given, &n);
     else if (PyBytes_CheckExact(given)) {
         name = PyBytes_AS_STRING(given);
         n = PyBytes_GET_SIZE(given);
     }
-    if (!name || n < 1 || n > PLAIN - 3 || memchr(name, 0, (size_t)n)) {
-        PyErr_Clear(); /* of bytes that are no UTF-8 */
+    if (!name || n < 1 || n > MAX_INODE - 3 || memchr(name, 0, (size_t)n)) {
+        PyErr_Clear(); /* for a str that is not UTF-8 */
         return -1;
     }
     memcpy(room, name, (size_t)n);
@@ -340,7 +341,7 @@ static Py_ssize_t key_of(PyObject *given, char *room)
     return n + 3;
 }
 
-/* Whether what the reader was made from is not all there is any more: FOUND, if not. */
+/* Return FOUND if nothing has changed since the reader was made; ASK: it may have. */
 static Answer sure(const Reader *r)
 {
     for (Py_ssize_t i = 0, n = PyTuple_GET_SIZE(r->doubts); i < n; i++) {
@@ -351,7 +352,7 @@ static Answer sure(const Reader *r)
     return FOUND;
 }
 
-/* Whether the pages of these cells were found right. */
+/* Return whether the pages of these cells have been checked. */
 static bool proven(const Reader *r, int64_t low, int64_t high)
 {
     if (!r->sums.buf)
@@ -363,15 +364,15 @@ static bool proven(const Reader *r, int64_t low, int64_t high)
     return true;
 }
 
-/* The position that the table has for a key -> NONE: it surely has none. */
+/* Look up the position of a key in the table -> NONE: it certainly has none. */
 static Answer position(const Reader *r, bool few, uint64_t s, int64_t *pos)
 {
-    uint8_t room[16 * ALIKE];
+    uint8_t room[16 * MAX_PROBED];
     if (!r->count)
         return ASK;
     int64_t home = (int64_t)((s & INT64_MAX) % (uint64_t)r->count), left = r->count - home;
     Bytes cells = room;
-    left = left < ALIKE ? left : ALIKE;
+    left = left < MAX_PROBED ? left : MAX_PROBED;
     if (few && r->files[1] >= 0) {
         if (read_at(r->files[1], room, 16 * left, r->first + 16 * home) != 16 * left)
             return ASK;
@@ -389,7 +390,7 @@ static Answer position(const Reader *r, bool few, uint64_t s, int64_t *pos)
     return ASK;
 }
 
-/* What overlay and drafts, which are dicts, have for a key. NONE: nothing. */
+/* Look up a key in overlay and drafts, which are dicts -> NONE: they do not have it. */
 static Answer known(const Reader *r, const Look *l, int64_t *pos)
 {
     if (!PyDict_GET_SIZE(r->overlay) && !PyDict_GET_SIZE(r->drafts))
@@ -402,8 +403,8 @@ static Answer known(const Reader *r, const Look *l, int64_t *pos)
     return PyErr_Occurred() ? FAILED : drafted ? ASK : found ? FOUND : NONE;
 }
 
-/* Whether another process has written since the reader was made, or may have put another file in the
- * place of this one. */
+/* Return whether another process has written since the reader was made, or may have replaced the
+ * file. */
 static bool is_late(const Reader *r, const File *f)
 {
     struct timespec now;
@@ -421,7 +422,7 @@ static bool is_late(const Reader *r, const File *f)
         || (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec > r->due;
 }
 
-/* Copy the entry of an inode of this key, or of any, from `pos` -> what there is to be known of it. */
+/* Copy and check the entry of an inode with this key, or with any, at `pos`. */
 static Answer inode_at(const Reader *r, Look *l, int64_t pos)
 {
     const File *f = &l->file;
@@ -431,13 +432,14 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
         return ASK;
     if (f->few) {
         near->low = pos > r->before ? pos - r->before : 0;
-        size = read_at(f->fd, near->bytes, pos - near->low + (size < PLAIN ? size : PLAIN), near->low);
+        size = read_at(f->fd, near->bytes,
+                       pos - near->low + (size < MAX_INODE ? size : MAX_INODE), near->low);
     } else {
-        int64_t most = size < PLAIN ? size : PLAIN, usual = 11 + l->key_len + f->isz;
-        if (l->content) /* it mostly lies right before: both are waited for at once */
+        int64_t most = size < MAX_INODE ? size : MAX_INODE, usual = 11 + l->key_len + f->isz;
+        if (l->content) /* it is usually right before the inode: wait for both at once */
             bring(f->data, f->limit, pos - r->before, r->before);
-        size = l->key && usual < most ? usual : most; /* and the length of the inode is not waited for */
-        if (size + 64 <= most) /* in lines: a copy of any size has a long start */
+        size = l->key && usual < most ? usual : most; /* without waiting for the length */
+        if (size + 64 <= most) /* in lines, which is faster than a copy of variable size */
             for (int64_t i = 0; i < size; i += 64)
                 memcpy(near->bytes + i, f->data + pos + i, 64);
         else
@@ -451,7 +453,7 @@ static Answer inode_at(const Reader *r, Look *l, int64_t pos)
     return inode_of(f, near->bytes + at, size - at, pos, l->key, l->key_len, &l->inode) ? FOUND : ASK;
 }
 
-/* Find the inode of a name; NULL: that at `pos`. */
+/* Find the inode of a name, or with NULL the one at `pos`. */
 static Answer look(Reader *r, PyObject *name, int64_t pos, bool content, Look *l)
 {
     int64_t *limits = r->limits.buf;
@@ -480,24 +482,24 @@ static Answer look(Reader *r, PyObject *name, int64_t pos, bool content, Look *l
     if (answer == FOUND)
         answer = pos || !name ? inode_at(r, l, pos) : NONE; /* 0: a tombstone */
     l->pos = pos;
-    if (f->few && answer > ASK && sure(r) != FOUND) /* others ran while the disk was waited for */
+    if (f->few && answer > ASK && sure(r) != FOUND) /* other threads ran during the read */
         answer = ASK;
     return answer;
 }
 
-/* The answer where there is no inode. */
+/* Return the answer if there is no inode. */
 static PyObject *without(Answer answer)
 {
     return answer == FAILED ? NULL : Py_NewRef(answer == ASK ? Py_None : Py_False);
 }
 
-/* What is returned in the place of what could not be read. */
+/* Return None for a value that could not be read, unless an error is set. */
 static PyObject *bad(void)
 {
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* Copy an extent -> whether it is good; else maybe an error is set. */
+/* Copy an extent -> whether it is intact; if not, an error may be set. */
 static bool copy_extent(const Reader *r, const Look *l, Extent e, char *into)
 {
     Value v;
@@ -534,7 +536,7 @@ static PyObject *read_one(PyObject *capsule, PyObject *const *args, Py_ssize_t c
     if (answer != FOUND)
         return without(answer);
     int64_t left = l.inode.lsize;
-    if (left > most || l.inode.count > EXTENTS || (left > USUAL && left > l.file.limit))
+    if (left > most || l.inode.count > MAX_EXTENTS || (left > MAX_HOLES && left > l.file.limit))
         Py_RETURN_NONE;
     PyObject *found = PyBytes_FromStringAndSize(NULL, left);
     char *into = found ? PyBytes_AS_STRING(found) : NULL;
@@ -551,14 +553,14 @@ static PyObject *read_one(PyObject *capsule, PyObject *const *args, Py_ssize_t c
     return found ? found : bad();
 }
 
-/* read(name, most) -> the content of a file of at most `most` bytes; False: there is none of that
- * name; None: the ordinary way decides. */
+/* read(name, most) -> the content of a file of at most `most` bytes; False: there is no file of that
+ * name; None: use the ordinary way. */
 static PyObject *reader_read(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 {
     return read_one(capsule, args, count, false);
 }
 
-/* read_at(pos, most) -> the same of the file whose inode stands there, or None. */
+/* read_at(pos, most) -> the content of the file with its inode at `pos`, or None. */
 static PyObject *reader_read_at(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 {
     return read_one(capsule, args, count, true);
@@ -573,8 +575,8 @@ static PyObject *reader_has(PyObject *capsule, PyObject *name)
     return answer == FOUND ? Py_NewRef(Py_True) : without(answer);
 }
 
-/* What an inode has: FILEID, LSIZE, FTYPE, FMTIME, the bytes of the attributes, None: there are none,
- * where these are, where the inode is; None: the ordinary way decides. */
+/* Return the fields of an inode: FILEID, LSIZE, FTYPE, FMTIME, the bytes of the attributes (None: it
+ * has none), their position, the position of the inode; None: use the ordinary way. */
 static PyObject *facts_of(const Look *l)
 {
     Value v;
@@ -600,7 +602,7 @@ static PyObject *reader_find(PyObject *capsule, PyObject *name)
     return answer == FOUND ? facts_of(&l) : without(answer);
 }
 
-/* find_at(pos) -> the name of the file whose inode stands there, and `facts_of` it; or None. */
+/* find_at(pos) -> the name of the file with its inode at `pos`, and `facts_of` it; or None. */
 static PyObject *reader_find_at(PyObject *capsule, PyObject *given)
 {
     Look l;
@@ -618,8 +620,9 @@ static PyObject *reader_find_at(PyObject *capsule, PyObject *given)
 static PyMethodDef asked[] = {
     {"read", (PyCFunction)(void (*)(void))reader_read, METH_FASTCALL, "the content of a file"},
     {"has", reader_has, METH_O, "whether there is a file"},
-    {"find", reader_find, METH_O, "what an inode says of a file"},
-    {"read_at", (PyCFunction)(void (*)(void))reader_read_at, METH_FASTCALL, "the same by position"},
+    {"find", reader_find, METH_O, "the fields of an inode"},
+    {"read_at", (PyCFunction)(void (*)(void))reader_read_at, METH_FASTCALL,
+     "the content of a file, by the position of its inode"},
     {"find_at", reader_find_at, METH_O, "name and facts of a file, by the position of its inode"},
 };
 
@@ -628,13 +631,13 @@ static PyMethodDef asked[] = {
  * -> (read, has, find, read_at, find_at)
  *
  * data    empty: all is read by pread
- * table   the same; HTSIZE 0: there is none
- * limits  int64[2], to be changed meanwhile: bytes of the data file that may be looked at, and how
- *         many files are read from it by pread
- * sums    of each page of the index, whether it was found right; None: all were
- * doubts  of what is not empty nothing is answered
- * decode  gives what a frame has in it
- * The descriptors are duplicated; -1: there is none to look at. */
+ * table   empty: all is read by pread; HTSIZE 0: there is none
+ * limits  int64[2], changed by the caller: bytes of the data file that may be accessed, and number of
+ *         files that are read from it by pread
+ * sums    for each page of the index, whether it has been checked; None: all have
+ * doubts  collections: while one is not empty, all is left to the ordinary way
+ * decode  decompresses a frame
+ * The descriptors are duplicated; -1: there is none. */
 FUNCTION(reader)
 {
     long long isz, first, count, free_mark, deleted, before, filesize_at;
@@ -656,8 +659,8 @@ FUNCTION(reader)
                           &before, &filesize_at, &filesize, &due, &decode))
         goto end;
     const int64_t *limits = r->limits.buf;
-    if (r->limits.len != 16 || limits[0] < 0 || isz < 56 || isz > PLAIN || first < 0 || count < 0
-        || count > (INT64_MAX - first) / 16 || before < 0 || before > NEAR) {
+    if (r->limits.len != 16 || limits[0] < 0 || isz < 56 || isz > MAX_INODE || first < 0
+        || count < 0 || count > (INT64_MAX - first) / 16 || before < 0 || before > MAX_BEFORE) {
         PyErr_SetString(PyExc_ValueError, "no such file or table");
         goto end;
     }

@@ -1,19 +1,19 @@
-/* Fast paths for the standard layout of new containers, optional: `native.py` says which path runs.
+/* Optional fast paths for the standard layout of new containers; `native.py` chooses the path.
  *
- * Each function does what a few lines in Python do, to the bit: those are the reference. What is
- * not plain is left to them, by an answer that says so. No length, offset or count that comes from
- * a file is used before it is held against the end of its buffer, and it is read but once where the
- * buffer may be a mapping, which others change. Arrays are contiguous, of int64 or uint64.
+ * Each function returns exactly what its reference in Python returns. Unusual input is left to the
+ * reference, by a return value of its own. A length, offset or count from a file is checked against
+ * the end of its buffer before it is used, and read only once, because the buffer may be a mapping
+ * that another process changes. Arrays are contiguous, of int64 or uint64.
  */
 #include "_native.h"
 
-#define VERSION 14   /* another with each change of a function here: see native.py */
-#define NEAR 4096    /* bytes that the walk over entries has brought in ahead */
-#define PASSED 4096  /* cells that a search passes here */
+#define VERSION 14         /* changes with each change of a function: see native.py */
+#define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
+#define MAX_PROBED 4096    /* cells that a search reads before it gives up */
 
 /* --- hashes --- */
 
-/* hash_each(buffers, seeds or None) -> bytearray of uint64[n]: as many as the shorter has. */
+/* hash_each(buffers, seeds or None) -> bytearray of uint64[n], n the length of the shorter one. */
 static PyObject *hash_each(PyObject *module, PyObject *args)
 {
     PyObject *given, *source = NULL, *item, *found = NULL;
@@ -77,7 +77,7 @@ static PyObject *hash_at(PyObject *module, PyObject *args)
 
 /* --- entries --- */
 
-/* Bytes of the entry at data[at:limit], 0: it is not all there. */
+/* Return the bytes of the entry at data[at:limit], 0: it is incomplete. */
 static inline int64_t entry_size(Bytes data, int64_t limit, int64_t at)
 {
     if (at < 0 || limit - at < 11)
@@ -89,8 +89,8 @@ static inline int64_t entry_size(Bytes data, int64_t limit, int64_t at)
     return limit - at < size ? 0 : size;
 }
 
-/* walk(data) -> (bytearray of int64[n, 3]: where each of its whole entries begins, bytes of its key
- * and of its value; where the last one ends) */
+/* walk(data) -> (bytearray of int64[n, 3]: offset of each complete entry, bytes of its key and of its
+ * value; offset of the end of the last one) */
 static PyObject *walk(PyObject *module, PyObject *args)
 {
     Py_buffer data;
@@ -108,9 +108,8 @@ static PyObject *walk(PyObject *module, PyObject *args)
         row[1] = once16((Bytes)data.buf + at + 1);
         row[2] = size - 11 - row[1];
         at += size;
-        /* Each length says where the next one is: without this each waits for the memory. Half of
-         * the time of the walk, a fifth of that of a reindex. */
-        for (seen = seen < at ? at : seen; seen < at + NEAR && seen < data.len; seen += LINE)
+        /* The offset of a length follows from the one before, so that each read waits for memory. */
+        for (seen = seen < at ? at : seen; seen < at + WALK_AHEAD && seen < data.len; seen += LINE)
             __builtin_prefetch((Bytes)data.buf + seen);
     }
     PyBuffer_Release(&data);
@@ -123,8 +122,8 @@ static PyObject *walk(PyObject *module, PyObject *args)
 
 /* --- cells of two words --- */
 
-/* find_many(cells, HTSIZE, HTFREE, HTDEL, s, bits, pointers, slots) -> rows that were not decided:
- * their slot is HTSIZE. The others are as `table.find_many` has them. */
+/* find_many(cells, HTSIZE, HTFREE, HTDEL, s, bits, pointers, slots) -> number of undecided rows, whose
+ * slot is HTSIZE. The others are those of `table.find_many`. */
 static PyObject *find_many(PyObject *module, PyObject *args)
 {
     Py_buffer b[5] = {0};
@@ -149,7 +148,7 @@ static PyObject *find_many(PyObject *module, PyObject *args)
         for (Py_ssize_t i = 0; i < n; i++)
             __builtin_prefetch(cells + 16 * (slots[i] = (int64_t)(bits[i] % (uint64_t)count)));
         for (Py_ssize_t i = 0; i < n; i++) {
-            int64_t slot = slots[i], most = count < PASSED ? count : PASSED, pointer = 0;
+            int64_t slot = slots[i], most = count < MAX_PROBED ? count : MAX_PROBED, pointer = 0;
             slots[i] = count;
             pointers[i] = 0;
             for (; most > 0; most--) {
@@ -190,12 +189,12 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int tell_version(PyObject *module)
+static int add_version(PyObject *module)
 {
     return PyModule_AddIntConstant(module, "VERSION", VERSION);
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)tell_version}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_version}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_native", "Fast paths, see native.py", 0, functions,

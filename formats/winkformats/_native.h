@@ -1,4 +1,4 @@
-/* What the sources of the compiled path share: numbers as the files have them, and arguments. */
+/* Common parts of the C sources: numbers in the byte order of the files, and checks of arguments. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
@@ -8,12 +8,12 @@
 #error "little-endian processors only: others take the path in Python"
 #endif
 
-/* xxHash 0.8.2, as it was released. The processor stops bringing bytes in at the end of a page. */
+/* xxHash 0.8.2, unchanged. The prefetcher of the processor stops at the end of a page. */
 #define XXH_INLINE_ALL
 #define XXH_PREFETCH_DIST 4096
 #include "xxhash.h"
 
-#ifdef Py_LIMITED_API /* one module for all Pythons, see setup.py: what looks into objects is not in it */
+#ifdef Py_LIMITED_API /* one module for all Pythons, see setup.py: it has no macros that access objects */
 #define PyBytes_AS_STRING PyBytes_AsString
 #define PyBytes_GET_SIZE PyBytes_Size
 #define PyByteArray_AS_STRING PyByteArray_AsString
@@ -25,11 +25,11 @@
 #define PyDict_GET_SIZE PyDict_Size
 #endif
 
-#define AHEAD 16     /* rows whose bytes are brought into the cache before they are needed */
-#define LINE 64      /* bytes of a cache line, and */
-#define LINES 24     /* of an entry, that are brought in at most */
+#define AHEAD 16     /* rows whose bytes are prefetched */
+#define LINE 64      /* bytes of a cache line */
+#define LINES 24     /* most cache lines of an entry that are prefetched */
 
-#define FRAME (INT64_C(1) << 62) /* in the bytes skipped of an extent: its entry is a frame */
+#define FRAME (INT64_C(1) << 62) /* flag in the skipped bytes of an extent: its entry is a frame */
 
 typedef const uint8_t *Bytes;
 
@@ -76,8 +76,8 @@ static inline void put16(uint8_t *p, uint32_t v)
     p[1] = (uint8_t)v;
 }
 
-/* Ask for the bytes from `pos` on, `size` and a line, as far as there are any. Both come from files:
- * nothing is added to a size that is not bounded. */
+/* Prefetch `size` bytes from `pos` on, and a line more, within the limit. Both numbers come from files,
+ * so nothing is added to a size before it is bounded. */
 static inline void bring(Bytes data, int64_t limit, int64_t pos, int64_t size)
 {
     if (pos < 0 || pos > limit)
@@ -107,7 +107,7 @@ static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
     return true;
 }
 
-/* Hidden: what another library calls so is none of ours. */
+/* Hidden, so that a function of another library with such a name is not mixed up with it. */
 #define FUNCTION(name) \
     __attribute__((visibility("hidden"))) PyObject *name(PyObject *module, PyObject *args)
 FUNCTION(inodes); /* _get.c */

@@ -1,4 +1,4 @@
-"""The compiled module. The C sources say what each function does; arrays are contiguous."""
+"""The compiled module. Its functions are described in the C sources; arrays are contiguous."""
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -1,10 +1,10 @@
-/* The entries of many files that are put together. */
+/* Encoding the entries of many files that are put at once. */
 #include "_native.h"
 
-#define LARGEST (1 << 20) /* bytes of an inode that is written here */
-#define SHORT 240         /* bytes of a content that is always copied */
+#define MAX_INODE (1 << 20)  /* bytes of an inode that is written here */
+#define ALWAYS_COPIED 240    /* bytes of a content up to which it is copied */
 
-/* A pair of name and content in a list, NULL: another thing stands there. */
+/* Return the pair of name and content at an index of a list, NULL: it is something else. */
 static PyObject *pair_at(PyObject *files, Py_ssize_t i)
 {
     PyObject *pair = PyList_GET_ITEM(files, i);
@@ -31,7 +31,7 @@ FUNCTION(pairs)
             text = PyBytes_AS_STRING(name);
             size = PyBytes_GET_SIZE(name);
         } else if (name && PyUnicode_CheckExact(name) && !(text = PyUnicode_AsUTF8AndSize(name, &size)))
-            PyErr_Clear(); /* of bytes that are no UTF-8 */
+            PyErr_Clear(); /* for a str that is not UTF-8 */
         plain = text && !memchr(text, 0, (size_t)size)
             && (key = PyBytes_FromStringAndSize(NULL, size + 3));
         if (!plain)
@@ -58,11 +58,11 @@ typedef struct {
     Py_ssize_t size;
 } Text;
 
-/* A column of bytes-likes, which stay as long as it does. */
+/* A column of bytes-like objects, which it keeps alive. */
 typedef struct {
     PyObject *items;
     Text *texts;
-    Py_buffer *held; /* of those that are no bytes objects */
+    Py_buffer *held; /* buffers of those that are no bytes objects */
     Py_ssize_t kept;
 } Column;
 
@@ -105,7 +105,7 @@ static bool column_of(Column *c, PyObject *given, Py_ssize_t n)
     return true;
 }
 
-/* Write an entry up to its value -> where that begins. */
+/* Write an entry up to its value -> start of the value. */
 static uint8_t *head(uint8_t *p, Bytes key, int64_t key_len, int64_t value_len)
 {
     *p = 0;
@@ -115,7 +115,7 @@ static uint8_t *head(uint8_t *p, Bytes key, int64_t key_len, int64_t value_len)
     return p + 7 + key_len;
 }
 
-/* An entry at p, checksum and all -> where the next one goes. */
+/* Write a whole entry at p, with its checksum -> its end. */
 static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Text value, uint64_t seed)
 {
     uint8_t *at = head(p, key, key_len, value.size);
@@ -124,7 +124,7 @@ static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Text value, uint64
     return at + value.size + 4;
 }
 
-/* The hash of two runs of bytes as if they were one. */
+/* Return the hash of two concatenated ranges of bytes. */
 static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t seed)
 {
     XXH3_state_t state;
@@ -135,7 +135,7 @@ static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t se
     return XXH3_64bits_digest(&state);
 }
 
-/* Digits of a FILEID in hex. */
+/* Return the number of hex digits of a FILEID. */
 static int digits_of(uint64_t fileid)
 {
     int width = 1;
@@ -155,15 +155,15 @@ static int data_key(uint8_t *own, uint64_t fileid)
     return width + 3;
 }
 
-/* A file to write. `data` is what is stored of its content; `length` are the bytes of that; `least`
- * those of an inode, a multiple of 8, at least; `pair` those of an extent in it. */
+/* A file to write. data: its content as it is stored; length: bytes of the content; least: smallest
+ * size of an inode, a multiple of 8; pair: bytes of an extent in it. */
 typedef struct {
     Text key, data, word;
     int64_t length, least, pair, fileid, mtime, ftype;
     bool framed;
 } File;
 
-/* Bytes of its entries, and before its content; -1: they are too long. */
+/* Return the bytes of the entries of a file, and those before its content; -1: they are too long. */
 static int64_t size_of_file(const File *f, int64_t *isz, int64_t *before)
 {
     int64_t beside = 14 + digits_of((uint64_t)f->fileid);
@@ -171,14 +171,14 @@ static int64_t size_of_file(const File *f, int64_t *isz, int64_t *before)
     *isz = used < f->least ? f->least : used;
     *before = beside - 4;
     if (f->key.size > 65535 || f->data.size > UINT32_MAX || f->word.size > UINT32_MAX
-        || *isz > LARGEST || *isz % 8)
+        || *isz > MAX_INODE || *isz % 8)
         return -1;
     return 11 + f->key.size + *isz + (f->data.size ? beside + f->data.size : 0)
         + (f->word.size ? beside + f->word.size : 0);
 }
 
-/* Write its entries for position `*pos`, from p on -> where they end; `*pos` becomes that of the
- * inode. after: where the bytes behind its content go, which stays where it is; NULL: it is copied. */
+/* Write the entries of a file for position `*pos`, from p on -> their end; `*pos` becomes that of the
+ * inode. after: place for the bytes after its content, which is not copied; NULL: it is copied. */
 static uint8_t *write_file(const File *f, uint8_t *p, uint8_t *after, uint64_t contid, uint64_t *pos)
 {
     uint8_t own[24], pairs[48] = {0}, *next = pairs;
@@ -225,13 +225,13 @@ static uint8_t *write_file(const File *f, uint8_t *p, uint8_t *after, uint64_t c
 }
 
 typedef struct {
-    Column keys, data, words; /* words: without items where there are none */
+    Column keys, data, words; /* words: without items if there are none */
     const int64_t *mtimes, *ftypes, *lengths;
-    Bytes framed; /* NULL: none is */
+    Bytes framed; /* NULL: no content is a frame */
     int64_t n, least, pair, fileid;
     uint64_t base, contid;
     bool apart;
-    uint8_t **pieces; /* for what lies before, between and behind contents that are not copied */
+    uint8_t **pieces; /* buffers for the bytes around contents that are not copied */
     int64_t *positions, *firsts;
 } Batch;
 
@@ -246,10 +246,10 @@ static File file_at(const Batch *b, int64_t i)
     };
 }
 
-/* Whether the content of a file is not copied: a short one is no part of its own. */
+/* Return whether the content of a file is not copied; a short one always is. */
 static bool is_apart(const Batch *b, int64_t i)
 {
-    return b->apart && b->data.texts[i].size > SHORT;
+    return b->apart && b->data.texts[i].size > ALWAYS_COPIED;
 }
 
 static void encode_all(const Batch *b)
@@ -279,8 +279,8 @@ static bool add_piece(Batch *b, PyObject *parts, Py_ssize_t number, int64_t size
     return true;
 }
 
-/* A list of what the entries are written to and, in between, of the contents that are not copied.
- * NULL: it cannot be made. */
+/* Return a list of the buffers for the entries and, in between, the contents that are not copied.
+ * NULL: an error is set. */
 static PyObject *parts_of(Batch *b)
 {
     PyObject *parts = PyList_New(0);
@@ -317,10 +317,10 @@ failed:
 /* encode(base, least, pairoff, CONTID, FILEID, mtimes, ftypes, lengths, keys, data, words or None,
  *        framed or None, apart, positions, firsts)
  *
- * -> [bytes]: of each file its data entry, if it has content, that of its attributes, if its word is
- * not empty, and its inode entry, for the place `base` of a container; their FILEIDs follow each
- * other. apart: contents of more than SHORT bytes are parts of their own. positions and firsts,
- * int64[n], get the places of the inodes and of the first entry of each file. */
+ * -> [bytes]: for each file its data entry, if it has content, that of its attributes, if its word is
+ * not empty, and its inode entry, for position `base` of a container; their FILEIDs are consecutive.
+ * apart: contents of more than ALWAYS_COPIED bytes are parts of their own. positions and firsts,
+ * int64[n], get the positions of the inodes and of the first entry of each file. */
 FUNCTION(encode)
 {
     Py_buffer b[6] = {0};
@@ -368,8 +368,8 @@ end:
 
 /* entries(pos, least, pairoff, CONTID, FILEID, FMTIME, FTYPE, key, data, word, length, framed)
  *
- * length: bytes of the content, of which `data` is the frame, if it is framed
- * -> the same of one file, the position of its inode, and the bytes of that. */
+ * length: bytes of the content; framed: `data` is a frame of it
+ * -> the entries of one file, the position of its inode, and the bytes of that. */
 FUNCTION(entries)
 {
     enum { KEY, DATA, WORD };

@@ -341,7 +341,7 @@ def test_messages_that_move_together_come_where_each_alone_would(
     rng, kept = random.Random(seed), list[tuple[int, int]]()
     data = bytearray(sqs.START)
     for _ in range(rng.choice([1, 5, 50, 300])):
-        data += rng.randbytes(rng.choice([0, 10, 500, segment.NEAR + 1, 100_000]))
+        data += rng.randbytes(rng.choice([0, 10, 500, segment.MAX_GAP + 1, 100_000]))
         size = rng.choice([30, 1000, 3000, segment.COPY + 9 if rng.random() < 0.1 else 40])
         kept.append((len(data), size))
         data += rng.randbytes(size)

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from simulated.disk import SimulatedDisk
 
 import winkfs
-from winkformats.ringpage.metadata import Settings, State
+from winkformats.ringpage.metadata import BufferState, Settings
 from winkformats.ringpage.page import BLOCK, HEAD, encode
 from winkfs.errors import Closed, FileExists, FormatError, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.stores.records import Records
@@ -435,7 +435,7 @@ def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
                 data[:36], data[2048 : 2048 + 36] = block[:36], block[:36]
             elif way == 1:
                 fields = [rng.choice(FAR) for _ in range(6)]
-                state = State(3, True, rng.random() < 0.8, *fields)
+                state = BufferState(3, True, rng.random() < 0.8, *fields)
                 place, raw = state.offset, state.encode(number)
                 data[place : place + len(raw)] = raw
             else:

@@ -13,7 +13,7 @@ import pytest
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage import metadata, page
-from winkformats.ringpage.metadata import Settings, State
+from winkformats.ringpage.metadata import BufferState, Settings
 from winkformats.ringpage.page import BLOCK, HEAD, Head, Records, encode, in_order, is_whole
 
 pytestmark = pytest.mark.in_memory
@@ -214,17 +214,17 @@ def test_each_half_of_the_metadata_is_enough() -> None:
 
 def test_of_two_states_the_newer_whole_one_counts() -> None:
     block = bytearray(SETTINGS.encode())
-    assert State.decode(bytes(block), RING) == State(turn=1)
-    older, newer = State(1, turn=4, tail=7), State(2, clean=True, turn=5, tail=9)
+    assert BufferState.decode(bytes(block), RING) == BufferState(turn=1)
+    older, newer = BufferState(1, turn=4, tail=7), BufferState(2, clean=True, turn=5, tail=9)
     for state in (newer, older):
         data = state.encode(RING)
         block[state.offset : state.offset + len(data)] = data
-    assert State.decode(bytes(block), RING) == newer
-    assert State.decode(bytes(block), RING + 1) is None
+    assert BufferState.decode(bytes(block), RING) == newer
+    assert BufferState.decode(bytes(block), RING + 1) is None
     block[newer.offset + 20] ^= 1
-    assert State.decode(bytes(block), RING) == older
+    assert BufferState.decode(bytes(block), RING) == older
     block[older.offset] ^= 1
-    assert State.decode(bytes(block), RING) is None
+    assert BufferState.decode(bytes(block), RING) is None
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_random_bytes_are_no_metadata() -> None:
         except FormatError:
             continue
         found.check()
-        State.decode(bytes(block), found.ring)
+        BufferState.decode(bytes(block), found.ring)
 
 
 def test_the_largest_record_fills_a_page() -> None:

@@ -476,13 +476,13 @@ def scan(file: str, as_json: bool) -> None:
         row = message._asdict() | {"msg_id": message.msg_id.hex()}
         click.echo(json.dumps(row) if as_json else line(row))
     if found.lost:
-        click.echo(f"{file}: {found.lost_said}", err=True)
+        click.echo(f"{file}: {found.lost_text}", err=True)
     if not found.error:
         return
     if as_json:
         click.echo(json.dumps({"error": found.error, "offset": found.end}))
         raise SystemExit(1)
-    raise click.ClickException(f"{file}: {found.said} at byte {found.end}")
+    raise click.ClickException(f"{file}: {found.error_text} at byte {found.end}")
 
 
 @fct.command()
@@ -517,10 +517,10 @@ def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
         found = found_in(version, storage)
         if found.error:
             raise click.ClickException(
-                f"{file}: {found.said} at byte {found.end}: a damaged segment is not changed"
+                f"{file}: {found.error_text} at byte {found.end}: a damaged segment is not changed"
             )
         if found.lost:
-            raise click.ClickException(f"{file}: {found.lost_said}: nothing was changed")
+            raise click.ClickException(f"{file}: {found.lost_text}: nothing was changed")
         kept = [message for message in found.messages if message.msg_id in wanted]
         if wanted and not kept and found.rows:
             raise click.ClickException(

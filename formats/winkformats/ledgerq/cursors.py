@@ -1,4 +1,4 @@
-"""What winkfs knows of who has read what, `cursors.dat`: a header, then a journal of rows.
+"""Positions and leases of the consumers of a queue, `cursors.dat`: a header, then a journal.
 
     offset  size  type  field     meaning
     0       8     8s    magic     WINKQCUR
@@ -27,7 +27,7 @@
     KEY      SHA-256 of an id of the user's; the next row is KEPT
     KEPT     message id, when it was enqueued, when the window ends, offset
 
-Little-endian. The journal ends at the first row that is not whole.
+Little-endian. The journal ends at the first row whose checksum is wrong.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROW: Final = struct.Struct("<BBHI4Q")
 TEXT: Final = struct.Struct("<BBHI32s")
 STRIDE: Final = ROW.size + SUM.size
 NAME, AT, SEEK, LEASED, DONE, GONE, WRITTEN, FILES, MODE, KEY, KEPT = range(1, 12)
-LONGEST: Final = 32  # bytes of a name
+MAX_NAME: Final = 32  # bytes of the name of a cursor
 assert (HEADER.size, ROW.size, STRIDE) == (20, 40, 44)
 
 
@@ -63,13 +63,14 @@ class Row(NamedTuple):
 
 
 class Journal:
-    """Rows that are gathered, and written by `flush`.
+    """Writer of a journal: rows are buffered, and written by `flush`.
 
-    size      bytes written; unsynced: some of them were not synced; who syncs says so
+    size      bytes written
+    unsynced  whether some of them were not synced; the caller that syncs sets it to False
     """
 
     def __init__(self, storage: Storage, seed: int | None = None, size: int = 0) -> None:
-        """`seed`: of a journal that was begun, of `size` bytes; None: `storage` is empty."""
+        """Continue a journal with this seed and `size` bytes; None: `storage` is empty."""
         self.storage = storage
         self.seed = int.from_bytes(os.urandom(8)) if seed is None else seed
         self._sum = value(self.seed.to_bytes(8, "little"))
@@ -88,7 +89,7 @@ class Journal:
         self.rows.append(row + SUM.pack(extend(self._sum, row)))
 
     def flush(self) -> None:
-        """Write what was added. Raises OSError; the rows are kept then."""
+        """Write the buffered rows. Raises OSError, and keeps the rows."""
         if self.rows:
             data = b"".join(self.rows)
             self.storage.write(self.size, [data])
@@ -102,7 +103,7 @@ def header(seed: int) -> bytes:
 
 
 def seed_of(storage: Storage) -> int | None:
-    """The seed of a journal; None: there is no good header."""
+    """Return the seed of a journal; None: its header is missing or damaged."""
     data = storage.read(0, HEADER.size)
     if len(data) < HEADER.size:
         return None
@@ -111,7 +112,7 @@ def seed_of(storage: Storage) -> int | None:
 
 
 def rows(storage: Storage, seed: int, start: int = HEADER.size) -> Iterator[tuple[Row, int]]:
-    """The rows from byte `start` on, each with where it ends. Cost: reads all, 1 us a row."""
+    """Yield the rows from byte `start` on, each with the offset of its end."""
     data = storage.read(start, max(storage.size() - start, 0))
     begun = value(seed.to_bytes(8, "little"))
     for at in range(0, len(data) - STRIDE + 1, STRIDE):

@@ -38,14 +38,14 @@ HEAD: Final = struct.Struct("<IBBQq")
 SUM: Final = struct.Struct("<I")
 EXPIRES: Final = struct.Struct("<q")
 LENGTH: Final = struct.Struct("<H")
-PAD: Final = bytes(4)  # behind each entry
-END: Final = struct.Struct("<I4x")  # the checksum, and that
+PAD: Final = bytes(4)  # after each entry
+END: Final = struct.Struct("<I4x")  # the checksum, and the padding
 LEAST: Final = HEAD.size + SUM.size  # bytes of the shortest entry
-LONGEST: Final = (1 << 32) - 1 - len(PAD)
-UNPACKED: Final = 100 << 20  # bytes of a payload that was compressed, at most
-WORTH: Final = 95  # percent of its size below which a payload is kept compressed
+LONGEST: Final = (1 << 32) - 1 - len(PAD)  # bytes of an entry
+UNPACKED: Final = 100 << 20  # most bytes of a payload that was compressed
+WORTH: Final = 95  # percent of its size below which a payload is stored compressed
 LAST_ID: Final = (1 << 63) - 1
-WRAP: Final = 16 + zlib.MAX_WBITS  # of zlib: the form of gzip
+WRAP: Final = 16 + zlib.MAX_WBITS  # wbits of zlib for gzip
 assert (HEAD.size, LEAST) == (22, 26)
 
 
@@ -59,7 +59,7 @@ class Message(NamedTuple):
     expires    nanoseconds since the epoch; None: never
     headers    key -> value
     offset     of the entry in its segment; segment: its number
-    deliveries how often it was handed out, this time too
+    deliveries number of deliveries, with this one
     """
 
     id: int
@@ -83,7 +83,7 @@ def encode(
     headers: Mapping[str, str] | None = None,
     compression: int = 0,
 ) -> bytes:
-    """An entry, and the zeros behind it. Raises ValueError for what has no room. Cost: 1 us."""
+    """Encode an entry with its padding. Raises ValueError if it is too large."""
     flags, parts = 0, []
     if priority:
         flags |= PRIORITY
@@ -107,8 +107,11 @@ def encode(
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """Raises TypeError for what is no text; ValueError for more than 65,535 headers, or bytes of a
-    key or value."""
+    """Encode headers.
+
+    raises  TypeError for a key or value that is no text; ValueError for more than 65,535 headers,
+            or bytes of a key or value
+    """
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers are a mapping of texts, not {type(headers).__name__}")
     if len(headers) > 0xFFFF:
@@ -126,10 +129,10 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes, at: int, *, file: str, offset: int, segment: int = 0) -> Message:
-    """The message of an entry that is whole, from `at` of `data`; its checksum was checked.
+    """Decode the entry at `at` of `data`, whose checksum was checked.
 
     offset  of the entry in `file`
-    raises  CorruptError; FormatError for what is encrypted
+    raises  CorruptError; FormatError for an encrypted message
     """
     length, _, flags, id, timestamp = HEAD.unpack_from(data, at)
     place, end = at + HEAD.size, at + length - SUM.size
@@ -188,21 +191,21 @@ def _headers(
 
 
 def packed(payload: bytes, level: int = 6) -> bytes | None:
-    """The payload compressed with gzip; None where that saves less than 5 %."""
+    """Compress a payload with gzip -> None if that saves less than 5 %."""
     made = zlib.compressobj(level, zlib.DEFLATED, WRAP)
     data = made.compress(payload) + made.flush()
     return data if len(data) * 100 < len(payload) * WORTH else None
 
 
 def unpacked(data: bytes, compression: int, *, file: str, offset: int) -> bytes:
-    """A payload that was compressed. Raises CorruptError, also for more than UNPACKED bytes."""
+    """Decompress a payload. Raises CorruptError, also for more than UNPACKED bytes."""
     if compression != GZIP:
         raise CorruptError(
             "compression of a message", file=file, offset=offset, expected=GZIP, found=compression
         )
     parts, size = [], 0
     try:
-        while data:  # members of gzip, one behind the other
+        while data:  # a payload may have several members of gzip
             opened = zlib.decompressobj(WRAP)
             part = opened.decompress(data, UNPACKED - size + 1)
             size += len(part)

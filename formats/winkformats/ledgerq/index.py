@@ -11,8 +11,8 @@
 
     a row   id Q, offset in the segment Q, timestamp q
 
-Little-endian. The first entry has a row, then each that begins SPACING bytes or more behind the
-last one that has.
+Little-endian. The first entry has a row, then each entry that begins at least SPACING bytes after
+the last one with a row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ assert (HEADER.size, ROW.size) == (32, 24)
 
 
 class Sparse:
-    """Which entries have a row. 24 bytes each."""
+    """The rows of an index, 24 bytes each."""
 
     def __init__(self) -> None:
         self.ids, self.offsets, self.times = array("Q"), array("Q"), array("q")
@@ -50,18 +50,18 @@ class Sparse:
         return len(self.ids)
 
     def add(self, id: int, offset: int, timestamp: int) -> None:
-        """Of an entry at `next` or behind."""
+        """Add the row of an entry at offset `next` or later."""
         self.ids.append(id)
         self.offsets.append(offset)
         self.times.append(timestamp)
         self.next = offset + SPACING
 
     def before(self, id: int) -> int:
-        """The last row whose entry is not behind that with an id; -1: there is none."""
+        """Return the last row whose id is at most `id`; -1: there is none."""
         return bisect_right(self.ids, id) - 1
 
     def before_time(self, timestamp: int) -> int:
-        """The last row whose entry is before the first one with this time or a later one; -1."""
+        """Return the last row whose time is before `timestamp`; -1: there is none."""
         return bisect_left(self.times, timestamp) - 1
 
     def encode(self, base: int) -> bytes:
@@ -73,7 +73,7 @@ class Sparse:
 
     @classmethod
     def decode(cls, data: bytes, base: int, *, file: str, size: int) -> Sparse:
-        """`size`: bytes of the segment. Raises DerivedDamage: it can be made again."""
+        """Decode an index; size: bytes of the segment. Raises DerivedDamage."""
         head = data[: HEADER.size - SUM.size]
         if len(data) < HEADER.size or HEADER.unpack_from(data)[6] != crc32c(head):
             raise DerivedDamage("header of an index", file=file, offset=0)
@@ -97,7 +97,7 @@ class Sparse:
 
 
 def little(column: array[int]) -> bytes:
-    """The bytes of numbers, little-endian."""
+    """Return the bytes of numbers, little-endian."""
     if sys.byteorder == "big":
         column = column[:]
         column.byteswap()
@@ -105,5 +105,5 @@ def little(column: array[int]) -> bytes:
 
 
 def ascending(column: array[int]) -> bool:
-    """Whether each number is higher than that before."""
+    """Return whether the numbers are strictly ascending."""
     return all(map(lt, column, islice(column, 1, None)))

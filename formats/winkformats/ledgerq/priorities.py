@@ -1,4 +1,4 @@
-"""Where the messages of each priority are in a segment, `BASE.pri`; made again where it is missing.
+"""Offsets of the messages of each priority in a segment, `BASE.pri`, a derived file.
 
     offset  size  type  field     meaning
     0       8     8s    magic     WINKQPRI
@@ -44,7 +44,7 @@ def encode(tables: Sequence[Places], covered: int) -> bytes:
 
 
 def decode(data: bytes, *, file: str, size: int) -> tuple[tuple[Places, Places, Places], int]:
-    """-> the places, and the bytes of the segment that they cover. Raises DerivedDamage."""
+    """Decode the places, and the bytes of the segment that they cover. Raises DerivedDamage."""
     if len(data) < START:
         raise DerivedDamage("table of priorities", file=file, offset=0)
     head, body = data[: HEADER.size], data[START:]

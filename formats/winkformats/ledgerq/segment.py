@@ -1,4 +1,4 @@
-"""Segment, `BASE.log` with 20 digits: a header, then entries one behind the other.
+"""Segment, `BASE.log` with 20 digits: a header, followed by entries.
 
     offset  size  type  field     meaning
     0       4     I     magic     0x4C445151
@@ -34,13 +34,13 @@ MAGIC: Final = 0x4C445151
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<IHHQqQQ20sI")
 START: Final = HEADER.size
-LAST: Final = (1 << 63) - 1  # number of a segment, at most
+LAST: Final = (1 << 63) - 1  # highest number of a segment
 WINDOW: Final = 1 << 18  # bytes read at a time
-SEARCH: Final = 1 << 20  # bytes searched at a time for the next entry
-SHORT: Final = 4096  # bytes of entries that are looked at in any case
-PATIENCE: Final = 64 << 20  # bytes of longer ones whose checksums are computed, at most
-FLAGS: Final = 31
-# What CRC-32C is of bytes with their own CRC-32C, little-endian, behind them, whatever they are.
+SEARCH_STEP: Final = 1 << 20  # bytes searched at a time for the next entry
+ALWAYS_CHECKED: Final = 4096  # bytes of entries that a search always checks
+HASH_BUDGET: Final = 64 << 20  # bytes of longer entries that a search checks
+FLAGS: Final = 31  # all bits that may be set
+# CRC-32C of any bytes followed by their own CRC-32C, little-endian.
 RESIDUE: Final = 0x48674BC7
 assert START == 64
 
@@ -57,7 +57,7 @@ class Header(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Header:
-        """Raises CorruptError."""
+        """Decode the header of a segment. Raises CorruptError."""
         if len(data) < START:
             raise CorruptError(
                 "header of a segment", file=file, offset=0, expected=f"{START} bytes",
@@ -79,15 +79,17 @@ def name_of(base: int, suffix: str = SUFFIX) -> str:
 
 @dataclass
 class Walk:
-    """The entries of a segment, a piece of the file after the other.
+    """Pass over the entries of a segment, in windows.
 
     offset  of the next entry
-    last    no entry has this id or a lower one
-    places  of entries in the piece that was read, whose bytes are `data`, from `base` of the file
-    bad     [start, stop) of bytes that are no entries, before one that is
-    tail    where no entry follows any more, before the end of the file; -1: the file ends well
+    last    id of the last entry; later entries have higher ids
+    data    bytes of the current window, from offset `base` of the file
+    places  offsets in `data` of the entries in the window
+    bad     ranges [start, stop) of damaged bytes before an intact entry
+    tail    offset from which on no entry follows before the end of the file; -1: the file ends
+            with an entry
 
-    An entry is taken for one if its checksum is right, and its id higher than that before.
+    An entry is intact if its checksum is right, and its id higher than that before.
     """
 
     storage: Storage
@@ -100,10 +102,7 @@ class Walk:
     tail: int = -1
 
     def step(self, size: int, window: int = WINDOW) -> bool:
-        """Read a piece of a file of so many bytes; False: there was no entry in it, the end.
-
-        cost  0.45 us an entry
-        """
+        """Read the next window of a file of `size` bytes -> False at the end, without an entry."""
         self.places, self.tail = [], -1
         while not self.places and self.offset < size:
             self._load(min(window, size - self.offset))
@@ -114,7 +113,7 @@ class Walk:
         return bool(self.places)
 
     def rows(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """length, kind, flags, id and timestamp of the entries, and where each is in `data`."""
+        """Yield length, kind, flags, id and timestamp of each entry, and its offset in `data`."""
         for at in self.places:
             yield *HEAD.unpack_from(self.data, at), at
 
@@ -123,9 +122,9 @@ class Walk:
         self.data = self.storage.read(self.base, length)
 
     def _take(self) -> None:
-        """The good entries that are whole in `data`.
+        """Find the intact entries that are completely in `data`.
 
-        Tuples of what they are, a million at once, would cost 0.3 us each, the garbage collector's.
+        Only offsets are kept, since many tuples would slow down the garbage collector.
         """
         data, at, last, add = self.data, self.offset - self.base, self.last, self.places.append
         unpack, checksum = HEAD.unpack_from, crc32c
@@ -146,7 +145,7 @@ class Walk:
         self.offset, self.last = self.base + at, last
 
     def _longer(self, size: int) -> bool:
-        """Read an entry that is longer than a window, if it is good."""
+        """Read an entry that is longer than a window -> whether it is intact."""
         head = self.data[:LEAST]
         if len(head) < LEAST:
             return False
@@ -158,17 +157,17 @@ class Walk:
         return bool(self.places)
 
     def _skip(self, size: int) -> bool:
-        """Go on behind what is no good entry; False: there is none any more."""
+        """Skip damaged bytes -> False if no intact entry follows."""
         start = self.offset
-        found = self._behind(start, size) or self._search(start + 1, size)
+        found = self._next_by_length(start, size) or self._search(start + 1, size)
         if not found:
             return False
         self.bad.append((start, found))
         self.offset = found
         return True
 
-    def _behind(self, start: int, size: int) -> int:
-        """Where the next entry is if the length of this one is right; 0: it is not."""
+    def _next_by_length(self, start: int, size: int) -> int:
+        """Return the offset of the next entry by the length of this one; 0: none is there."""
         head = self.storage.read(start, HEAD.size)
         if len(head) < HEAD.size:
             return 0
@@ -193,24 +192,24 @@ class Walk:
         return len(data) == length and bool(crc32c(data) == RESIDUE)
 
     def _search(self, start: int, size: int) -> int:
-        """Where the next good entry begins, byte by byte; 0: there is none."""
-        patience = PATIENCE
-        for base in range(start, size - LEAST + 1, SEARCH):
-            data = self.storage.read(base, min(SEARCH + LEAST, size - base))
+        """Search byte by byte for the next intact entry -> its offset; 0: there is none."""
+        budget = HASH_BUDGET
+        for base in range(start, size - LEAST + 1, SEARCH_STEP):
+            data = self.storage.read(base, min(SEARCH_STEP + LEAST, size - base))
             count = len(data) - LEAST + 1
             for at in self._candidates(data, max(count, 0), base, start, size):
                 length = HEAD.unpack_from(data, at)[0]
-                if length > SHORT:
-                    patience -= length
-                    if patience < 0:
+                if length > ALWAYS_CHECKED:
+                    budget -= length
+                    if budget < 0:
                         continue
                 if self._good(base + at, size):
                     return base + at
         return 0
 
     def _candidates(self, data: bytes, count: int, base: int, start: int, size: int) -> list[int]:
-        """Where in `data` an entry may begin."""
-        import numpy as np  # a queue without damage starts without it
+        """Return the offsets in `data` where an entry may begin."""
+        import numpy as np  # late: a queue without damage does not need it
 
         def field_at(offset: int, kind: str) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
             return np.ndarray((count,), kind, data, offset, (1,))
@@ -220,7 +219,7 @@ class Walk:
         lengths, ids = field_at(0, "<u4")[hits], field_at(6, "<u8")[hits]
         hits = hits[(lengths >= LEAST) & (lengths <= size - base - hits)
                     & (ids > np.uint64(self.last))]  # fmt: skip
-        if self.last:  # each entry that was lost had an id, and took its room
+        if self.last:  # at most as many ids are missing as entries fit into the damaged bytes
             most = self.last + 1 + (base + hits - start + 1) // (LEAST + len(PAD))
             hits = hits[field_at(6, "<u8")[hits] <= most.astype(np.uint64)]
         return hits.tolist()

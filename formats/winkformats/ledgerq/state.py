@@ -1,4 +1,4 @@
-"""What a queue keeps beside its segments, in the files of LedgerQ.
+"""State files of a queue beside its segments, as LedgerQ has them.
 
 `metadata.dat`
 
@@ -29,7 +29,7 @@ DEDUP: Final = ".dedup_state.json"
 RETRY: Final = ".retry_state.json"
 LAYOUT: Final = struct.Struct("<IQQI")
 VERSION: Final = 1
-MOST: Final = 64 << 20  # bytes of a file of state
+MAX_STATE_BYTES: Final = 64 << 20  # of a state file
 TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 assert LAYOUT.size == 24
 
@@ -43,7 +43,7 @@ class Metadata(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Metadata:
-        """Raises CorruptError."""
+        """Decode metadata. Raises CorruptError."""
         if len(data) < LAYOUT.size:
             raise CorruptError(
                 "metadata of a queue", file=file, offset=0, expected=f"{LAYOUT.size} bytes",
@@ -56,8 +56,8 @@ class Metadata(NamedTuple):
 
 
 class Dedup(NamedTuple):
-    """A message that was enqueued under an id of the user's, until the window ends; times in
-    nanoseconds since the epoch."""
+    """A message enqueued under an id of the user, kept until the window of deduplication ends.
+    Times are nanoseconds since the epoch."""
 
     key: str  # SHA-256 of the id, hexadecimal
     message_id: int
@@ -67,7 +67,8 @@ class Dedup(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """Of a message how often it failed, when last (nanoseconds since the epoch), and why."""
+    """Failures of a message: their number, time (nanoseconds since the epoch) and reason of the
+    last one."""
 
     message_id: int
     failures: int
@@ -87,7 +88,7 @@ def encode_dedup(entries: Iterable[Dedup]) -> bytes:
 
 
 def decode_dedup(data: bytes, *, file: str) -> list[Dedup]:
-    """Raises CorruptError."""
+    """Decode the state of deduplication. Raises CorruptError."""
     return [
         Dedup(
             _text(row, "dedup_id", file), _number(row, "message_id", file),
@@ -99,7 +100,7 @@ def decode_dedup(data: bytes, *, file: str) -> list[Dedup]:
 
 
 def encode_retry(entries: Iterable[Retry], most: int) -> bytes:
-    """`most`: failures of a message until it is moved to the dead letter queue, 0: never."""
+    """Encode failures; most: failures until a message moves to the dead letter queue, 0: never."""
     rows: list[dict[str, Any]] = []
     for entry in entries:
         row = {
@@ -112,7 +113,7 @@ def encode_retry(entries: Iterable[Retry], most: int) -> bytes:
 
 
 def decode_retry(data: bytes, *, file: str) -> list[Retry]:
-    """Raises CorruptError."""
+    """Decode failures of messages. Raises CorruptError."""
     return [
         Retry(
             _number(row, "msg_id", file), _number(row, "retry_count", file),
@@ -124,7 +125,7 @@ def decode_retry(data: bytes, *, file: str) -> list[Retry]:
 
 
 def time_text(nanoseconds: int, digits: int = 9) -> str:
-    """RFC 3339, in UTC."""
+    """Format a time as RFC 3339, in UTC."""
     seconds, rest = divmod(nanoseconds, 10**9)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest:09d}"[: len(text) + 1 + digits] + "Z"

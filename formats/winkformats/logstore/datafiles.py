@@ -1,20 +1,20 @@
-"""The data files of a LogStore, in its file `datafiles`: which there must be.
+"""List of the data files that a LogStore must have, in its file `datafiles`.
 
     offset  size  type  field     meaning
     0       8     8s    magic     WINKLOGF
     8       8     Q     store     number of the store
     16      4     I     checksum  CRC-32 of the bytes before
 
-and rows of 16 bytes, and zeros behind them:
+and rows of 16 bytes, followed by zeros:
 
     offset  size  type  field     meaning
     0       4     I     kind      1: the data file is there; 2: it is removed, or about to be
     4       8     Q     number    of the data file
     12      4     I     checksum  CRC-32 of the bytes before, begun with that of the header
 
-Big-endian. A row of kind 1 comes behind the file, one of kind 2 before its removal. It is derived:
-where it is damaged, or not there, a data file that is gone is not noticed, until a writer opens the
-store and lists those that are there.
+Big-endian. A row of kind 1 is written after the file, one of kind 2 before its removal. It is a
+derived file: if it is damaged or missing, a missing data file is not noticed, until a writer opens
+the store and lists the data files.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HEAD: Final = struct.Struct(">8sQI")
 ROW: Final = struct.Struct(">IQI")
 SUM: Final = struct.Struct(">I")
 THERE, REMOVED = 1, 2
-ROOM: Final = 4096  # bytes, a multiple of which the file has: a full disk has room for some rows
+ROOM: Final = 4096  # the size is a multiple of so many bytes, so that rows fit on a full disk
 assert (HEAD.size, ROW.size) == (20, 16)
 
 
 def encode(store: int, numbers: Iterable[int]) -> bytes:
-    """The file, for these data files."""
+    """Encode the file for these data files."""
     head = HEAD.pack(MAGIC, store, 0)[: -SUM.size]
     data = head + SUM.pack(zlib.crc32(head))
     data += b"".join(row(store, THERE, number) for number in numbers)
@@ -52,7 +52,8 @@ def _seed(store: int) -> int:
 
 
 def decode(data: bytes, store: int) -> tuple[set[int], int] | None:
-    """The data files that there must be, and where the next row goes; None: it is of no use."""
+    """Return the numbers of the required data files, and the offset of the next row; None: the file
+    cannot be used."""
     head = HEAD.pack(MAGIC, store, _seed(store))
     if data[: HEAD.size] != head:
         return None
@@ -64,5 +65,5 @@ def decode(data: bytes, store: int) -> tuple[set[int], int] | None:
             break
         (there.add if kind == THERE else there.discard)(number)
         at += ROW.size
-    # A row that is not whole may be that of a file which is removed.
+    # A damaged row may record that a file is removed.
     return None if data[at:].strip(b"\0") else (there, at)

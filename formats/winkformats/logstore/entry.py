@@ -1,4 +1,4 @@
-"""The log: data files of entries, which begin with the byte of their kind.
+"""Log of a LogStore: data files of entries, which begin with the byte of their kind.
 
     offset  size  type  field   meaning
     0       8     8s    magic   WINKLOG1
@@ -12,18 +12,18 @@
     ROLLBACK  4     1, sequence: 8, durable: 8, size: 8, checksum: 4
     RECORD    5     1, size: 4, recid: 8, checksum: 4, body: size
     BLOB      6     1, recid: 8, blob: 8, size: 8, body checksum: 4, checksum: 4
-    REMOVED   255   1: begins a file that is being removed: nothing in it counts
+    REMOVED   255   1: begins a file that is being removed, whose entries are void
 
 Big-endian. The size of a record is signed: -1 is null, -2 is a deletion; both have no body. Its
-checksum is CRC-32 of kind, size, recid and body, that of a blob record of what is before it.
+checksum is CRC-32 of kind, size, recid and body; that of a blob record of all bytes before it.
 
-A transaction is all from the end of the last commit or rollback, in as many files as it takes.
+A transaction is all from the end of the last commit or rollback, in one or several files.
 `sequence` numbers the commits: each has that of the one before + 1; a rollback has that of the
 last commit. `durable` is a position: all before it was synced before this was written. `size` is
 the bytes of the transaction. The checksum of a commit is CRC-32 of the store's number (8 bytes),
 the bytes of the transaction, and the commit up to the checksum; that of a rollback leaves out the
 transaction. Headers of files and EOF belong to no transaction. REMOVED is one byte, which a power
-cut cannot tear, and which no single flipped bit makes of another kind.
+cut cannot tear, and which no single flipped bit can produce from another kind.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ MARK_PART: Final = struct.Struct(">BQQQ")
 MARK: Final = struct.Struct(">BQQQI")
 SUM: Final = struct.Struct(">I")
 STORE: Final = struct.Struct(">Q")
-RECIDS: Final = 1 << 31  # a recid is less: the table has a word of each
+RECIDS: Final = 1 << 31  # recids are less, since the table has a word for each
 RESERVE: Final = MARK.size + 1  # bytes that each file has for a commit and EOF
-PIECE: Final = 4 << 20  # bytes read at a time
-SEARCHED: Final = 64  # times the rest of a file, at most, that a search reads
+READ_CHUNK: Final = 4 << 20  # bytes read at a time
+SEARCH_FACTOR: Final = 64  # a search checks at most so many times the bytes of the rest of a file
 assert (START, PART.size, HEAD.size, BLOB_HEAD.size, MARK.size) == (16, 13, 17, 33, 29)
 
-# What a table knows of an entry: its bytes in the log, and what it is.
+# Length of an entry in a table: its bytes in the log, with flags of its kind.
 IS_BLOB: Final = 1 << 31
 IS_NULL: Final = 1 << 30
 LENGTH: Final = IS_NULL - 1
@@ -70,7 +70,7 @@ def header(number: int) -> bytes:
 
 
 def record(recid: int, body: bytes | None) -> bytes:
-    """A record; None: null."""
+    """Encode a record; body None: null."""
     if body is None:
         return _empty(recid, NULL)
     head = PART.pack(RECORD, len(body), recid)
@@ -86,7 +86,7 @@ def _empty(recid: int, size: int) -> bytes:
 
 
 class Blob(NamedTuple):
-    """A body in a file of its own: the file is it, byte for byte."""
+    """A body in a file of its own, which contains nothing else."""
 
     number: int
     size: int
@@ -98,9 +98,9 @@ class Blob(NamedTuple):
 
 
 def decode(data: bytes, recid: int, *, file: str, offset: int) -> bytes | Blob | None:
-    """The bytes of the entry of a record -> its body, or where that is; None: null.
+    """Decode the entry of a record -> its body, or the blob that has it; None: null.
 
-    raises  CorruptError where it is none of this record
+    raises  CorruptError if it is no entry of this record
     """
     if len(data) >= HEAD.size and data[0] == RECORD:
         _, size, found, checksum = HEAD.unpack_from(data)
@@ -118,12 +118,12 @@ def decode(data: bytes, recid: int, *, file: str, offset: int) -> bytes | Blob |
 
 
 def seed(layout: Layout) -> int:
-    """What the checksums of a store's commits begin with."""
+    """Return the initial value of the checksums of commits of a store."""
     return zlib.crc32(STORE.pack(layout.store))
 
 
 def commit(sequence: int, durable: int, size: int, checksum: int) -> bytes:
-    """checksum: of the store's number and the transaction."""
+    """Encode a commit; checksum: CRC-32 of the store's number and the transaction."""
     data = MARK_PART.pack(COMMIT, sequence, durable, size)
     return data + SUM.pack(zlib.crc32(data, checksum))
 
@@ -134,11 +134,11 @@ def rollback(sequence: int, durable: int, size: int, layout: Layout) -> bytes:
 
 
 class Entries(NamedTuple):
-    """Many entries of records, in the order of the log.
+    """Entries of records, in the order of the log.
 
     recids     int64[n]
-    positions  uint64[n]; of the entry, also where that is a deletion
-    lengths    int64[n], bytes of the entry, with IS_BLOB and IS_NULL; 0: a deletion
+    positions  uint64[n], of the entries, deletions included
+    lengths    int64[n], bytes of the entries, with IS_BLOB and IS_NULL; 0: a deletion
     """
 
     recids: Int64
@@ -150,7 +150,7 @@ class Entries(NamedTuple):
 
     @property
     def sizes(self) -> Int64:
-        """Bytes of each in the log."""
+        """Bytes of each entry in the log."""
         return np.where(self.lengths == 0, HEAD.size, self.lengths & LENGTH)
 
 
@@ -158,9 +158,10 @@ NONE: Final = Entries(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0,
 
 
 class Damage(NamedTuple):
-    """Bytes of a file that are no whole transaction: from `start`; `at` says where it is seen.
+    """Bytes of a file, from `start` on, that are no complete transaction.
 
-    proved   there is a commit behind them, and they were synced: no torn write
+    at       offset where the damage was found
+    proved   True: a commit follows, and they were synced, so that it is no torn write
     """
 
     file: str
@@ -174,14 +175,14 @@ class Damage(NamedTuple):
 
 
 class Scan:
-    """Follows the log from file to file: the entries of whole transactions, as far as it goes.
+    """Pass over the log, from file to file, that collects the entries of complete transactions.
 
-    number, end  file and offset behind the last commit; -1: nothing was read
+    number, end  file and offset of the end of the last commit; -1: nothing was read
     sequence     of that commit; None: not known yet
     durable      the position up to which all is known to be synced
     ended        the last file read has its EOF
-    skipped      it began with the rest of a transaction whose beginning is removed
-    cost         0.5 us an entry, and CRC-32 of all bytes
+    skipped      the log began with the rest of a transaction whose start was removed
+    cost         a step for each entry, and CRC-32 of all bytes
     """
 
     def __init__(self, layout: Layout, sequence: int | None = None) -> None:
@@ -193,17 +194,17 @@ class Scan:
         self._recids: list[int] = []
         self._positions: list[int] = []
         self._lengths: list[int] = []
-        self._packed: list[Entries] = []  # those before, in arrays
-        self._before = 0  # how many
-        self._good = 0  # entries that are committed
+        self._packed: list[Entries] = []  # earlier entries, as arrays
+        self._before = 0  # number of these
+        self._good = 0  # number of entries that are committed
         self._restart()
 
     def _restart(self) -> None:
-        """Behind a commit: a transaction begins."""
+        """Begin a transaction, after a commit."""
         self._sum, self._size = self._seed, 0
 
     def forget(self) -> None:
-        """Forget what is of a transaction that has not ended."""
+        """Drop the entries of a transaction that has not ended."""
         if self._count() > self._good:
             self._pack()
             self._keep(self._joined().take(slice(self._good)))
@@ -213,7 +214,7 @@ class Scan:
         return self._before + len(self._recids)
 
     def _pack(self) -> None:
-        """Three lists of numbers take eight times the memory of arrays."""
+        """Convert the lists to arrays, which need much less memory."""
         if self._recids:
             positions = np.array(self._positions, np.uint64)
             lengths = np.array(self._lengths, np.int64)
@@ -230,11 +231,14 @@ class Scan:
 
     @property
     def pending(self) -> bool:
-        """Whether a transaction has begun that has not ended."""
+        """True if a transaction has begun and not ended."""
         return self._size > 0
 
     def entries(self) -> Entries:
-        """-> those committed since the last call. Raises CorruptError for a recid out of range."""
+        """Return the entries committed since the last call.
+
+        raises  CorruptError for a recid that is out of range
+        """
         self._pack()
         known = self._joined()
         found, rest = known.take(slice(self._good)), known.take(slice(self._good, None))
@@ -252,9 +256,10 @@ class Scan:
     def read(
         self, storage: Storage, number: int, start: int = START, *, headed: bool = True
     ) -> str:
-        """Read a file, or from a commit in it on; `headed`: its header must be right.
+        """Read a file, or its rest from a commit on.
 
-        ->      what is wrong at `at`, "" at EOF or at the end of the file
+        headed  check its header
+        ->      the damage at offset `at`, "" at EOF or at the end of the file
         raises  OSError
         """
         self._at, self.ended = start, False
@@ -277,18 +282,18 @@ class Scan:
         unpack = HEAD.unpack_from
         add_recid, add_position = self._recids.append, self._positions.append
         add_length = self._lengths.append
-        need = PIECE
+        need = READ_CHUNK
         while True:
             at = self._at
             data = storage.read(at, min(need, size - at) if size > at else 0)
             stop = len(data)
-            size = at + stop if stop < need else size  # it may have been cut short meanwhile
+            size = at + stop if stop < need else size  # it may have been truncated meanwhile
             rest = memoryview(data)
             last = stop - BLOB_HEAD.size
             if at + stop >= size:
                 data, last = data + bytes(BLOB_HEAD.size), stop
             place = summed = 0
-            need, base_at = PIECE, base + at
+            need, base_at = READ_CHUNK, base + at
             self._pack()
             while place <= last:
                 kind, length, recid, _ = unpack(data, place)
@@ -296,7 +301,7 @@ class Scan:
                     if length >= 0:
                         following = place + HEAD.size + length
                         if following > stop:
-                            need = max(PIECE, HEAD.size + length + BLOB_HEAD.size)
+                            need = max(READ_CHUNK, HEAD.size + length + BLOB_HEAD.size)
                             if at + following > size:
                                 return self._cut(rest[summed:place], at + place, "a torn record")
                             break
@@ -351,13 +356,13 @@ class Scan:
         return what
 
     def _mark(self, data: bytes, place: int) -> str:
-        """A commit or rollback -> what is wrong with it."""
+        """Check and apply a commit or rollback -> its damage, "" if there is none."""
         kind, sequence, durable, size, checksum = MARK.unpack_from(data, place)
         part = data[place : place + MARK_PART.size]
         known, gap = self.sequence, self._gap
         self._gap = False
         begun = not (self._first and sequence <= (kind == COMMIT))
-        if gap and size > self._size and begun:  # it began in a file that is removed
+        if gap and size > self._size and begun:  # it began in a removed file
             self.resume()
             self.skipped = True
             return ""
@@ -374,10 +379,10 @@ class Scan:
         return ""
 
     def find(self, storage: Storage, number: int, start: int) -> tuple[int, int] | None:
-        """Search a file for the next whole transaction, where bytes before it are damaged.
+        """Search a file for the next complete transaction after damage.
 
-        ->    the offset where it begins, and `durable` of its commit; None: there is none
-        cost  some times the rest of the file
+        ->    its offset, and `durable` of its commit; None: there is none
+        cost  up to SEARCH_FACTOR times the rest of the file
         """
         data = storage.read(start, max(storage.size() - start, 0))
         raw = np.frombuffer(data, np.uint8)
@@ -389,7 +394,7 @@ class Scan:
         sequence, size = fields["f1"].astype(np.uint64), fields["f3"].astype(np.uint64)
         known = np.uint64(self.sequence or 0)
         may = (sequence > known) & (size <= heads.astype(np.uint64))
-        left = SEARCHED * len(data)
+        left = SEARCH_FACTOR * len(data)
         for at, length in zip(heads[may].tolist(), size[may].tolist(), strict=True):
             left -= length + MARK.size
             if left < 0:
@@ -401,26 +406,26 @@ class Scan:
         return None
 
     def resume(self, *, gap: bool = False, first: bool = False) -> None:
-        """Behind damage: whatever commit comes next is taken.
+        """Accept any sequence of the next commit, after damage or a removed file.
 
-        gap    a file that was there is removed: what is left of a transaction in it is skipped
-        first  the next file has number 0: behind the first commit of all no file was removed
+        gap    a file was removed: skip the rest of a transaction that began in it
+        first  the next file has number 0, so that no file before the first commit was removed
         """
         self.forget()
         self.sequence, self._gap, self._first, self.skipped = None, gap, first, False
 
 
 def whole_records(storage: Storage, layout: Layout, number: int, start: int, stop: int) -> Entries:
-    """The records in damaged bytes of a file whose own checksums are right. Raises OSError.
+    """Find the intact records in a damaged range of a file. Raises OSError.
 
-    cost  some times these bytes
+    cost  up to SEARCH_FACTOR times these bytes
     """
     data = storage.read(start, max(stop - start, 0))
     padded = data + bytes(BLOB_HEAD.size)
     raw = np.frombuffer(data, np.uint8)
     heads = np.flatnonzero((raw == RECORD) | (raw == BLOB))
     rows: list[tuple[int, int, int]] = []
-    at, left = 0, SEARCHED * len(data)
+    at, left = 0, SEARCH_FACTOR * len(data)
     for head in heads.tolist():
         kind, size, recid, _ = HEAD.unpack_from(padded, head)
         width = HEAD.size + max(size, 0) if kind == RECORD else BLOB_HEAD.size
@@ -439,7 +444,7 @@ def whole_records(storage: Storage, layout: Layout, number: int, start: int, sto
 
 
 def known_length(data: bytes, recid: int) -> int | None:
-    """The length, as in `Entries`, of a whole entry of this record; None: it is damaged."""
+    """Return the length, as in `Entries`, of an entry of this record; None: it is damaged."""
     if data == deletion(recid):
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The saved index table of a LogStore, in its file `index`: where the log was read up to a commit.
+"""Saved index table of a LogStore, in its file `index`: the entry of each recid up to a commit.
 
     offset  size  type  field     meaning
     0       8     8s    magic     WINKLOGI
@@ -13,7 +13,7 @@
     52 + 8n     4n    its bytes in the log; bit 31: a blob record, bit 30: null
     52 + 12n    4     checksum: CRC-32 of the two tables
 
-Big-endian. It is derived: without it all data files are read.
+Big-endian. It is a derived file: without it all data files are read.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ NAME: Final = "index"
 MAGIC: Final = b"WINKLOGI"
 HEAD: Final = struct.Struct(">8sQQQQQI")
 SUM: Final = struct.Struct(">I")
-PART: Final = 1 << 18  # recids that are read or written at a time
+RECIDS_AT_ONCE: Final = 1 << 18  # recids that are read or written at a time
 Words = npt.NDArray[np.uint32]
 assert HEAD.size == 52
 
 
 class Head(NamedTuple):
-    """What a saved table says of itself."""
+    """Header of a saved table."""
 
     store: int
     position: int
@@ -65,18 +65,18 @@ def write(storage: Storage, head: Head, positions: UInt64, lengths: Words) -> No
 
 def _parts(positions: UInt64, lengths: Words) -> Iterator[bytes]:
     for column, dtype in ((positions, ">u8"), (lengths, ">u4")):
-        for at in range(0, len(column), PART):
-            yield column[at : at + PART].astype(dtype).tobytes()
+        for at in range(0, len(column), RECIDS_AT_ONCE):
+            yield column[at : at + RECIDS_AT_ONCE].astype(dtype).tobytes()
 
 
 def read(storage: Storage) -> tuple[Head, UInt64, Words]:
-    """Raises DerivedDamage where it is not whole, OSError."""
+    """Read a table. Raises DerivedDamage; OSError."""
     head = _head(storage)
     checksum, at, n = 0, HEAD.size, head.recids
     positions, lengths = np.empty(n, np.uint64), np.empty(n, np.uint32)
     for into, dtype in ((positions, ">u8"), (lengths, ">u4")):
-        for start in range(0, n, PART):
-            part = into[start : start + PART]
+        for start in range(0, n, RECIDS_AT_ONCE):
+            part = into[start : start + RECIDS_AT_ONCE]
             data = storage.read(at, part.nbytes)
             checksum = zlib.crc32(data, checksum)
             if len(data) < part.nbytes:

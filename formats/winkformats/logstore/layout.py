@@ -32,10 +32,10 @@ MAGIC: Final = b"WINKLOGS"
 VERSION: Final = 1
 FORM: Final = struct.Struct(">8sIBBBBQQQII")
 SUM: Final = struct.Struct(">I")
-LARGEST: Final = 1 << 31  # bytes of a data file
+LARGEST: Final = 1 << 31  # most bytes of a data file
 POSITION: Final = 64  # bits
 LEAST_ROOM: Final = 128  # bytes of a data file beside its longest record
-CUTOFF: Final = 1 << 29  # bytes, at most
+CUTOFF: Final = 1 << 29  # most bytes of a body in the log
 assert FORM.size == 48
 
 
@@ -63,8 +63,8 @@ class Layout:
     ) -> Self:
         """Settings of a new store.
 
-        file_bits  None: all that a position has beside the offset
-        raises     ValueError for numbers that do not go together
+        file_bits  None: all bits of a position beside the offset
+        raises     ValueError for settings that are inconsistent
         """
         bits = max(largest - 1, 1).bit_length()
         files = POSITION - bits if file_bits is None else file_bits
@@ -98,7 +98,7 @@ class Layout:
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
-        """Raises CorruptError; FormatError for another version."""
+        """Decode settings. Raises CorruptError; FormatError for an unknown version."""
         if len(data) != FORM.size or data[:8] != MAGIC:
             raise CorruptError("no settings of a LogStore", file=file, offset=0)
         if SUM.unpack_from(data, FORM.size - SUM.size)[0] != zlib.crc32(data[: -SUM.size]):
@@ -119,36 +119,36 @@ class Layout:
         return file << self.offset_bits | offset
 
     def split(self, position: int) -> tuple[int, int]:
-        """-> file number, offset."""
+        """Return file number and offset of a position."""
         return position >> self.offset_bits, position & (1 << self.offset_bits) - 1
 
     # --- file numbers and generations ---
 
     @property
     def generations(self) -> int:
-        """How many there are."""
+        """Number of generations."""
         return 1 << self.generation_bits
 
     @property
     def files(self) -> int:
-        """How many file numbers there are."""
+        """Number of file numbers."""
         return 1 << self.file_bits
 
     def generation(self, file: int) -> int:
         return file >> self.file_bits - self.generation_bits
 
     def following(self, file: int) -> int:
-        """The number of the file after this one: after the last comes 0."""
+        """Return the number of the file after this one; 0 follows the last."""
         return (file + 1) % self.files
 
     def oldest(self, used: Iterable[int], files: Iterable[int]) -> int:
-        """The oldest generation in use: the cyclic successor of the hole.
+        """Return the oldest generation in use, which follows, cyclically, the unused ones.
 
         used    generations that are in use
         files   numbers of all files
-        raises  ValueError: none is unused, or a file is in an unused one, or there are more holes
-                than one. A hole beside generations without a file is none: the removal of a
-                generation may be undone by a power cut
+        raises  ValueError: all are in use, or a file is in an unused one, or there are several runs
+                of used generations. A run without files is ignored, since a power cut may undo the
+                removal of a generation
         """
         known, there = sorted(set(used)), {self.generation(file) for file in files}
         if there - set(known):
@@ -170,5 +170,5 @@ class Layout:
         return run
 
     def age(self, file: int, oldest: int) -> int:
-        """A number by which files are in order, from the oldest on. oldest: a generation."""
+        """Return a number that orders files by age, from those of generation `oldest` on."""
         return (file - (oldest << self.file_bits - self.generation_bits)) % self.files

@@ -1,7 +1,7 @@
-"""External terms of Erlang, as far as a broker's files need them: where one ends.
+"""External terms of Erlang: finding the end of a term in the files of a broker.
 
-A term is a tag and what belongs to it; a body of a broker begins with VERSION and is one term. So
-the end of a body can be found without the size that a segment has for it.
+A term is a tag and its data; the body of a message of a broker is VERSION and one term. So the end
+of a body can be found without the size in the segment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 VERSION: Final = 131
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
-# tag -> bytes behind it; of what has a length in front: bytes of the length, and of each unit more
+# Tag -> bytes after it; for a term with a length: bytes of the length, and further bytes.
 FIXED: Final = {70: 8, 97: 1, 98: 4, 99: 31, 106: 0}  # floats, integers, []
 SIZED: Final = {
     77: (4, 1),  # bits: their last byte has a count
@@ -21,17 +21,17 @@ SIZED: Final = {
     110: (1, 1), 111: (4, 1),  # large integers: a sign
 }  # fmt: skip
 HOLDS: Final = {104: (1, 1, 0), 105: (4, 1, 0), 108: (4, 1, 1), 116: (4, 2, 0)}
-# tuples, list with its tail, map: bytes of the count, terms of each, and beside them
+# Tuples, list with its tail, map: bytes of the count, terms for each, further terms.
 
 
 def begins_as_term(data: bytes) -> bool:
-    """Whether the first byte is that of a term."""
+    """Return whether the first byte is that of a term."""
     return data[:1] == bytes([VERSION])
 
 
 def is_term(data: bytes) -> bool:
-    """Whether bytes are one whole term, to the last. What has a tag that a broker's message does
-    not have is believed."""
+    """Return whether the bytes are exactly one term; one with a tag that is unknown counts as a
+    term."""
     if not data or data[0] != VERSION:
         return False
     at, left, size = 1, 1, len(data)
@@ -51,13 +51,13 @@ def is_term(data: bytes) -> bool:
             at += width
         else:
             return True
-        if left > size - at:  # each takes a byte at least
+        if left > size - at:  # each takes at least a byte
             return False
     return at == size
 
 
 def _number(data: bytes, at: int, width: int) -> int:
-    """The length or count at a place; where the data end, more than there can be."""
+    """Return the length or count at an offset; an impossible one if the data end there."""
     if at + width > len(data):
         return len(data)
     if width == 1:

@@ -1,4 +1,4 @@
-"""Tables that a broker writes at a clean shutdown: what Erlang's ets:tab2file makes of them.
+"""Tables that a broker writes at a clean shutdown, in the format of Erlang's ets:tab2file.
 
     offset  size  type  field    meaning
     0       4     4s    magic    1, 2, 3, 4
@@ -9,8 +9,8 @@
     8       16          md5      of the size; only where that is 65528 or more
             size        term     external term of Erlang
 
-Big-endian. The first item is about the table, then come its rows, a tuple each, and at last a list
-of the atom '$end_of_table' and what is known of the table, such as how many rows there are.
+Big-endian. The first item describes the table; its rows follow, a tuple each, and at the end a list
+of the atom '$end_of_table' and properties of the table, such as the number of rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from winkformats.messagestore.erlang import VERSION
 HEAD: Final = bytes((1, 2, 3, 4, 99, 88, 77, 11))
 ITEM: Final = struct.Struct(">I4s")
 MARK: Final = bytes((98, 87, 76, 65))
-LARGE: Final = 65528  # bytes of a term from which on its size has a checksum
+CHECKED_FROM: Final = 65528  # bytes of a term from which its size has a checksum
 SUM: Final = 16
 END: Final = b"$end_of_table"
 INTEGER: Final = struct.Struct(">i")
@@ -33,10 +33,10 @@ Field = int | bytes  # bytes: a binary, or the name of an atom
 
 
 def rows(storage: Storage, name: str) -> list[tuple[Field, ...]]:
-    """The rows of a table whose tuples begin with the atom `name`, without it.
+    """Read the rows of a table whose tuples begin with the atom `name`, without the atom.
 
-    raises  CorruptError where it is not such a table, or not whole
-    cost    3 us a row, and the bytes of all of them in memory
+    raises  CorruptError if it is not such a table, or not complete
+    memory  that of all rows
     """
 
     def wrong(what: str, at: int) -> CorruptError:
@@ -48,7 +48,7 @@ def rows(storage: Storage, name: str) -> list[tuple[Field, ...]]:
     found, at = list[tuple[Field, ...]](), len(HEAD)
     while at + ITEM.size <= len(data):
         size, mark = ITEM.unpack_from(data, at)
-        start = at + ITEM.size + SUM * (size >= LARGE)
+        start = at + ITEM.size + SUM * (size >= CHECKED_FROM)
         term = data[start : start + size]
         if mark != MARK or len(term) < size:
             raise wrong("an item that is none", at)
@@ -66,7 +66,7 @@ def rows(storage: Storage, name: str) -> list[tuple[Field, ...]]:
 
 
 def _tuple(term: bytes) -> tuple[Field, ...] | None:
-    """The fields of a tuple of integers, atoms and binaries; None: it is none."""
+    """Decode a tuple of integers, atoms and binaries; None: it is none."""
     if len(term) < 3 or term[:2] != bytes((VERSION, ord("h"))):
         return None
     found, at = list[Field](), 3
@@ -91,7 +91,7 @@ def _tuple(term: bytes) -> tuple[Field, ...] | None:
 
 
 def _count(term: bytes) -> int | None:
-    """The number of rows that the end of a table names, None: it names none."""
+    """Return the number of rows in the last item of a table; None: it has none."""
     _, name, rest = term.partition(b"count")
     if name and rest[:1] == b"a":
         return rest[1]

@@ -1,4 +1,4 @@
-"""Index of a message store: where each message is, and how many hold it.
+"""Index of a message store: the place and the number of references of each message.
 
 A table in memory with open addressing, of slots of four words of 8 bytes:
 
@@ -7,8 +7,8 @@ A table in memory with open addressing, of slots of four words of 8 bytes:
     2     file << 32 | offset; FREE: nothing is there; GONE: what was there is removed
     3     size << 32 | references
 
-At most two of three slots are in use: 48 to 96 bytes a message. One look-up goes through a
-memoryview of the table, many go through numpy.
+At most two of three slots are in use: 48 to 96 bytes for each message. A single look-up uses a
+memoryview of the table, many use numpy.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ WORDS: Final = 4  # of a slot
 FREE: Final = (1 << 64) - 1
 GONE: Final = FREE - 1
 LOW: Final = (1 << 32) - 1
-LAST: Final = (1 << 31) - 1  # number of a file, at most
+LAST: Final = (1 << 31) - 1  # highest number of a file
 MASK: Final = (1 << 64) - 1
-LEAST: Final = 1 << 10  # slots
+MIN_SLOTS: Final = 1 << 10
 IDS: Final = struct.Struct(">QQ")
-PARTS: Final = 1 << 16  # messages looked up together
-FEW: Final = 24  # ids that are looked up one by one: a step of all costs as much
+LOOKED_UP_TOGETHER: Final = 1 << 16  # messages
+ONE_BY_ONE: Final = 24  # ids up to which single look-ups are faster than a step with numpy
 Slots = npt.NDArray[np.uint64]  # [n, WORDS]
 _new: Final = tuple.__new__
 
 
 class Place(NamedTuple):
-    """Where a message is: `size` bytes of its record from `offset` of a file; `refs` hold it."""
+    """Place of a message: file, offset and size of its record; number of its references."""
 
     file: int
     offset: int
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Those of several, one behind the other; also of none."""
+        """Join several parts, or none."""
         if not parts:
             none = np.empty(0, np.int64)
             return cls(np.empty((0, 2), np.uint64), none, none, none, none)
@@ -69,12 +69,12 @@ class Rows(NamedTuple):
 
 
 def words_of(ids: bytes) -> UInt64:
-    """Ids one behind the other -> uint64[n, 2]."""
+    """Convert concatenated ids to uint64[n, 2]."""
     return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def ids_of(rows: Rows) -> list[bytes]:
-    """The other way round."""
+    """Return the ids of rows as bytes."""
     data = rows.ids.astype(">u8").tobytes()
     return [data[at : at + 16] for at in range(0, len(data), 16)]
 
@@ -83,9 +83,9 @@ class Index:
     """Message id -> `Place`. Not for several threads at once."""
 
     def __init__(self, room: int = 0) -> None:
-        """`room`: messages that are expected."""
+        """Make an empty index; room: number of messages that are expected."""
         self.count = 0
-        # Odd and secret: so nobody can choose ids that all have one home.
+        # Odd and secret, so that ids cannot be chosen that all have one home.
         self._factors = secrets.randbits(64) | 1, secrets.randbits(64) | 1
         self._make(room)
 
@@ -94,11 +94,11 @@ class Index:
 
     @property
     def memory(self) -> int:
-        """Bytes of the table."""
+        """Size of the table, bytes."""
         return self._table.nbytes
 
     def _make(self, room: int) -> None:
-        slots = max(LEAST, 1 << (room * 3 // 2).bit_length())
+        slots = max(MIN_SLOTS, 1 << (room * 3 // 2).bit_length())
         self._table: Slots = np.empty((slots, WORDS), np.uint64)
         self._table[:, 2] = FREE
         self._words = self._table.data.cast("B").cast("Q")
@@ -106,10 +106,10 @@ class Index:
         self._used = 0  # slots that are not free
         self._most = slots * 2 // 3
 
-    # --- one ---
+    # --- one message ---
 
     def _find(self, high: int, low: int) -> int:
-        """The place in `_words` of an id; negative: it is not there, ~place of where to put it."""
+        """Return the offset of an id in `_words`; of a missing id ~offset of a place for it."""
         a, b = self._factors
         at = ((high * a ^ low * b) * a & MASK) >> self._shift << 2
         words, last, gone = self._words, self._mask << 2, -1
@@ -124,19 +124,19 @@ class Index:
             at = at + WORDS & last
 
     def get(self, msg_id: bytes) -> Place | None:
-        """Cost: 1 us."""
+        """Return the place of a message, None if it is missing."""
         at = self._find(*IDS.unpack(msg_id))
         if at < 0:
             return None
         where, what = self._words[at + 2], self._words[at + 3]
-        # Place(...) runs Python code: 0.1 us of 1.4.
+        # Place(...) would run Python code.
         return _new(Place, (where >> 32, where & LOW, what >> 32, what & LOW))
 
     def __contains__(self, msg_id: bytes) -> bool:
         return self._find(*IDS.unpack(msg_id)) >= 0
 
     def put(self, msg_id: bytes, place: Place) -> None:
-        """Add a message, or say where it is now."""
+        """Add a message, or change its place."""
         high, low = IDS.unpack(msg_id)
         at = self._find(high, low)
         words = self._words
@@ -154,7 +154,7 @@ class Index:
         return None
 
     def add(self, msg_id: bytes, file: int, offset: int, size: int) -> bool:
-        """Add a message with one reference; False, and nothing is done: it is there already."""
+        """Add a message with one reference -> False if it exists already, and is unchanged."""
         high, low = IDS.unpack(msg_id)
         a, b = self._factors
         at, words = ((high * a ^ low * b) * a & MASK) >> self._shift << 2, self._words
@@ -173,8 +173,10 @@ class Index:
         return True
 
     def hold(self, msg_id: bytes, change: int) -> Place | None:
-        """Change how many references there are -> the message as it is then, without any it is
-        removed; None: it is not there. Raises ValueError for too many."""
+        """Change the number of references of a message -> its place then; None: it is missing.
+
+        Without references it is removed. Raises ValueError for a number that is not valid.
+        """
         at = self._find(*IDS.unpack(msg_id))
         if at < 0:
             return None
@@ -190,14 +192,14 @@ class Index:
         return Place(where >> 32, where & LOW, what >> 32, refs)
 
     def remove(self, msg_id: bytes) -> None:
-        """Raises KeyError."""
+        """Remove a message. Raises KeyError."""
         at = self._find(*IDS.unpack(msg_id))
         if at < 0:
             raise KeyError(msg_id.hex())
         self._words[at + 2] = GONE
         self.count -= 1
 
-    # --- many ---
+    # --- many messages ---
 
     def _homes(self, ids: UInt64) -> Int64:
         a, b = map(np.uint64, self._factors)
@@ -205,11 +207,11 @@ class Index:
         return mixed.astype(np.int64)
 
     def _find_many(self, ids: UInt64) -> Int64:
-        """The slots of ids, -1: not there."""
+        """Return the slots of ids, -1: missing."""
         found = np.full(len(ids), -1, np.int64)
         todo, slots = np.arange(len(ids)), self._homes(ids)
-        # The last few take dozens of steps: with 1,000 ids 0.06 us each, to add them 0.15 us.
-        while len(todo) > FEW:
+        # The last few ids would take many steps.
+        while len(todo) > ONE_BY_ONE:
             rows, wanted = self._table[slots], ids[todo]
             hit = (rows[:, 1] == wanted[:, 1]) & (rows[:, 0] == wanted[:, 0])
             hit &= rows[:, 2] < GONE
@@ -221,41 +223,39 @@ class Index:
         return found
 
     def get_many(self, ids: UInt64) -> tuple[Rows, Bools]:
-        """-> rows of the messages, in the order of their ids, and which ids are there.
-
-        cost  0.1 us each
-        """
+        """Return the rows of messages, in the order of their ids, and which ids exist."""
+        step = LOOKED_UP_TOGETHER
         slots = np.concatenate(
-            [self._find_many(ids[at : at + PARTS]) for at in range(0, len(ids), PARTS)]
+            [self._find_many(ids[at : at + step]) for at in range(0, len(ids), step)]
             or [np.empty(0, np.int64)]
         )
         there = slots >= 0
         return _rows(self._table[slots[there]]), there
 
     def add_many(self, rows: Rows) -> None:
-        """Add messages that are not there, each once. Cost: 0.1 us each."""
+        """Add messages that are missing, each once."""
         if self._used + len(rows.ids) > self._most:
             self._grow(len(rows.ids))
-        for at in range(0, len(rows.ids), PARTS):
-            part = rows.take(np.arange(at, min(at + PARTS, len(rows.ids))))
+        for at in range(0, len(rows.ids), LOOKED_UP_TOGETHER):
+            part = rows.take(np.arange(at, min(at + LOOKED_UP_TOGETHER, len(rows.ids))))
             self._add(_slots(part))
             self.count += len(part.ids)
 
     def swap_many(self, before: Rows, after: Rows) -> Int64:
-        """Compare and swap: messages that are where `before` says are where `after` says from now
-        on, with the references that they have -> these, int64[n]; 0: it is elsewhere, or nowhere.
+        """Move the messages whose place is that in `before` to that in `after`; references stay.
 
-        cost  0.2 us each
+        ->  number of references, int64[n]; 0: not moved, since its place was different
         """
+        step = LOOKED_UP_TOGETHER
         found = [
-            self._swap_part(*(rows.take(slice(at, at + PARTS)) for rows in (before, after)))
-            for at in range(0, len(before.file), PARTS)
+            self._swap_part(*(rows.take(slice(at, at + step)) for rows in (before, after)))
+            for at in range(0, len(before.file), step)
         ]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _swap_part(self, before: Rows, after: Rows) -> Int64:
         slots = self._find_many(before.ids)
-        rows = self._table[slots]  # of -1 any
+        rows = self._table[slots]  # any row for -1
         refs = (rows[:, 3] & np.uint64(LOW)).astype(np.int64)
         here = (slots >= 0) & (rows[:, 2] == _packed(before.file, before.offset))
         here &= rows[:, 3] == _packed(before.size, refs)
@@ -264,11 +264,11 @@ class Index:
         return refs
 
     def _add(self, values: Slots) -> None:
-        """Put ids that are not there into free slots."""
+        """Put missing ids into free slots."""
         slots = self._homes(values[:, :2])
-        while len(values) > FEW:
+        while len(values) > ONE_BY_ONE:
             free = self._table[slots, 2] == FREE
-            # Of those that meet in a slot one gets it: the one that is written last.
+            # Of several ids with one slot the last one written gets it.
             self._table[slots[free]] = values[free]
             rows = self._table[slots]
             done = (rows[:, 1] == values[:, 1]) & (rows[:, 0] == values[:, 0])
@@ -285,16 +285,16 @@ class Index:
 
     def _grow(self, more: int) -> None:
         rows = self._table[self._table[:, 2] < GONE]
-        self._make(self.count + more + self.count // 8)  # an eighth: not anew after few removals
-        for at in range(0, len(rows), PARTS):
-            self._add(rows[at : at + PARTS])
+        self._make(self.count + more + self.count // 8)  # some room, to grow less often
+        for at in range(0, len(rows), LOOKED_UP_TOGETHER):
+            self._add(rows[at : at + LOOKED_UP_TOGETHER])
 
     def rows(self) -> Iterator[Rows]:
-        """All messages, in no order, in parts. What changes between two parts may be in them, as
-        it was or as it is; what does not change is."""
+        """Yield all messages, in no order, in parts. A message that changes meanwhile may be
+        missing, or be in a part with its old or new place."""
         table = self._table
-        for at in range(0, len(table), PARTS):
-            some = table[at : at + PARTS]
+        for at in range(0, len(table), LOOKED_UP_TOGETHER):
+            some = table[at : at + LOOKED_UP_TOGETHER]
             yield _rows(some[some[:, 2] < GONE])
 
 

@@ -1,6 +1,6 @@
-"""What a message store knows beside its segments: a snapshot of its index, and a journal since.
+"""State of a message store beside its segments: a snapshot of its index, and a journal since.
 
-`index`, the snapshot, little-endian; with `refs.GENERATION` it goes together
+`index`, the snapshot, little-endian; it belongs to `refs.GENERATION`
 
     offset  size  type  field       meaning
     0       8     8s    magic       WINKMSGX
@@ -31,13 +31,13 @@
                  20      16    16s   id
                  36      4     I     CRC-32 of the header, and of the row before this field
 
-    REFS    so many hold the message at this place, 0: it is removed
-    RESET   all that was known of a segment is void; `offset` rows KEPT follow
+    REFS    number of references of the message at this place, 0: it is removed
+    RESET   all earlier rows of a segment are void; `offset` rows KEPT follow
     KEPT    a message of the segment
-    INTENT  as RESET, and the segment is going to be compacted: these messages will stay
-    END     another generation has followed
+    INTENT  as RESET, and the segment is about to be compacted, and keeps these messages
+    END     a later generation has followed
 
-The journal ends at the first row that is not whole.
+The journal ends at the first row whose checksum is wrong.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MESSAGE: Final = np.dtype(
     [("id", ">u8", 2), ("file", "<u4"), ("offset", "<u4"), ("size", "<u4"), ("refs", "<u4")]
 )
 SUM: Final = struct.Struct("<Q")
-PIECE: Final = 1 << 17  # rows at a time
+ROWS_READ: Final = 1 << 17  # rows read at a time
 JOURNAL_MAGIC: Final = b"WINKMSGJ"
 JOURNAL_HEAD: Final = struct.Struct("<8sQ")
 ROW: Final = struct.Struct("<5I16s")
@@ -98,8 +98,8 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What it says before the messages. covered: segment -> bytes beside a body, and bytes of it
-    whose messages are all there."""
+    """The header and the segments of a snapshot. covered: segment -> bytes of a record beside its
+    body, and bytes of the segment that the snapshot covers."""
 
     generation: int
     last_v1: int | None
@@ -109,10 +109,7 @@ class Snapshot(NamedTuple):
 
 
 def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], count: int) -> None:
-    """Write a snapshot of `count` messages, in parts.
-
-    cost  32 bytes a message, 20 ns
-    """
+    """Write a snapshot of `count` messages, in parts. Cost: 32 bytes for each message."""
     last = -1 if head.last_v1 is None else head.last_v1
     listed = [(number, *facts) for number, facts in head.covered.items()]
     files = np.array(listed, FILE)
@@ -135,9 +132,9 @@ def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], coun
 
 
 def read_snapshot(storage: Storage) -> tuple[Snapshot, Rows]:
-    """-> what it says, and its messages, in no order. Cost: reads it all.
+    """Read a snapshot -> its header, and its messages, in no order.
 
-    raises  CorruptError where it is damaged
+    raises  CorruptError if it is damaged
     """
     name, size = storage.name, storage.size()
 
@@ -150,14 +147,14 @@ def read_snapshot(storage: Storage) -> tuple[Snapshot, Rows]:
     _, generation, last, next_file, files, count, flags = HEAD.unpack(head)
     end = HEAD.size + files * FILE.itemsize + count * MESSAGE.itemsize
     if size != end + SUM.size:
-        raise wrong(f"an index of {size} bytes, of {end + SUM.size} by its header")
+        raise wrong(f"an index of {size} bytes, {end + SUM.size} by its header")
     hashed = xxhash.xxh3_64(head)
     raw = storage.read(HEAD.size, files * FILE.itemsize)
     hashed.update(raw)
     listed, at = np.frombuffer(raw, FILE), HEAD.size + len(raw)
     parts = []
     while at < end:
-        raw = storage.read(at, min(PIECE * MESSAGE.itemsize, end - at))
+        raw = storage.read(at, min(ROWS_READ * MESSAGE.itemsize, end - at))
         hashed.update(raw)
         parts.append(_rows(np.frombuffer(raw, MESSAGE)))
         at += len(raw)
@@ -177,22 +174,26 @@ def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:
 
 
 class Journal:
-    """The journal of a generation, open for writing: rows are gathered, and written by `flush`."""
+    """Writer of the journal of a generation: rows are buffered, and written by `flush`.
+
+    size      bytes written
+    unsynced  whether some of them were not synced; the caller that syncs sets it to False
+    """
 
     def __init__(self, storage: Storage, generation: int, *, begun: bool = False) -> None:
-        """`storage`: empty, or `begun`, with a header and no row."""
+        """Begin a journal in `storage`, which is empty or, if `begun`, has a header and no row."""
         self.storage = storage
         head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
         self._seed, self._rows = zlib.crc32(head), [] if begun else [head]
-        self.size = len(head) if begun else 0  # bytes written
-        self.unsynced = False  # whether some of them were not synced; who syncs says so
+        self.size = len(head) if begun else 0
+        self.unsynced = False
 
     def add(self, kind: int, file: int, offset: int, size: int, refs: int, msg_id: bytes) -> None:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
         self._rows.append(row + CRC.pack(zlib.crc32(row, self._seed)))
 
     def add_all(self, kind: int, file: int, kept: Rows) -> None:
-        """RESET or INTENT of a segment, with its messages. Cost: 0.1 us each."""
+        """Add a row RESET or INTENT of a segment, with its messages."""
         self.add(kind, file, len(kept.file), 0, 0, NO_ID)
         rows = np.empty(len(kept.file), ENTRY)
         rows["kind"], rows["file"], rows["id"] = KEPT, file, kept.ids
@@ -201,7 +202,7 @@ class Journal:
         self._rows.append(rows.tobytes())
 
     def flush(self) -> None:
-        """Write what was added. Raises OSError; the rows are kept then."""
+        """Write the buffered rows. Raises OSError, and keeps the rows."""
         if self._rows:
             data = b"".join(self._rows)
             self.storage.write(self.size, [data])
@@ -210,8 +211,10 @@ class Journal:
 
 
 def entries(storage: Storage, generation: int, start: int = 0) -> tuple[list[Entry], int]:
-    """The rows of a journal from byte `start` on, 0: all -> rows, and where they end, 0: the header
-    is not that of this generation, or not written yet."""
+    """Read the rows of a journal from byte `start` on, 0: all.
+
+    ->  rows, and the offset of their end; 0: its header is missing, or of another generation
+    """
     head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
     start = start or JOURNAL_HEAD.size
     if storage.read(0, len(head)) != head:
@@ -225,7 +228,7 @@ def entries(storage: Storage, generation: int, start: int = 0) -> tuple[list[Ent
 
 
 def _sums(rows: np.ndarray[tuple[int], np.dtype[np.void]], seed: int) -> UInt32:
-    """CRC-32 of each row, without its last field. By columns: a call each takes 4 times as long."""
+    """Return the CRC-32 of each row without its last field, computed by columns."""
     words = np.ascontiguousarray(rows).view("<u2").reshape(len(rows), STRIDE // 2)
     found = np.full(len(rows), seed ^ 0xFFFFFFFF, np.uint32)
     table = _table()
@@ -236,7 +239,7 @@ def _sums(rows: np.ndarray[tuple[int], np.dtype[np.void]], seed: int) -> UInt32:
 
 @cache
 def _table() -> UInt32:
-    """What two bytes make of a CRC-32, uint32[65536]."""
+    """Return the table of CRC-32 for two bytes at a time, uint32[65536]."""
     found: UInt32 = np.arange(1 << 16, dtype=np.uint32)
     for _ in range(16):
         found = ((found >> 1) ^ (found & 1) * np.uint32(0xEDB88320)).astype(np.uint32)
@@ -244,7 +247,7 @@ def _table() -> UInt32:
 
 
 def whole(found: list[Entry], start: int) -> tuple[list[Entry], int]:
-    """Without a RESET or INTENT whose rows KEPT are not all there, and what follows it."""
+    """Drop a RESET or INTENT whose rows KEPT are incomplete, and what follows -> rows and end."""
     at = 0
     while at < len(found):
         if found[at].kind in (RESET, INTENT):

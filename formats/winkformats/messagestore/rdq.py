@@ -1,4 +1,4 @@
-"""Segment of version 1, `.rdq`: messages anywhere, with gaps or garbage between them.
+"""Segment of version 1, `.rdq`: messages at any offset, with gaps or garbage between them.
 
     offset  size  type  field    meaning
     0       8     Q     size     16 + bytes of the body
@@ -6,11 +6,12 @@
     24      size - 16   body
     size+8  1     B     end      255
 
-Big-endian. No header: the first message mostly stands at 0. It is only read, and compacted.
+Big-endian. There is no header: the first message is usually at 0. winkfs only reads and compacts
+such segments.
 
-A gap is zeros, or, as a compaction here leaves it, a record of zeros: its size, and zeros up to its
-end, which is not 255. Brokers up to 3.13.0 end a scan at a size of zero, and step over such a
-record; later ones look for the next message byte by byte.
+A gap is zeros or, after a compaction by winkfs, a record of zeros: its size, and zeros up to its
+end, which is not 255. Brokers up to 3.13.0 end a scan at a size of zero, and skip such a record;
+later ones search for the next message byte by byte.
 """
 
 from __future__ import annotations
@@ -30,37 +31,37 @@ from winkformats.messagestore.segment import ID, Plan, Scan, Valid, Window
 SUFFIX: Final = ".rdq"
 START: Final = 0
 HEAD: Final = struct.Struct(f">Q{ID}s")
-MORE: Final = 9  # bytes of a record that its size does not count: the size itself, and the end
+NOT_COUNTED: Final = 9  # bytes of a record beside its `size`: that field and the end
 END: Final = 255
-LEAST: Final = HEAD.size + 1  # bytes of a record
+LEAST: Final = HEAD.size + 1  # bytes of the shortest record
 SIZE: Final = struct.Struct(">Q")
-GAP: Final = MORE + 1  # bytes of a gap, at least: with a size that is not zero
+MIN_GAP: Final = NOT_COUNTED + 1  # bytes of a gap, whose size must not be zero
 NO_ID: Final = bytes(ID)
-PIECE: Final = 1 << 20  # bytes of a gap that are looked at together
+GAP_CHUNK: Final = 1 << 20  # bytes of a gap that are read together
 
 
 def record(msg_id: bytes, body: bytes) -> bytes:
-    """A message as version 1 has it."""
+    """Encode a message of version 1."""
     return HEAD.pack(ID + len(body), msg_id) + body + bytes([END])
 
 
 def decode(data: bytes, *, file: str, offset: int) -> tuple[bytes, bytes]:
-    """A whole record -> id and body. Raises CorruptError where it is no message."""
+    """Decode a whole record -> id and body. Raises CorruptError if it is no message."""
     if len(data) >= LEAST and data[-1] == END:
         length, msg_id = HEAD.unpack_from(data)
-        if length + MORE == len(data):
+        if length + NOT_COUNTED == len(data):
             return msg_id, data[HEAD.size : -1]
     raise CorruptError("no message", file=file, offset=offset)
 
 
 def scan(storage: Storage, valid: Valid | None = None) -> Scan:
-    """The messages of a segment: where the size of a record leads to its last byte.
+    """Find the messages of a segment: records whose size leads to their end byte.
 
-    A record of zeros, which is a gap, is stepped over.
+    A record of zeros, which is a gap, is skipped.
 
-    valid   asked of each body; behind one that it refuses, or that was seen, the scan goes on with
-            the next byte
-    cost    0.7 us a record, 10 ns a byte between records
+    valid   called with each body; if it returns False, or the id has occurred before, the scan
+            continues with the next byte
+    cost    grows with the records, and with the bytes between them
     """
     window, found = Window(storage), Scan()
     seen: set[bytes] = set()
@@ -68,7 +69,7 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
     while at + LEAST <= size:
         place = window.at(at, LEAST)
         length, msg_id = HEAD.unpack_from(window.data, place)
-        stop = at + length + MORE
+        stop = at + length + NOT_COUNTED
         if length < ID or stop > size:
             at = _candidate(window, at + 1)
             continue
@@ -86,18 +87,18 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
 
 
 def survey(storage: Storage) -> Scan:
-    """The same with `lost`: what is between messages, and no gap, nor a message that was seen.
+    """Find the messages of a segment, and the ranges `lost` that are neither messages nor gaps.
 
-    Where there is some, and most bodies are terms as a broker writes them, only these are messages:
-    a number in a body that lost its size is not taken for the size of another message.
+    If there are such ranges, and most bodies are Erlang terms, as brokers write them, only these
+    count as messages: otherwise a number in a body might be taken for the size of a message.
 
-    cost    as `scan`; where something is lost, two more, and 10 us a message
+    cost    as `scan`; with lost ranges three scans, and parsing the terms
     """
     found = scan(storage)
     found.lost = _lost(storage, found)
     if found.lost:
         broker = scan(storage, begins_as_term)
-        terms = scan(storage, is_term)  # a wrong size that leads to some 255 is found out, too
+        terms = scan(storage, is_term)  # also rejects a wrong size that leads to a byte 255
         if 2 * len(terms.rows) >= len(broker.rows):
             broker = terms
         firsts = np.array([offset + HEAD.size for _, _, offset in found.rows], np.int64)
@@ -109,10 +110,10 @@ def survey(storage: Storage) -> Scan:
 
 
 def _lost(storage: Storage, found: Scan) -> list[tuple[int, int]]:
-    """[start, stop) of what is in none of the messages, and is none that was seen, and no gap."""
+    """Return the ranges [start, stop) that are neither a message, nor a repeated one, nor a gap."""
     ids, end, lost = {row[0] for row in found.rows}, START, list[tuple[int, int]]()
     for start, stop in [*((at, at + size) for _, size, at in found.rows), (found.end, found.end)]:
-        while end < start and (after := _behind(storage, end, start, ids)) > end:
+        while end < start and (after := _end_of_gap(storage, end, start, ids)) > end:
             end = after
         if end < start:
             lost.append((end, start))
@@ -120,12 +121,12 @@ def _lost(storage: Storage, found: Scan) -> list[tuple[int, int]]:
     return lost
 
 
-def _behind(storage: Storage, at: int, stop: int, ids: set[bytes]) -> int:
-    """Where a gap, or a message with one of these ids, ends that begins at `at`; else `at`."""
-    if at + GAP <= stop:
+def _end_of_gap(storage: Storage, at: int, stop: int, ids: set[bytes]) -> int:
+    """Return the end of a gap, or of a message with one of these ids, at `at`; else `at`."""
+    if at + MIN_GAP <= stop:
         head = storage.read(at, HEAD.size)
-        end = at + SIZE.unpack_from(head)[0] + MORE
-        if at + GAP <= end <= stop:
+        end = at + SIZE.unpack_from(head)[0] + NOT_COUNTED
+        if at + MIN_GAP <= end <= stop:
             if _first(storage, at + SIZE.size, end) == end:
                 return int(end)
             if head[SIZE.size :] in ids and storage.read(end - 1, 1) == bytes([END]):
@@ -135,9 +136,9 @@ def _behind(storage: Storage, at: int, stop: int, ids: set[bytes]) -> int:
 
 
 def _first(storage: Storage, start: int, stop: int) -> int:
-    """The first byte of a part that is not zero; `stop`: all are."""
-    for at in range(start, stop, PIECE):
-        raw = np.frombuffer(storage.read(at, min(PIECE, stop - at)), np.uint8)
+    """Return the offset of the first byte of a range that is not zero; `stop`: all are zero."""
+    for at in range(start, stop, GAP_CHUNK):
+        raw = np.frombuffer(storage.read(at, min(GAP_CHUNK, stop - at)), np.uint8)
         if raw.any():
             return at + int((raw != 0).argmax())
     return stop
@@ -156,12 +157,12 @@ def _body(window: Window, at: int, stop: int) -> bytes:
 
 
 def _candidate(window: Window, at: int) -> int:
-    """The first offset from `at` on where a size stands that can be; the end: there is none."""
+    """Return the first offset from `at` on with a possible size; the end: there is none."""
     while at + LEAST <= window.size:
         place = window.at(at, LEAST)
         count = len(window.data) - place - LEAST + 1
         sizes = np.ndarray((count,), ">u8", window.data, place, (1,))
-        room = np.uint64(window.size - MORE - at) - np.arange(count, dtype=np.uint64)
+        room = np.uint64(window.size - NOT_COUNTED - at) - np.arange(count, dtype=np.uint64)
         hits = (sizes >= ID) & (sizes <= room)
         if hits.any():
             return at + int(hits.argmax())
@@ -170,34 +171,34 @@ def _candidate(window: Window, at: int) -> int:
 
 
 def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
-    """Which of some messages have no head with this id, uint64[n, 2], and size, or no end."""
+    """Return which messages have no head with this id, uint64[n, 2], and size, or no end."""
     head, at = fetch(storage, offsets, HEAD.size)
     heads = rows_at(head, at, HEAD.size).view(">u8").reshape(-1, 3)
     data, at = fetch(storage, offsets + sizes - 1, 1)
     ends = np.frombuffer(data, np.uint8)[at] == END
-    bad: Bools = (
-        ~ends | (heads[:, 0].astype(np.int64) + MORE != sizes) | (heads[:, 1:] != ids).any(1)
-    )
+    bad: Bools = ~ends | (heads[:, 1:] != ids).any(1)
+    bad |= heads[:, 0].astype(np.int64) + NOT_COUNTED != sizes
     return bad
 
 
 def plan(offsets: Int64, sizes: Int64) -> Plan:
-    """See `segment.plan`: no gap is left that is too short for a record."""
-    return segment.plan(offsets, sizes, START, GAP)
+    """Plan the compaction of a segment, without gaps too short for a record: see `segment.plan`."""
+    return segment.plan(offsets, sizes, START, MIN_GAP)
 
 
 def gap(size: int) -> bytes:
-    """What is written at the start of a gap of so many bytes, before zeros."""
-    return SIZE.pack(size - MORE)
+    """Return the bytes to write at the start of a gap of `size` bytes, before zeros."""
+    return SIZE.pack(size - NOT_COUNTED)
 
 
 def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = None) -> Plan:
-    """Move the messages that are kept towards the front; what is between them becomes gaps.
+    """Move the kept messages towards the front, without truncating the segment; ranges between them
+    become gaps.
 
-    What is behind the last of them stays as it is. It is not truncated.
+    Bytes after the last kept message are unchanged.
 
-    offsets, sizes  of those that are kept, in the order of the file; `made`: their plan
-    cost            as the bytes moved, and those of the gaps
+    offsets, sizes  of the kept messages, in file order; made: their plan
+    cost            grows with the bytes moved, and with those of the gaps
     """
     made = made or plan(offsets, sizes)
     stay = len(offsets) - len(made.targets)
@@ -205,7 +206,7 @@ def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = 
     ends = [START, *(offsets + sizes).tolist()]
     for start, stop in zip(ends[:stay], offsets[:stay].tolist(), strict=True):
         if start < stop and start not in moved:
-            head = gap(stop - start) if stop - start >= GAP else b""
+            head = gap(stop - start) if stop - start >= MIN_GAP else b""
             storage.write(start, [head])
             segment.blank(storage, start + len(head), stop)
     segment.move(storage, offsets, sizes, made, gap)

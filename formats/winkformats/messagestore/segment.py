@@ -1,6 +1,6 @@
-"""What both versions of a segment have: what a scan finds, and how a segment is compacted in place.
+"""Common parts of both versions of a segment: results of a scan, and compaction in place.
 
-Source: seeds/cq-message-store-v2.txt; where the document is silent, what the reference does.
+Source: seeds/cq-message-store-v2.txt, and for what it leaves open the reference implementation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from winkformats.disk.storage import Storage
 
 ID: Final = 16  # bytes of a message id
 WINDOW: Final = 1 << 18  # bytes read at a time
-COPY: Final = 1 << 20  # bytes moved or blanked at a time
-NEAR: Final = 4096  # bytes between messages up to which they are moved at once
-Valid = Callable[[bytes], bool]  # of a body
-Hole = Callable[[int], bytes]  # of a size -> what stands at its start
+COPY: Final = 1 << 20  # bytes moved or cleared at a time
+MAX_GAP: Final = 4096  # bytes between messages up to which they are moved together
+Valid = Callable[[bytes], bool]  # body -> whether it is valid
+Hole = Callable[[int], bytes]  # size of a gap -> the bytes at its start
 
 
 class Message(NamedTuple):
-    """A message of a segment: `size` bytes from `offset`, its header and trailer too."""
+    """A message of a segment: `size` bytes from `offset`, with header and trailer."""
 
     msg_id: bytes
     size: int
@@ -35,14 +35,14 @@ class Message(NamedTuple):
 
 @dataclass
 class Scan:
-    """What a scan found.
+    """Result of a scan.
 
-    rows      id, size and offset of each message, in the order of the file, each id once
-    end       bytes: where the scan ended
-    error     what is wrong there; "" at the end of the file, or where a record is torn
-    value     the byte that says so, where one does
-    checked   messages with a checksum, those with an id that came before, too
-    lost      [start, stop) of what is neither a message nor a gap, of version 1: see `rdq.survey`
+    rows      id, size and offset of each message, in file order, each id once
+    end       offset where the scan ended
+    error     the error there; "": the end of the file, or of a torn record
+    value     the byte that is wrong; None: not known
+    checked   number of messages with a checksum, repeated ids included
+    lost      ranges [start, stop) that are neither a message nor a gap, see `rdq.survey`
     """
 
     rows: list[tuple[bytes, int, int]] = field(default_factory=list)
@@ -57,8 +57,8 @@ class Scan:
         return sum(stop - start for start, stop in self.lost)
 
     @property
-    def lost_said(self) -> str:
-        """Where bytes are that are no message, for people."""
+    def lost_text(self) -> str:
+        """Message on the lost ranges."""
         places = ", ".join(f"{start} to {stop}" for start, stop in self.lost[:3])
         more = f" and {len(self.lost) - 3} more" if len(self.lost) > 3 else ""
         return (
@@ -70,20 +70,21 @@ class Scan:
         return list(map(Message._make, self.rows))
 
     @property
-    def said(self) -> str:
-        """What is wrong, for people."""
+    def error_text(self) -> str:
+        """Message on the error."""
         return self.error.replace("_", " ") + ("" if self.value is None else f" {self.value}")
 
 
 class Window:
-    """Bytes of a file, read a piece at a time as a scan goes on."""
+    """Bytes of a file around the position of a scan."""
 
     def __init__(self, storage: Storage) -> None:
         self._read, self.size = storage.read, storage.size()
         self.data, self.base = b"", 0
 
     def at(self, offset: int, least: int) -> int:
-        """-> where in `data` an offset is: with `least` bytes from it, unless the file ends."""
+        """Return the index in `data` of an offset, after reading `least` bytes from it; fewer only
+        at the end of the file."""
         place = offset - self.base
         if place < 0 or place + least > len(self.data):
             self.data, self.base = self._read(offset, max(WINDOW, least)), offset
@@ -92,10 +93,10 @@ class Window:
 
 
 class Plan(NamedTuple):
-    """How a segment is compacted: the last messages that are kept move into gaps before them.
+    """Plan of a compaction: the last kept messages move into gaps before them.
 
-    targets  int64[m]: the new offsets of the last m messages, the very last one first; ascending
-    gaps     [start, stop): what is left of those that messages moved into
+    targets  int64[m]: new offsets of the last m messages, the last one first; ascending
+    gaps     rests [start, stop) of the gaps that messages move into
     size     bytes of the segment when it is truncated
     """
 
@@ -104,19 +105,18 @@ class Plan(NamedTuple):
     size: int
 
     def offsets(self, before: Int64) -> Int64:
-        """Where the messages that are kept are then, whose offsets were these."""
+        """Return the new offsets of the kept messages, whose old offsets are `before`."""
         after = before.copy()
         after[len(after) - len(self.targets) :] = self.targets[::-1]
         return after
 
 
 def plan(offsets: Int64, sizes: Int64, start: int, least: int = 1) -> Plan:
-    """The last message moves into the first gap that holds it, and so on until they meet.
+    """Move the last message into the first gap that holds it, and so on until they meet.
 
-    offsets, sizes  of the messages that are kept, in the order of the file
+    offsets, sizes  of the kept messages, in file order
     start           bytes before the first record of a segment
-    least           bytes that a gap has, at least, where one is left
-    cost            0.1 us a message, 0.4 us one that moves
+    least           smallest gap that may be left, bytes
     """
     ends = offsets + sizes
     starts = np.concatenate(([start], ends))[: len(offsets)]
@@ -144,7 +144,7 @@ def plan(offsets: Int64, sizes: Int64, start: int, least: int = 1) -> Plan:
 
 
 def blank(storage: Storage, start: int, stop: int) -> None:
-    """Fill a part of a segment with zeros."""
+    """Fill a range of a segment with zeros."""
     for at in range(start, stop, COPY):
         storage.write(at, [bytes(min(COPY, stop - at))])
 
@@ -154,21 +154,21 @@ def move(
 ) -> None:
     """Copy messages to their new offsets, each into a gap before it.
 
-    hole  what is written at the start of what is left of a gap, before zeros; None: that stays
-    cost  a read and a write for messages that are less than NEAR bytes apart, which write what
-          is between them again as it is: of 1 KiB a quarter of what calls for each cost
+    hole  returns the start of the rest of a gap, before zeros; None: these rests are unchanged
+    cost  a read and a write for messages that are less than MAX_GAP bytes apart; bytes between them
+          are written again unchanged
     """
     count, targets = len(made.targets), made.targets
     sources, lengths = (column[::-1][:count] for column in (offsets, sizes))
     gaps, hole = made.gaps if hole is not None else [], hole or bytes
-    begins = [start for start, _ in gaps]  # each where a message that moved ends
+    begins = [start for start, _ in gaps]  # each is the end of a moved message
     for first, last in _near(targets, lengths, lengths[1:] > COPY):
         start, stop = int(targets[first]), int(targets[last - 1] + lengths[last - 1])
         mine = gaps[bisect(begins, start) : bisect(begins, stop)]
         if lengths[first] > COPY:
             _move_large(storage, int(sources[first]), start, stop - start)
         else:
-            small = [gap for gap in mine if gap[1] - gap[0] < NEAR]
+            small = [gap for gap in mine if gap[1] - gap[0] < MAX_GAP]
             end = max([stop, *(end for _, end in small)])
             data = bytearray(end - start)
             if last - first > 1:
@@ -178,7 +178,7 @@ def move(
             for begin, end in small:
                 data[begin - start : end - start] = hole(end - begin).ljust(end - begin, b"\0")
             storage.write(start, [data])
-            mine = [gap for gap in mine if gap[1] - gap[0] >= NEAR]
+            mine = [gap for gap in mine if gap[1] - gap[0] >= MAX_GAP]
         for begin, end in mine:
             head = hole(end - begin)
             storage.write(begin, [head])
@@ -186,8 +186,8 @@ def move(
 
 
 def _near(starts: Int64, sizes: Int64, apart: Bools) -> Iterator[tuple[int, int]]:
-    """Runs [first, last) of places that ascend, near each other, of COPY bytes, about."""
-    apart = apart | (starts[1:] - starts[:-1] - sizes[:-1] >= NEAR)
+    """Yield runs [first, last) of ascending places that are close together, about COPY bytes."""
+    apart = apart | (starts[1:] - starts[:-1] - sizes[:-1] >= MAX_GAP)
     apart |= starts[1:] // COPY != starts[:-1] // COPY
     return pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)] if len(starts) else [])
 
@@ -195,24 +195,24 @@ def _near(starts: Int64, sizes: Int64, apart: Bools) -> Iterator[tuple[int, int]
 def _copy(
     storage: Storage, data: bytearray, sources: Int64, lengths: Int64, targets: Int64
 ) -> None:
-    """Read records, whose places ascend, and put them into `data`."""
+    """Read records at ascending offsets into `data`."""
     view = memoryview(data)
     for first, last in _near(sources, lengths, np.zeros(len(sources) - 1, bool)):
         base = int(sources[first])
         length = int(sources[last - 1] + lengths[last - 1]) - base
-        piece = memoryview(storage.read(base, length))
-        if len(piece) < length:
+        chunk = memoryview(storage.read(base, length))
+        if len(chunk) < length:
             raise OSError(errno.EIO, "was cut while it was compacted", storage.name)
         here = slice(first, last)
         columns = (targets[here], sources[here] - base, lengths[here])
         for into, at, size in zip(*(column.tolist() for column in columns), strict=True):
-            view[into : into + size] = piece[at : at + size]
+            view[into : into + size] = chunk[at : at + size]
 
 
 def _move_large(storage: Storage, source: int, target: int, size: int) -> None:
     for at in range(0, size, COPY):
         length = min(COPY, size - at)
-        piece = storage.read(source + at, length)
-        if len(piece) < length:
+        chunk = storage.read(source + at, length)
+        if len(chunk) < length:
             raise OSError(errno.EIO, "was cut while it was compacted", storage.name)
-        storage.write(target + at, [piece])
+        storage.write(target + at, [chunk])

@@ -1,11 +1,11 @@
-"""Segment of version 2, `.sqs`: a header, then records that say what they are and how long.
+"""Segment of version 2, `.sqs`: a header, then records with their kind and size.
 
     offset  size  type  field     meaning
     0       4     4s    magic     RSQS
     4       1     B     version   2
     5       59                    zeros
 
-    the header is written, and not looked at
+    the header is not read
 
     record         bytes
     SMALL_HOLE     1: 1
@@ -39,15 +39,15 @@ RECORD: Final = struct.Struct(">BI")
 _HEAD: Final = np.dtype([("kind", "u1"), ("size", ">u4"), ("id", ">u8", 2)])
 HEAD: Final = struct.Struct(f">BI{ID}s")
 SUM: Final = struct.Struct(">I")
-LEAST: Final = {HOLE: RECORD.size, MESSAGE: HEAD.size, CHECKED: HEAD.size + SUM.size}
-SMALL_HOLES: Final = 4  # most that follow each other
+LEAST: Final = {HOLE: RECORD.size, MESSAGE: HEAD.size, CHECKED: HEAD.size + SUM.size}  # bytes
+SMALL_HOLES: Final = 4  # most small holes that follow each other
 LONGEST: Final = (1 << 32) - 1  # bytes of a record
 assert START == 64
 assert (RECORD.size, HEAD.size, _HEAD.itemsize) == (5, 21, 21)
 
 
 def record(msg_id: bytes, body: bytes, *, checked: bool = False) -> bytes:
-    """A message. Raises ValueError for one that is too large, or an id of other than 16 bytes."""
+    """Encode a message. Raises ValueError if it is too large, or its id has not 16 bytes."""
     if len(msg_id) != ID:
         raise ValueError(f"a message id has {ID} bytes, not {len(msg_id)}")
     size = LEAST[CHECKED if checked else MESSAGE] + len(body)
@@ -59,12 +59,12 @@ def record(msg_id: bytes, body: bytes, *, checked: bool = False) -> bytes:
 
 
 def hole(size: int) -> bytes:
-    """What is written at the start of a gap of so many bytes, which then are skipped."""
+    """Return the bytes to write at the start of a gap of `size` bytes, so that it is skipped."""
     return bytes([SMALL_HOLE]) * size if size <= SMALL_HOLES else RECORD.pack(HOLE, size)
 
 
 def decode(data: bytes, *, file: str, offset: int) -> tuple[bytes, bytes]:
-    """A whole record -> id and body. Raises CorruptError where it is no message."""
+    """Decode a whole record -> id and body. Raises CorruptError if it is no message."""
     if len(data) >= HEAD.size:
         kind, size, msg_id = HEAD.unpack_from(data)
         least = LEAST.get(kind, 0) if kind != HOLE else 0
@@ -88,13 +88,13 @@ def scan(
     checked: bool = False,
     repeated: bool = False,
 ) -> Scan:
-    """The messages of a segment, by its records alone.
+    """Find the messages of a segment from its records.
 
-    valid    asked of each body; what it refuses is an error
-    start    where the first of them begins
-    checked  a message whose checksum is wrong is an error, too
-    repeated an id may come more than once: its first record may have been removed
-    cost    0.5 us a record, holes of any size and bodies longer than a window are not read
+    valid     called with each body; False is an error
+    start     offset of the first record
+    checked   a wrong checksum of a message is an error, too
+    repeated  return all records of an id: the first one may have been removed
+    cost      holes, and bodies longer than a window, are not read
     """
     window, found = Window(storage), Scan(end=start)
     seen: set[bytes] = set()
@@ -108,7 +108,7 @@ def scan(
             data, base, last = window.data, window.base, len(window.data) - HEAD.size
         if place <= last:
             kind, length, msg_id = unpack(data, place)
-        else:  # the file ends: no message has room
+        else:  # the file ends before the head of a message
             kind, length, msg_id = *_head(data[place:]), b""
         if kind == SMALL_HOLE:
             if hole_before:
@@ -145,7 +145,7 @@ def scan(
 
 
 def _head(data: bytes) -> tuple[int, int]:
-    """Kind and size of a record; size -1: it is torn, or the file was cut short meanwhile."""
+    """Return kind and size of a record; size -1: it is torn, or the file was truncated."""
     if not data:
         return MESSAGE, -1
     return RECORD.unpack_from(data) if len(data) >= RECORD.size else (data[0], -1)
@@ -171,7 +171,7 @@ def _failed(found: Scan, at: int, error: str, value: int | None = None) -> Scan:
 
 
 def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
-    """Which of some messages have no head with this id, uint64[n, 2], and size."""
+    """Return which messages have no head with this id, uint64[n, 2], and size."""
     head, at = fetch(storage, offsets, HEAD.size)
     heads = rows_at(head, at, HEAD.size).view(_HEAD).ravel()
     kinds = (heads["kind"] == MESSAGE) | (heads["kind"] == CHECKED)
@@ -180,17 +180,17 @@ def wrong(storage: Storage, ids: UInt64, offsets: Int64, sizes: Int64) -> Bools:
 
 
 def plan(offsets: Int64, sizes: Int64) -> Plan:
-    """See `segment.plan`."""
+    """Plan the compaction of a segment: see `segment.plan`."""
     return segment.plan(offsets, sizes, START)
 
 
 def compact(storage: Storage, offsets: Int64, sizes: Int64, made: Plan | None = None) -> Plan:
-    """Move the messages that are kept towards the front; others between them stay as they are.
+    """Move the kept messages towards the front, without truncating the segment.
 
-    What is left of a gap that a message moved into becomes a hole of zeros. It is not truncated.
+    The rest of a gap that a message moved into becomes a hole of zeros; other gaps are unchanged.
 
-    offsets, sizes  of those that are kept, in the order of the file; `made`: their plan
-    cost            as the bytes moved
+    offsets, sizes  of the kept messages, in file order; made: their plan
+    cost            grows with the bytes moved
     """
     made = made or plan(offsets, sizes)
     segment.move(storage, offsets, sizes, made, hole)

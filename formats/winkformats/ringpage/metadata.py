@@ -1,4 +1,4 @@
-"""Metadata block of a Ring Page buffer: what it is, twice, and what has become of it, in turn.
+"""Metadata block of a Ring Page buffer: two copies of its settings, and two states in turn.
 
     offset  size  content
     0       512   settings
@@ -34,7 +34,7 @@ Of the two states the one with the higher turn counts:
     48      8     Q     overwritten  records that were written over unread
     56      4     I     crc          CRC-32 of the bytes before
 
-`tail` counts only in a state that is clean, and only while `next` is what the pages say.
+`tail` is valid only in a clean state, and only if `next` agrees with the pages.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ VERSION: Final = 1
 SETTINGS: Final = struct.Struct("<8s6I")
 STATE: Final = struct.Struct("<I4B6Q")
 CRC: Final = struct.Struct("<I")
-PLACES: Final = (0, 2048)  # of the settings
-TURNS: Final = (1024, 3072)  # of states
+PLACES: Final = (0, 2048)  # offsets of the settings
+TURNS: Final = (1024, 3072)  # offsets of the states
 REFUSE: Final = 1
 MAX_PAGES: Final = 65_535  # a sequence number has 16 bits
 MAX_SIZE: Final = 1 << 24  # bytes of a page
@@ -62,7 +62,7 @@ assert (SETTINGS.size, STATE.size) == (32, 56)
 
 
 class Settings(NamedTuple):
-    """What a buffer is. `refuse`: see REFUSE."""
+    """The settings of a buffer: see the table. refuse: the flag REFUSE."""
 
     page_size: int
     page_count: int
@@ -72,15 +72,15 @@ class Settings(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole buffer."""
+        """Size of the whole buffer, bytes."""
         return BLOCK + self.page_size * self.page_count
 
     def offset(self, index: int) -> int:
-        """Of a page."""
+        """Return the offset of a page."""
         return BLOCK + self.page_size * index
 
     def check(self) -> None:
-        """Raises ValueError for what cannot be."""
+        """Raise ValueError for settings that are not valid."""
         size, count = self.page_size, self.page_count
         if size <= 0 or size % BLOCK or size > MAX_SIZE:
             raise ValueError(f"a page has a multiple of {BLOCK} bytes, up to 16 MiB, not {size:,}")
@@ -93,21 +93,22 @@ class Settings(NamedTuple):
             )
 
     def encode(self) -> bytes:
-        """-> the metadata block of a new buffer."""
+        """Encode the metadata block of a new buffer."""
         head = SETTINGS.pack(
             MAGIC, VERSION, self.page_size, self.page_count, self.largest,
             REFUSE * self.refuse, self.ring,
         )  # fmt: skip
         half = summed(head).ljust(TURNS[0], b"\0")
         return b"".join(
-            half + State(turn=turn).encode(self.ring).ljust(len(half), b"\0") for turn in range(2)
+            half + BufferState(turn=turn).encode(self.ring).ljust(len(half), b"\0")
+            for turn in range(2)
         )
 
     @classmethod
     def decode(cls, block: bytes, *, name: str) -> tuple[Self, list[str]]:
-        """-> the settings, and what is wrong with one of their copies.
+        """Decode the settings -> these, and a line for a damaged copy of them.
 
-        raises  FormatError for what is no such block; CorruptError where both copies are damaged
+        raises  FormatError if it is no metadata block; CorruptError if both copies are damaged
         """
         found, wrong = [], []
         block = block.ljust(BLOCK, b"\0")
@@ -134,8 +135,8 @@ class Settings(NamedTuple):
         return settings, wrong
 
 
-class State(NamedTuple):
-    """What has become of a buffer: see the table."""
+class BufferState(NamedTuple):
+    """The state of a buffer: see the table."""
 
     num_pages: int = 0
     looped: bool = False
@@ -149,7 +150,7 @@ class State(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Where it is written."""
+        """Its offset in the block."""
         return TURNS[self.turn % 2]
 
     def encode(self, ring: int) -> bytes:
@@ -157,7 +158,7 @@ class State(NamedTuple):
 
     @classmethod
     def decode(cls, block: bytes, ring: int) -> Self | None:
-        """-> the newer one of those that are whole; None: none is."""
+        """Decode the newer one of the intact states; None: both are damaged."""
         found = []
         block = block.ljust(BLOCK, b"\0")
         for place in TURNS:
@@ -172,5 +173,5 @@ class State(NamedTuple):
 
 
 def summed(data: bytes) -> bytes:
-    """The bytes, and their checksum."""
+    """Return the bytes, followed by their checksum."""
     return data + CRC.pack(zlib.crc32(data))

@@ -13,8 +13,9 @@
     32      used        data      records: each its length and its body
     32+used             padding   zeros
 
-Little-endian. A length has 2 bytes, in pages of more than 65,536 bytes 4. A record may begin in one
-page and end in the next one, its length, too. If `first` is 0 there, its end was never written.
+Little-endian. A length has 2 bytes, in pages of more than 65,536 bytes 4. A record, and also its
+length, may begin in one page and end in the next one. If `first` is 0 there, its end was never
+written.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ HEAD: Final = struct.Struct("<HHIIIQII")
 BLOCK: Final = 4096  # bytes before the first page; pages are multiples of it
 TURN: Final = 0x7FFF
 GOES_ON: Final = 0x8000
-SHORT: Final = struct.Struct("<H")  # of a length
-LONG: Final = struct.Struct("<I")
-LAST: Final = (1 << 63) - 1  # of a number
+SHORT_LENGTH: Final = struct.Struct("<H")
+LONG_LENGTH: Final = struct.Struct("<I")
+LAST: Final = (1 << 63) - 1  # highest number of a record
 assert HEAD.size == 32
 
 
 def length_of(page_size: int) -> struct.Struct:
-    """How the length of a record is written."""
-    return SHORT if page_size <= 1 << 16 else LONG
+    """Return the struct of the length of a record."""
+    return SHORT_LENGTH if page_size <= 1 << 16 else LONG_LENGTH
 
 
 def largest(page_size: int) -> int:
-    """Bytes of the largest record: one that fills a page."""
+    """Return the bytes of the largest record, which fills a page."""
     return page_size - HEAD.size - length_of(page_size).size
 
 
@@ -64,12 +65,12 @@ class Head(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The number behind that of its last record."""
+        """The number after that of its last record."""
         return self.number + self.records
 
     @property
     def turn(self) -> int:
-        """The pass, of which the last 15 bits count."""
+        """The pass, modulo 2^15."""
         return self.flags & TURN
 
     @property
@@ -77,7 +78,7 @@ class Head(NamedTuple):
         return bool(self.flags & GOES_ON)
 
     def fits(self, index: int, page_count: int, page_size: int, ring: int) -> bool:
-        """Whether it may be the header of this page of this buffer."""
+        """Return whether it may be the header of this page of this buffer."""
         return (
             self.ring == ring
             and self.sequence == sequence_of(index, self.flags, page_count)
@@ -87,7 +88,7 @@ class Head(NamedTuple):
         )
 
     def leads_to(self, after: Head) -> bool:
-        """Whether `after`, of the next page, has the end of the last record."""
+        """Return whether the next page, with header `after`, has the end of the last record."""
         return self.goes_on and after.first > 0 and self.end == after.number
 
 
@@ -99,7 +100,7 @@ def encode(
     index: int, turn: int, page_count: int, page_size: int, *,
     ring: int, number: int, records: int, first: int, goes_on: bool, data: bytes,
 ) -> tuple[Head, bytes]:  # fmt: skip
-    """-> the header of a page, and the page. See the table."""
+    """Encode a page -> its header, and its bytes. See the table."""
     flags = turn & TURN | GOES_ON * goes_on
     sequence = sequence_of(index, turn, page_count)
     head = Head(sequence, flags, 0, ring, records, number, first, len(data))
@@ -118,7 +119,7 @@ def is_whole(raw: bytes, page_size: int) -> bool:
 
 
 class Record(NamedTuple):
-    """A record; `offset`: of its length, from the start of the page in which it begins."""
+    """A record; offset: that of its length in the page in which it begins."""
 
     number: int
     page: int
@@ -127,27 +128,27 @@ class Record(NamedTuple):
 
 
 class Records:
-    """Puts the records of pages together, which are read in order.
+    """Reader that joins the records of consecutive pages.
 
-    before  the page that was read last, if a record goes on from there
+    before  header of the last page, if its last record continues in the next one
     """
 
     def __init__(self, page_size: int, *, name: str) -> None:
         self._size, self._length, self._name = page_size, length_of(page_size), name
-        self._begun: tuple[Head, int, int, bytes] | None = None  # a record that goes on
+        self._begun: tuple[Head, int, int, bytes] | None = None  # start of a record
 
     @property
     def before(self) -> Head | None:
         return None if self._begun is None else self._begun[0]
 
     def break_off(self) -> None:
-        """A page is missing before the next one that is read."""
+        """Drop the start of a record, because a page is missing before the next one."""
         self._begun = None
 
     def read(self, index: int, raw: bytes) -> list[Record]:
-        """The records that end in a page, whose checksum is right.
+        """Return the records that end in a page, whose checksum was checked.
 
-        raises  CorruptError where the lengths say otherwise than the header
+        raises  CorruptError if the lengths do not agree with the header
         """
         head = Head.decode(raw)
         data = raw[HEAD.size : HEAD.size + head.used]
@@ -178,23 +179,23 @@ class Records:
         return CorruptError("lengths of records that cannot be", file=self._name, offset=at)
 
 
-# --- which page is the newest ---
+# --- order of pages ---
 
 
 def in_order(heads: list[Head | None], whole: Callable[[int], bool]) -> list[int]:
-    """The pages of a buffer, the oldest first.
+    """Return the indices of the valid pages of a buffer, the oldest first.
 
-    The newest page is the one with the highest number. Those up to it are of its pass, those behind
-    it of the pass before; others are left over from a write that never came to the disk. So it is
-    also the end of the run of pages with the parity of the first one, where none is damaged.
+    The newest page has the highest number. The pages up to it are of its pass, those after it of
+    the pass before; others are left over from a write that did not reach the disk. Without damage
+    it is also the end of the run of pages with the parity of the first one.
 
-    heads   of all pages; None: none that can be. Those of pages that are left out become None
-    whole   whether the checksum of a page is right
-    cost    two pages are read, and those whose numbers do not fit
+    heads   headers of all pages; None: not valid. Those of pages that are left out become None
+    whole   returns whether the checksum of a page is right
+    cost    reads two pages, and those whose numbers do not fit
     """
     ends = sorted((head.end, head.number, at) for at, head in enumerate(heads) if head is not None)
     while ends and not whole(ends[-1][2]):
-        heads[ends.pop()[2]] = None  # it was being written, or is damaged
+        heads[ends.pop()[2]] = None  # half written, or damaged
     if not ends:
         return []
     newest = ends[-1][2]
@@ -205,8 +206,8 @@ def in_order(heads: list[Head | None], whole: Callable[[int], bool]) -> list[int
             heads[index] = None
     after = (newest + 1) % len(heads)
     if after != newest and heads[after] is not None and not whole(after):
-        heads[after] = None  # it was being written, and its header is still the one before
-    found: list[tuple[int, int]] = []  # the number behind its last record, index
+        heads[after] = None  # half written, with the header of the pass before
+    found: list[tuple[int, int]] = []  # number after its last record, index
     for index in (*range(newest + 1, len(heads)), *range(newest + 1)):
         head = heads[index]
         if head is None:

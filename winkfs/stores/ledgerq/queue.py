@@ -597,8 +597,8 @@ class Queue(StoreHandle):
             raise TypeError(f"the name of a consumer is a text, not {type(name).__name__}")
         start = as_int(start, "start")
         data = name.encode()
-        if not 0 < len(data) <= ondisk.LONGEST or b"\0" in data:
-            raise ValueError(f"a consumer has a name of 1 to {ondisk.LONGEST} bytes, not {name!r}")
+        if not 0 < len(data) <= ondisk.MAX_NAME or b"\0" in data:
+            raise ValueError(f"a consumer has a name of 1 to {ondisk.MAX_NAME} bytes, not {name!r}")
         with self._changing():
             if name not in self.state.cursors:
                 cursor = self.state.add(name)

@@ -305,7 +305,7 @@ class LedgerqState:
         self.metadata = self._read(theirs.METADATA, Metadata.decode, size, use)
 
     def _read(
-        self, name: str, decode: Callable[..., Any], most: int = theirs.MOST,
+        self, name: str, decode: Callable[..., Any], most: int = theirs.MAX_STATE_BYTES,
         use: str = "it is not used",
     ) -> Any:  # fmt: skip
         """Decode a file of LedgerQ; None: there is none, or it is damaged, which is reported."""

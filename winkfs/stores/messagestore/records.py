@@ -162,7 +162,7 @@ def _check(
     if segment.version is sqs:
         found = sqs.scan(storage)
         if found.error and found.end < segment.size:
-            report.add(f"{storage.name}: {found.said} at byte {found.end}")
+            report.add(f"{storage.name}: {found.error_text} at byte {found.end}")
 
 
 def salvage(path: str, target: str, progress: Progress | None = None) -> dict[str, Any]:

@@ -288,7 +288,7 @@ def _tail(
         segment.has(-1 if mixed else checked if found.checked else plain)
     segment.lost = found.lost
     if found.error or found.lost:
-        what = f"{found.said} at byte {found.end}" if found.error else found.lost_said
+        what = f"{found.error_text} at byte {found.end}" if found.error else found.lost_text
         say(f"{directory.path}/{segment.name}: {what}")
     return found.rows
 

@@ -10,7 +10,7 @@ from typing import Any
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Kind, Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.ringpage.metadata import MAGIC, PLACES, Settings, State
+from winkformats.ringpage.metadata import MAGIC, PLACES, BufferState, Settings
 from winkformats.ringpage.page import (
     BLOCK,
     HEAD,
@@ -77,10 +77,10 @@ class Pages:
         settings = self.settings
         self.problems, self.notes = list(self._wrong), list[str]()
         block = self.storage.read(0, BLOCK)
-        state = State.decode(block, settings.ring)
+        state = BufferState.decode(block, settings.ring)
         if state is None:
             self.notes.append(f"{self.storage.name}: no state is whole: what was read is not known")
-        self.state = state or State()
+        self.state = state or BufferState()
         raws = self._raw_heads()
         self.heads = self._heads(raws)
         self.order = in_order(self.heads, self._is_whole)
