@@ -1,7 +1,7 @@
-"""What makes Spark find the format "winkfs" by name: it imports each top-level `pyspark_*` package.
+"""Data source "winkfs" for Spark, which imports each top-level `pyspark_*` package to find formats.
 
-Light, for that happens with each first look-up of a session. Its classes travel by value, so that
-they arrive, and can say what to do, where a Python of Spark has no winkfs.
+The module imports little, since this happens at the first look-up of each session. Its classes are
+pickled by value, so that a Python of Spark without winkfs can raise a helpful error.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["DefaultSource", "one_line"]
 
 
 class Tracebacks:
-    """The module `traceback` for Spark's daemon, without those of a JVM that has hung up.
+    """The module `traceback` for Spark's daemon, which ignores connections that the JVM closed.
 
-    It does so where a query has enough rows, and after a minute in which a worker was idle.
+    The JVM closes them when a query has enough rows, and after a worker was idle for a minute.
     """
 
     format_exc = staticmethod(traceback.format_exc)
@@ -39,10 +39,10 @@ class Tracebacks:
             traceback.print_exc()
 
 
-def unalarmed() -> None:
-    """Have the daemon that this process is a fork of, if it is one, not print these tracebacks.
+def quiet_daemon() -> None:
+    """Keep Spark's daemon, if this process is one or its fork, from printing these tracebacks.
 
-    It prints them where it speaks with the JVM through Unix sockets.
+    It prints them if it is connected to the JVM by Unix sockets.
     """
     main: Any = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
@@ -50,14 +50,14 @@ def unalarmed() -> None:
 
 
 class OneLine(contextlib.ContextDecorator):
-    """An error of ours in the block comes out of Spark as its one line. WINKFS_TRACEBACK=1 in the
-    environment of the workers leaves it the stack.
+    """Context in which Spark reports an error of winkfs as one line. WINKFS_TRACEBACK=1 in the
+    environment of the workers keeps the traceback.
 
-    Spark asks for this variable when it reports what ends a Python worker; it goes with the worker.
+    Spark reads the variable SPARK_HIDE_TRACEBACK when it reports the error that ends a worker.
     """
 
     def __enter__(self) -> None:
-        unalarmed()
+        quiet_daemon()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours = isinstance(error, OSError | ValueError | ImportError)
@@ -70,7 +70,7 @@ one_line = OneLine()
 
 
 def module(name: str) -> Any:
-    """A module of winkfs.spark, with all it needs. Raises ImportError that says what to do."""
+    """Import a module of winkfs.spark. Raises ImportError with advice."""
     try:
         return import_module(f"winkfs.spark.{name}")
     except ImportError as error:
@@ -83,14 +83,14 @@ def module(name: str) -> Any:
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
-    """format("winkfs"): stands for `winkfs.spark.source.WinkfsDataSource`."""
+    """The data source "winkfs", which delegates to `winkfs.spark.source.WinkfsDataSource`."""
 
     @classmethod
     def name(cls) -> str:
         return "winkfs"
 
     def _source(self) -> Any:
-        module("reading.options")  # numpy, xxhash and others with it
+        module("reading.options")  # with numpy, xxhash and others
         return module("source").WinkfsDataSource(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return self._source().writer(schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
-        # Not in one line: Spark calls stop() of what it did not get, and that error hides ours.
+        # Without one_line: on an error Spark calls stop() of a missing reader, which hides it.
         return self._source().streamReader(schema)
 
     @one_line
@@ -124,7 +124,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]
-    """Stands for `winkfs.spark.reading.reader.WinkfsReader`, which is unpickled when it is used."""
+    """Wrapper of `winkfs.spark.reading.reader.WinkfsReader`, which is unpickled when it is used."""
 
     def __init__(self, reader: Any) -> None:
         self.reader = reader
@@ -143,14 +143,14 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(pickle.dumps(task)) for task in self._real().partitions()]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Spark's stand-ins, up to 4.1 and later, where there are no tasks
+        # None, or without a value: a placeholder of Spark for a plan without tasks.
         if partition is not None and partition.value is not None:
             with one_line:
                 yield from self._real().read(pickle.loads(partition.value))
 
 
 class FilteringReader(Reader):
-    """Only that it has this method makes Spark push filters down."""
+    """Reader with the method that makes Spark push filters down."""
 
     @one_line
     def pushFilters(self, filters: list[Any]) -> Any:
@@ -158,4 +158,4 @@ class FilteringReader(Reader):
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-unalarmed()  # the process that looks formats up is not asked again
+quiet_daemon()  # also for the process that looks up formats

@@ -70,7 +70,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "tail": "winkfs.container.catalog.Policy.tail",  # bytes of a tail that a close reads
         "joined": "winkfs.container.catalog.Policy.joined",  # rows of runs that a close joins
         "read_back": "winkfs.container.namesorter.BLOCK",  # names read back at a time
-        "cut": "winkfs.spark.reading.selected.FEW",  # blocks that Spark cuts anywhere
+        "cut": "winkfs.spark.reading.selected.MAX_SMALL_CATALOG",  # blocks that Spark cuts anywhere
     },
     "a data set": {
         "open": "winkfs.dataset.reading.MAX_OPEN",  # shards open at once

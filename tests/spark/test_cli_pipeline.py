@@ -119,14 +119,14 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
 ])  # fmt: skip
 def test_a_system_error_in_a_task_is_reported_with_the_remedy(raised: str, line: str) -> None:
     errors = pytest.importorskip("pyspark.errors")
-    with pytest.raises(OSError) as caught, session._told():
+    with pytest.raises(OSError) as caught, session._one_line_errors():
         raise errors.PySparkException(f"Job aborted\nOSError: {raised}\n")
     assert explain(caught.value).startswith(line)
 
 
 def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:
     protocol = pytest.importorskip("py4j.protocol")
-    with pytest.raises(KeyboardInterrupt), session._told():
+    with pytest.raises(KeyboardInterrupt), session._one_line_errors():
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:

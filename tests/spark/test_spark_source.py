@@ -47,7 +47,7 @@ from winkfs.results import store as results
 pytest.importorskip("pyspark")
 
 from winkfs.spark.reading.options import Options
-from winkfs.spark.reading.partition import Part, Piece, unpack
+from winkfs.spark.reading.partition import Piece, PlannedPiece, unpack
 from winkfs.spark.reading.reader import partitions
 
 if TYPE_CHECKING:
@@ -698,7 +698,7 @@ def test_a_shard_without_a_catalog_is_listed_by_one_task(tmp_path: Path) -> None
 
 def test_hidden_rows_at_the_borders_of_tasks() -> None:
     hidden = np.array([100, 101, 107, 120, 139])
-    part = Part(Piece("c", 1, 140, False, 100, 140), 40, hidden)
+    part = PlannedPiece(Piece("c", 1, 140, False, 100, 140), 40, hidden)
     for split in range(1, 41):
         found: list[int] = []
         for low in range(0, 40, split):
@@ -740,7 +740,7 @@ def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: st
         ({"paths": "a"}, "it takes a JSON list of names"),
         ({"pathsFile": "/there/is/no/such/file"}, "No such file"),
         ({"path": "hdfs://x/y"}, "paths of a file system, not hdfs:"),
-        ({"path": ""}, "no path: say which container"),
+        ({"path": ""}, "no path: give a container"),
         ({"columns": "path,contents"}, "no column 'contents': did you mean content?"),
         ({"columns": "path,path"}, "names a column twice"),
         ({"minPartitions": "0"}, "option minPartitions is '0': it takes a number, 1 at least"),

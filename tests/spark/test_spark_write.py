@@ -236,7 +236,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
         ({"afterGeneration": "-1"}, "afterGeneration is '-1': it takes a number, 0 at least"),
         ({"maxShardByte": "1g"}, "did you mean maxShardBytes?"),
         ({"path": "s3://bucket/x"}, "not s3:"),
-        ({"path": ""}, "say where to"),
+        ({"path": ""}, "give a folder"),
     ],
 )
 def test_a_wrong_option_is_reported_in_one_line(options: dict[str, str], said: str) -> None:

@@ -1,11 +1,11 @@
 """winkfs in Spark: a source, a sink, streams, and the jobs of the pipeline.
 
-register(spark)                 make the format known, where it was not found by its name
-read(spark, path, ...)          a DataFrame of files, planned anew with each call
+register(spark)                 register the format, if Spark does not find it by name
+read(spark, path, ...)          a DataFrame of files
 delete(spark, path, condition)  delete files by a condition of Spark SQL
-upsert(df, path)                put files, or some of their columns, over those that are there
-fetch_content(df)               the contents of files that a DataFrame refers to
-session_conf()                  settings with which that costs less
+upsert(df, path)                put files, or some of their columns, replacing existing ones
+fetch_content(df)               add the contents of files that a DataFrame refers to
+session_conf()                  settings that make this faster
 mount_conf()                    settings for Spark's own sources on a mounted container
 """
 

@@ -1,8 +1,8 @@
-"""Arrow columns from numpy arrays and bytes, and back, in short-lived Python workers.
+"""Conversion of numpy arrays and bytes to Arrow columns, and back, for short-lived Python workers.
 
-`pa.array`, `pa.scalar`, `to_numpy` and `fill_null` with a number import pandas if they can: half a
-second of CPU in each new Python worker. What is here does not. `take` imports `pyarrow.compute`,
-which defines every function of Arrow in Python: that costs as much again as pyarrow itself.
+`pa.array`, `pa.scalar`, `to_numpy` and `fill_null` with a number import pandas if it is installed,
+which is slow in each new Python worker; `take` imports `pyarrow.compute`, which is slow, too. The
+functions of this module import neither.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from winkformats.arrays import Bools, Int64
 
 try:
     from pyarrow._compute import call_function
-except ImportError:  # another pyarrow: this is where it says that it is
+except ImportError:  # the documented place, for other versions of pyarrow
     from pyarrow.compute import call_function
 
-TASKS: Final = 3  # modules are imported in the second one too
+FROZEN_TASKS: Final = (
+    3  # first tasks of a process that freeze, since later ones import modules, too
+)
 _frozen = 0
 
 
 def column(
     values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: Bools | None = None
 ) -> pa.Array:
-    """A column of integers or bools. No copy of integers that lie one behind the other.
+    """Return a column of integers or bools. Contiguous integers are not copied.
 
-    kind     of the same width; None: that of the array
+    kind     an Arrow type of equal width; None: that of the array
     missing  bool[n]: which are null
     """
     if values.dtype == np.bool_:
@@ -45,7 +47,7 @@ def column(
 
 
 def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:
-    """A binary column, less than 2 GiB in all; None is null."""
+    """Return a binary column, less than 2 GiB in all; None is null."""
     sizes = [0 if value is None else len(value) for value in values]
     missing = np.fromiter((value is None for value in values), np.bool_, len(values))
     valid = pa.py_buffer(_bits(~missing)) if missing.any() else None
@@ -54,20 +56,20 @@ def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:
 
 
 def contents(values: Sequence[bytes | Exception | None]) -> tuple[pa.Array, dict[int, str]]:
-    """A binary column, null where there is none, and the errors: index -> line."""
+    """Return a binary column, with null for None and errors, and the errors: index -> line."""
     errors = {i: str(value) for i, value in enumerate(values) if isinstance(value, Exception)}
     return binaries([None if isinstance(v, Exception) else v for v in values]), errors
 
 
 def texts(values: Sequence[str | None]) -> pa.Array:
-    """A column of strings; None is null."""
+    """Return a column of strings; None is null."""
     return binaries([None if value is None else value.encode() for value in values]).view(
         pa.string()
     )
 
 
 def same(value: str | int, count: int) -> pa.Array:
-    """The same string, or int64, `count` times."""
+    """Return a column with one string, or int64, `count` times."""
     if isinstance(value, int):
         return column(np.full(count, value, np.int64))
     data = value.encode()
@@ -76,7 +78,7 @@ def same(value: str | int, count: int) -> pa.Array:
 
 
 def rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
-    """uint8[n, width] -> a binary column of n values. No copy."""
+    """Convert uint8[n, width] to a binary column of n values, without a copy."""
     n, width = matrix.shape
     return _binary(np.arange(n + 1, dtype=np.int64) * width, np.ascontiguousarray(matrix), n)
 
@@ -93,12 +95,12 @@ def _bits(values: Bools) -> npt.NDArray[np.uint8]:
 
 
 def taken(array: pa.Array, index: Int64) -> pa.Array:
-    """The values at these places, as `array.take`."""
+    """Return the values at these indices, as `array.take` does."""
     return call_function("take", [array, column(index)])
 
 
 def numbers(array: pa.Array) -> Int64:
-    """The values of a column of integers or times, int64[n]; 0 where one is null."""
+    """Return the values of a column of integers or times, int64[n]; 0 for null."""
     if array.null_count == len(array):
         return np.zeros(len(array), np.int64)
     width = array.type.bit_width // 8
@@ -108,7 +110,7 @@ def numbers(array: pa.Array) -> Int64:
 
 
 def bools(array: pa.Array) -> Bools:
-    """The values of a column of bools without nulls, bool[n]."""
+    """Return the values of a column of bools without nulls, bool[n]."""
     if not len(array):
         return np.empty(0, np.bool_)
     start, stop = array.offset, array.offset + len(array)
@@ -117,7 +119,7 @@ def bools(array: pa.Array) -> Bools:
 
 
 def layout(array: pa.Array) -> tuple[Int64, memoryview]:
-    """Of a binary column: offsets int64[n + 1], and the bytes that they cut. A null has none."""
+    """Return the offsets, int64[n + 1], and the bytes of a binary column. A null has no bytes."""
     _, offsets, data = array.buffers()
     width = 8 if str(array.type).startswith("large") else 4
     if offsets is None or not len(array):
@@ -127,17 +129,17 @@ def layout(array: pa.Array) -> tuple[Int64, memoryview]:
 
 
 def views(array: pa.Array) -> Iterator[memoryview]:
-    """The values of a binary column, in its buffer."""
+    """Yield the values of a binary column as views of its buffer."""
     ends, data = layout(array)
     return (data[a:b] for a, b in itertools.pairwise(ends.tolist()))
 
 
 def freeze() -> None:
-    """Let the garbage collector pass over what is there by now, in the first tasks of a process.
+    """Exclude existing objects from garbage collection, in the first tasks of a process.
 
-    Spark's worker collects after each task, which goes through all objects of pyarrow and pandas.
+    Spark's worker collects after each task, which would visit all objects of pyarrow and pandas.
     """
     global _frozen
-    if _frozen < TASKS:
+    if _frozen < FROZEN_TASKS:
         _frozen += 1
         gc.freeze()

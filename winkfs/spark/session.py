@@ -1,8 +1,8 @@
-"""What a driver calls: `register` the format, `read` with it; settings; and `compiled`.
+"""API for the driver: `register` the format, `read`, `delete`, `upsert`, settings; and `compiled`.
 
-Spark puts a zip with the sources of PySpark in front of the path of each Python that it starts, and
-planner, tasks and commit have a Python each, which compiles them anew. A PySpark that was installed
-by pip lies beside its zip, compiled: a script takes the zip out of the path.
+Spark puts a zip with the sources of PySpark first in the path of each Python that it starts.
+Planner, tasks and commit each have a Python, which would compile these sources again. A PySpark
+installed by pip is also there in compiled form: a script removes the zip from the path.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
-PACKAGES: Final = ("pyspark", "pyarrow")  # what all of winkfs.spark needs
+PACKAGES: Final = ("pyspark", "pyarrow")  # requirements of winkfs.spark
 MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
-FORMATS: Final = "runtimeDataSourceBuilders"  # in it: what a session was given, by name
+FORMATS: Final = "runtimeDataSourceBuilders"  # its field with the formats registered in a session
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 SCRIPT: Final = """#!/bin/sh
 PYTHONPATH="${{PYTHONPATH#*/pyspark.zip:}}"
@@ -41,12 +41,12 @@ _scripts: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary
 
 
 def register(spark: SparkSession) -> None:
-    """Make format("winkfs") known to a session.
+    """Register format("winkfs") in a session.
 
-    Needed where Spark does not find it by name: winkfs is installed in editable form, or reaches
-    the Python of the workers by `spark.sparkContext.addPyFile`, which has to come before.
+    Needed if Spark does not find it by name: winkfs is installed in editable form, or sent to the
+    workers by `spark.sparkContext.addPyFile`, which must be called before.
 
-    raises  Refusal, which names the extra, where PySpark or pyarrow is missing
+    raises  Refusal, which names the extra, if PySpark or pyarrow is missing
     """
     need_installed("winkfs.spark", *PACKAGES)
     from pyspark_winkfs import DefaultSource
@@ -60,8 +60,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _run_this_python(spark: SparkSession) -> None:
-    """Have a local session run this Python, where nothing else was asked for: Spark takes the first
-    python3 of the PATH, which is another one where a script was started as `.venv/bin/python`."""
+    """Let a local session run this Python, unless one is configured. Spark takes the first python3
+    of the PATH, which may be a different one if a script runs as `.venv/bin/python`."""
     context = getattr(spark, "sparkContext", None)
     if context is None or "PYSPARK_PYTHON" in os.environ or not _is_local(context.master):
         return
@@ -74,12 +74,12 @@ def _is_local(master: str) -> bool:
 
 
 def _put(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Do what Spark's `register` does, except a look at all formats that can be found by name.
+    """Do what Spark's `register` does, without its search of all formats that can be found by name.
 
-    It looks only to warn of one with the same name, and starts two Pythons for it, each without a
-    compiled PySpark. Spark does so where a query asks for a format that it does not know.
+    Spark searches only to warn of an equal name, and starts two Pythons for it, each without a
+    compiled PySpark.
 
-    ->      False where this is another Spark, or Spark Connect: nothing has changed
+    ->      False: an unknown Spark, or Spark Connect; nothing has changed
     """
     try:
         from py4j.protocol import Py4JError
@@ -100,10 +100,9 @@ def _put(spark: SparkSession, source: type[DataSource]) -> bool:
 
 @contextmanager
 def _unwarned(spark: SparkSession) -> Iterator[None]:
-    """Without the warning that a format is replaced: the one that Spark found by its name is this.
+    """Suppress the warning of Spark that a format is replaced by an equal one.
 
-    Spark Connect, whose server logs it, has no JVM to talk to, and a vendor's Spark may have
-    another logger: then the warning stays.
+    With Spark Connect, whose server logs it, and with other loggers the warning stays.
     """
     try:
         log4j = spark._jvm.org.apache.logging.log4j
@@ -124,12 +123,12 @@ def read(
     schema: StructType | str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """The files of containers and data sets as a DataFrame, as of now: each call plans anew.
+    """Return the files of containers and data sets as a DataFrame of their current state.
 
     path     BASE, or DIR of a data set; or several
     schema   columns, as `spark.read.schema` takes them
     options  see `reading.options`; columns, paths and glob may be lists, times datetimes
-    raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
+    raises   ValueError for a wrong option; AnalysisException with the reason
     """
     need_installed("winkfs.spark", *PACKAGES)
     from winkfs.spark.reading.options import Options
@@ -141,7 +140,7 @@ def read(
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
     texts = {"path": json.dumps([os.fspath(p) for p in many])}
     texts |= {name: _text(name, value) for name, value in options.items() if value is not None}
-    checked = Options.of(texts)  # here an error is one line, from Spark it has a traceback
+    checked = Options.of(texts)  # raises an error of one line; that of Spark has a traceback
     ddl_of(checked)
     if checked.pushdown == "native":
         prove(spark)
@@ -152,15 +151,15 @@ def read(
 def delete(
     spark: SparkSession, path: str | os.PathLike[str], condition: str | Column
 ) -> dict[str, int]:
-    """Delete the files of a data set, or a container, of which a condition is true.
+    """Delete the files of a data set, or a container, for which a condition is true.
 
-    condition  of Spark SQL, on the columns that a read gives: "score < 0.1 or lang is null"
-    ->         deleted: number of files; generation: of the data set, 0 of a container
-    raises     DatasetConflict where another commit has meanwhile put or deleted one of these files:
-               nothing is deleted then; Locked (a container, another writer); ValueError; what
-               Spark raises
-    cost       one read, of contents only where the condition names `content`; the names come to
-               the driver. A container has no other writer meanwhile
+    condition  of Spark SQL, on the columns of a read: "score < 0.1 or lang is null"
+    ->         deleted: number of files; generation: of the data set, 0 for a container
+    raises     DatasetConflict if another commit has meanwhile put or deleted one of these files:
+               then nothing is deleted; Locked (a container with another writer); ValueError; errors
+               of Spark
+    cost       one read, of contents only if the condition names `content`; the names are collected
+               on the driver. A container is locked meanwhile
     """
     from winkfs.container.container import open as open_container
     from winkfs.dataset.manifest import is_dataset
@@ -169,7 +168,7 @@ def delete(
     root = os.fspath(path)
     if is_dataset(root):
         return _delete_committed(spark, root, condition)
-    with open_container(root, "a") as container:  # before it is read: so nobody changes it
+    with open_container(root, "a") as container:  # first, to exclude other writers
         names = _names_of(spark, root, condition)
         for name in names:
             container.delete(name)
@@ -177,7 +176,7 @@ def delete(
 
 
 def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -> dict[str, int]:
-    """The same in a data set."""
+    """Delete files of a data set: see `delete`."""
     from winkfs.dataset.dataset import open as open_dataset
     from winkfs.dataset.transaction import ShardWriter, begun
 
@@ -198,7 +197,7 @@ def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -
 def _names_of(
     spark: SparkSession, root: str, condition: str | Column, **options: Any
 ) -> list[bytes]:
-    """The names of the files of which a condition is true."""
+    """Return the names of the files for which a condition is true."""
     inline = "inline" if "content" in str(condition) else "none"
     with compiled(spark):
         named = read(spark, root, content=inline, **options).columns
@@ -208,15 +207,15 @@ def _names_of(
 
 
 def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
-    """Put the files of a DataFrame into a data set, over those of the same paths.
+    """Put the files of a DataFrame into a data set, replacing those with equal paths.
 
-    df      has `path`; a file that is there keeps what `df` has no column for. One whose content
-            is in `df` is put anew, with the mtime, mode and type of a new file; else it keeps these
-    raises  ValueError where there is no path; DatasetConflict where another commit has meanwhile
-            put or deleted one of these files: nothing is put then; what Spark raises: a new file
-            without a content
-    cost    where `df` lacks columns of the data set: a join with all of its files, and a copy of
-            those that are met
+    df      has `path`. An existing file keeps its values of columns that `df` lacks. If `df` has
+            content, the file gets mtime, mode and type of a new file, else it keeps them
+    raises  ValueError without a column path; DatasetConflict if another commit has meanwhile put
+            or deleted one of these files: then nothing is put; errors of Spark, such as for a new
+            file without content
+    cost    if `df` lacks columns of the data set: a join with all of its files, and a copy of the
+            replaced ones
     """
     from winkfs.dataset.manifest import Log, is_dataset
     from winkfs.errors import DatasetConflict
@@ -247,7 +246,7 @@ def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
 
 
 def _kept(given: Iterable[str], there: Iterable[str]) -> list[str]:
-    """What an upsert of columns takes from the files that are there, with other columns."""
+    """Return the columns that an upsert must copy from the existing files."""
     names = {name.lower() for name in given}
     kept = [name for name in there if name not in ("path", "size", "mtime")]
     if "content" not in names:
@@ -272,11 +271,11 @@ def _text(name: str, value: Any) -> str:
 
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """What Spark is given to run in Python in the block runs in such a Python, where the session is
-    a local one and its Python is this one; else nothing changes.
+    """Let Python code given to Spark in the block run with a compiled PySpark, if the session is
+    local and runs this Python; else nothing changes.
 
-    What other threads give it meanwhile does so, too: the script starts this Python, for as long as
-    the context lives.
+    This also affects code that other threads give to Spark meanwhile: the script starts the same
+    Python, and exists as long as the context.
     """
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     script = None if context is None else _script_of(context)
@@ -299,7 +298,7 @@ def _script_of(context: Any) -> str | None:
 
 
 def _made(context: Any) -> str | None:
-    """Write the script, in a folder that Spark removes; None where it is of no use."""
+    """Write the script, in a folder that Spark removes -> its path; None if it does not work."""
     import pyspark
 
     try:
@@ -316,13 +315,13 @@ def _made(context: Any) -> str | None:
 
 
 def session_conf() -> dict[str, str]:
-    """Settings for sessions that read or write format("winkfs").
+    """Return settings for sessions that read or write format("winkfs").
 
     ->      name -> value, for `SparkSession.builder.config(map=session_conf())` or `--conf`. The
-            first cannot be changed once the session runs.
+            first cannot be changed in a running session.
 
-    Where PYSPARK_PYTHON is not set, the folder of this Python becomes the first of the PATH of this
-    process: a session that it starts then runs this Python, as in an active virtual environment.
+    If PYSPARK_PYTHON is not set, the folder of this Python is put first in the PATH of this
+    process, so that a session runs this Python, as in an active virtual environment.
     """
     here, path = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
     if "PYSPARK_PYTHON" not in os.environ and path.split(os.pathsep)[0] != here:
@@ -331,11 +330,11 @@ def session_conf() -> dict[str, str]:
 
 
 def mount_conf() -> dict[str, str]:
-    """Settings for Spark's file sources (binaryFile, text, json, parquet ...) on a mount.
+    """Return settings for Spark's file sources (binaryFile, text, json, parquet ...) on a mount.
 
     ->      name -> value, for `SparkSession.builder.config(map=mount_conf())` or `--conf`. The
-            first cannot be changed once the session runs; the others can, by `spark.conf.set`.
-            They hold for all that the session reads from local paths, not only for the mount.
+            first cannot be changed in a running session; the others can, by `spark.conf.set`. They
+            apply to all local paths that the session reads, not only to the mount.
     """
     return dict(_MOUNT)
 
@@ -343,17 +342,17 @@ def mount_conf() -> dict[str, str]:
 # Gains: docs/spark.md, "Cost".
 _SESSION = {
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default, 64 MiB, has the JVM ask the kernel for new memory with each batch.
+    # With the default, 64 MiB, the JVM requests new memory from the kernel for each batch.
     "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
 }
 
 # Gains: docs/spark.md, "Spark on a mounted path".
 _MOUNT = {
-    # Not LocalFileSystem: that one looks for a `.NAME.crc` beside each file that it opens, and
-    # writes one beside each that it makes.
+    # LocalFileSystem would look for a `.NAME.crc` beside each file that it opens, and write one
+    # beside each that it creates.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # The default, 4 MB a file, makes a task of every 32 small files.
+    # With the default, 4 MB for each file, 32 small files become a task.
     "spark.sql.files.openCostInBytes": "0",
-    # The default is a task for each directory (of more than 32) to list what is in it.
+    # By default more than 32 directories are listed by a task each.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }

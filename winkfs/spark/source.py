@@ -1,4 +1,4 @@
-"""The format "winkfs": what Spark makes of `spark.read.format("winkfs")` and the like."""
+"""Data source "winkfs": the entry point of Spark for readers, writers and streams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no types
-    """format("winkfs"). Spark sees it through `pyspark_winkfs.DefaultSource`."""
+    """The data source "winkfs", which Spark calls through `pyspark_winkfs.DefaultSource`."""
 
     @classmethod
     def name(cls) -> str:
@@ -23,7 +23,7 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
     def schema(self) -> str:
         from winkfs.spark.reading.stores import ddl_of
 
-        return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
+        return ddl_of(Options.of(self.options, STREAMING))  # for reads and streams alike
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.of(self.options)

@@ -3,30 +3,29 @@
 PATH is that of an append-only container, of a data set or of a queue.
 
     option              default
-    startingOffset      earliest   what is there now, then what comes; latest: only what comes; of a
-                                   queue also the id of the first message
-    maxFilesPerTrigger             files of a batch, at most; messages of a queue
-    maxBytesPerTrigger             bytes of their content, at most, but one file at least
-    failOnDataLoss      true       false: messages that were removed before they were read are left
-                                   out
+    startingOffset      earliest   existing files, then new ones; latest: only new ones; for a queue
+                                   also the id of the first message
+    maxFilesPerTrigger             most files of a batch, or messages of a queue
+    maxBytesPerTrigger             most bytes of their content, but at least one file
+    failOnDataLoss      true       false: ignore messages that were removed before they were read
 
-A batch is what came between two offsets, of each name the newest. The reader on the driver keeps
-nothing but offsets, and each trigger asks the disk anew.
+A batch contains the files between two offsets, of each name the newest. The reader on the driver
+keeps only offsets, and reads the state of the source again at each trigger.
 
     of a container   {"contid": .., "position": ..}: bytes of the data file; all before it was read
     of a data set    {"snapshot": G, "generation": g, "shard": i, "position": p}: all generations
-                     before g were read, and of those that g added the first i, and of the next the
-                     inodes before byte p. Generation G, which the stream began with, is read as it
-                     stood then; of later ones what they added
-    of a queue       {"id": i}: all messages before it were read, whoever else has read them
+                     before g were read, and of the shards that g added the first i, and of the next
+                     one the inodes before byte p. Generation G, with which the stream began, is
+                     read as a whole; of later ones the shards that they added
+    of a queue       {"id": i}: all messages before it were read, consumed by others or not
 
-Each also has "first": the position, generation or id that the stream began with. When a first batch
-that failed is run again, Spark asks for the initial offset anew, though the source may have grown;
-the end of the batch, which is in the checkpoint, has the one that it began with.
+Each offset also has "first": the position, generation or id with which the stream began. When a
+failed first batch is run again, Spark asks for the initial offset again, although the source may
+have grown; the end of the batch, in the checkpoint, has the original one.
 
-The rows of a range do not change, whatever happens after it: of several entries with one name, the
-last one in the range counts, a file that was deleted in it is left out, and what is replaced or
-deleted behind it is still there. So a file that is replaced comes again with a later batch.
+The rows of a range never change: of several entries with one name the last one in the range counts,
+a file that was deleted in it is left out, and files that are replaced or deleted after it are
+included. So a file that is replaced comes again in a later batch.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ from winkfs.spark.reading.options import (
 from winkfs.spark.reading.partition import (
     OPEN,
     Ordered,
-    Part,
     Piece,
+    PlannedPiece,
     Recorded,
     Scan,
     piece_of,
@@ -83,7 +82,7 @@ try:
         ReadMaxFiles,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # 4.1: a batch is all there is
+except ImportError:  # Spark 4.1: batches are not limited
     ReadAllAvailable = ReadMaxBytes = ReadMaxFiles = SupportsTriggerAvailableNow = object
 
 if TYPE_CHECKING:
@@ -93,9 +92,9 @@ if TYPE_CHECKING:
     from winkfs.registry import Kind
 
 Offset = dict[str, Any]
-"""Small: Spark writes it into the checkpoint at each trigger."""
+"""An offset, which Spark writes to the checkpoint at each trigger."""
 
-ORIGIN = ("snapshot", "first")  # keys that are the same in all offsets of a stream
+ORIGIN = ("snapshot", "first")  # keys with equal values in all offsets of a stream
 
 
 def _origin(offset: Offset) -> Offset:
@@ -109,9 +108,9 @@ def _going_on(end: Offset, start: Offset) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a batch has room for; None: any number.
+    """Remaining limits of a batch; None: no limit.
 
-    fresh   it has nothing yet: then it takes one file, however large
+    fresh   the batch is empty, and takes one file of any size
     """
 
     files: int | None
@@ -119,20 +118,20 @@ class Limit:
     fresh: bool = True
 
     def holds(self, files: int, size: int) -> bool:
-        """Whether there is room for as many files of this size in all."""
+        """Return whether there is room for `files` files of `size` bytes in all."""
         return (self.files is None or files <= self.files) and (
             self.bytes is None or size <= self.bytes
         )
 
     def fits(self, sizes: Int64) -> int:
-        """For how many files of these sizes there is room."""
+        """Return how many files of these sizes fit, from the first on."""
         count = len(sizes) if self.files is None else min(self.files, len(sizes))
         if self.bytes is not None:
             count = min(count, int(np.searchsorted(np.cumsum(sizes), self.bytes, "right")))
         return max(count, min(1, len(sizes))) if self.fresh else count
 
     def less(self, files: int, size: int) -> Limit:
-        """The limit after these files."""
+        """Return the limit after these files."""
         return Limit(
             None if self.files is None else self.files - files,
             None if self.bytes is None else self.bytes - size,
@@ -141,7 +140,8 @@ class Limit:
 
 
 def open_feed(options: Options) -> ContainerFeed | DatasetFeed | ArrivalsFeed:
-    """Context manager. Raises NoSuchFile; ValueError for a plain container; FormatError."""
+    """Open the source of a stream, a context manager. Raises NoSuchFile; ValueError for a plain
+    container; FormatError."""
     kind, path = stores_of(options.sources)[0]
     if not kind.has("shards"):
         return ArrivalsFeed(options, kind, path)
@@ -174,7 +174,7 @@ class ContainerFeed:
         return self._beginning(self._store.kv.start)
 
     def latest(self, start: Offset | None) -> Offset:
-        """Up to the last sync. Raises StalePlan where `start` is behind that."""
+        """Return the offset of the last sync. Raises StalePlan if `start` is after that."""
         if start is None:
             return self._beginning(self._store.kv.end)
         self._check(start)
@@ -191,7 +191,7 @@ class ContainerFeed:
         return {"contid": self._store.settings.contid, "position": position}
 
     def _check(self, offset: Offset) -> int:
-        """-> its position. Raises StalePlan."""
+        """Return the position of an offset. Raises StalePlan."""
         if "position" not in offset or "snapshot" in offset:
             raise _stale(self._base, "the checkpoint is that of a data set or a queue")
         if offset.get("contid") != self._store.settings.contid:
@@ -206,10 +206,10 @@ class ContainerFeed:
         return position
 
     def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """The end of the batch that begins at `start`. Cost: reads the batch."""
+        """Return the end of the batch that begins at `start`. Cost: reads the batch."""
         at = self._check(start)
         for rows in self._rows(at, self._check(end)):
-            files = np.flatnonzero(rows.size > 0)  # the others are tombstones
+            files = np.flatnonzero(rows.size > 0)  # without tombstones
             sizes = rows.lsize[files]
             fits = limit.fits(sizes)
             if fits < len(files):
@@ -236,10 +236,10 @@ class ContainerFeed:
         if not len(files):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
-        return scans(self._options, [Part.of_rows(piece, files.pos, files.size, contents)])
+        return scans(self._options, [PlannedPiece.of_rows(piece, files.pos, files.size, contents)])
 
     def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
-        """The inodes in [low, high), tombstones too. Raises CorruptError."""
+        """Yield the inodes in [low, high), also tombstones. Raises CorruptError."""
         store = self._store
         for _, rows in inode_rows(
             store.kv.storage, store.kv.layout, store.settings, low, high, problem=raise_it
@@ -260,10 +260,10 @@ class DatasetFeed:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def earliest(self) -> Offset:
-        """Where what is there now begins."""
+        """Return the offset before all files of the newest generation."""
         newest = self._log.newest()
         return self._beginning(newest, newest)
 
@@ -296,7 +296,10 @@ class DatasetFeed:
             )
 
     def _added(self, snapshot: int, generation: int) -> list[Shard]:
-        """The shards that a generation added, in order; of the first, all. Raises StalePlan."""
+        """Return the shards that a generation added, in order; for the first one all shards.
+
+        raises  StalePlan
+        """
         try:
             if generation == snapshot:
                 return list(snapshot_of(self._log, self._log.state(generation)).shards)
@@ -309,7 +312,7 @@ class DatasetFeed:
         return [Shard(f"{self._log.root}/{record.path}", record) for record in added]
 
     def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """The end of the batch that begins at `start`. Cost: the columns of one shard."""
+        """Return the end of the batch that begins at `start`. Cost: the columns of one shard."""
         for generation, number, shard, low, high in self._range(start, end):
             record = shard.record
             if low == 0 and high == record.size and limit.holds(record.files, record.content):
@@ -324,7 +327,7 @@ class DatasetFeed:
         return end
 
     def _range(self, start: Offset, end: Offset) -> Iterator[tuple[int, int, Shard, int, int]]:
-        """Generation, number in it, shard, and which of its inodes: [low, high)."""
+        """Yield generation, number in it, shard, and the range [low, high) of its inodes."""
         newest = self._log.newest()
         self._check(start, newest)
         self._check(end, newest)
@@ -347,17 +350,19 @@ class DatasetFeed:
             piece = replace(piece_of(shard, generation), low=low, high=high)
             if self._options.selection.everything:
                 share = (high - low) / shard.record.size
-                parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents)), gone))
+                parts.append(
+                    PlannedPiece(piece, OPEN + int(share * weight_of(shard, contents)), gone)
+                )
                 continue
             rows = _selected(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):
-                parts.append(Part.of_rows(piece, rows.pos, rows.size, contents))
+                parts.append(PlannedPiece.of_rows(piece, rows.pos, rows.size, contents))
         return scans(self._options, parts) if parts else []
 
     def _hidden(self, shards: list[tuple[int, int, Shard]], snapshot: int) -> dict[str, Int64]:
-        """Of each shard of a range the inodes that another one in it replaces or deletes.
+        """Return for each shard of a range the inodes that another one in it replaces or deletes.
 
-        Where the range ends inside a shard, all of that shard counts: what it replaces comes next.
+        A shard in which the range ends counts as a whole: its other files are in the next batch.
         """
         known = {shard.record.path: shard.hidden for generation, _, shard in shards
                  if generation == snapshot}  # fmt: skip
@@ -373,7 +378,7 @@ def _key(offset: Offset) -> tuple[int, int, int]:
 
 
 def _selected(options: Options, rows: FileTable, gone: Int64) -> FileTable:
-    """The files that the options choose, without those whose inodes are `gone`."""
+    """Return the files that the options select, without those with inodes at `gone`."""
     rows = rows.take(options.selection.chosen(rows))
     return rows.visible(gone, include_dirs=options.include_dirs)
 
@@ -382,7 +387,7 @@ def _selected(options: Options, rows: FileTable, gone: Int64) -> FileTable:
 
 
 class ArrivalsFeed:
-    """A store whose ids ascend by arrival as a log. It stays open, and is followed."""
+    """A store whose ids ascend by arrival, as a log. It stays open, and is refreshed."""
 
     def __init__(self, options: Options, kind: Kind, path: str) -> None:
         if options.selection.where is not None:
@@ -401,7 +406,7 @@ class ArrivalsFeed:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """See `store`."""
+        """Keep the store open, until `stop` of the reader."""
 
     def _first(self) -> int:
         runs = self.store.runs()
@@ -411,14 +416,14 @@ class ArrivalsFeed:
         return self._beginning(self._first())
 
     def at(self, id: int) -> Offset:
-        """Raises ValueError for an id that no message has had yet."""
+        """Return the offset of an id. Raises ValueError for one that no message has had yet."""
         if not 0 < id <= self.store.next_id:
             there = f"the next message is {self.store.next_id}"
             raise ValueError(f"option startingOffset is {id}, and {there}: {self._path}")
         return self._beginning(id)
 
     def latest(self, start: Offset | None) -> Offset:
-        """Raises StalePlan where `start` is behind that."""
+        """Return the offset after the last message. Raises StalePlan if `start` is after that."""
         if start is None:
             return self._beginning(self.store.next_id)
         self._check(start)
@@ -433,7 +438,7 @@ class ArrivalsFeed:
         return {"id": id, "first": id}
 
     def _check(self, offset: Offset) -> int:
-        """-> its id. Raises StalePlan."""
+        """Return the id of an offset. Raises StalePlan."""
         if "id" not in offset:
             raise _stale(self._path, "the checkpoint is that of a container or a data set")
         id = int(offset["id"])
@@ -446,7 +451,7 @@ class ArrivalsFeed:
         return id
 
     def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
-        """The end of the batch that begins at `start`. Cost: with a limit of bytes reads it."""
+        """Return the end of the batch that begins at `start`. A limit of bytes makes it read it."""
         low, high = max(self._check(start), self._first()), self._check(end)
         if limit.files is not None:
             high = min(high, low + limit.files)
@@ -462,7 +467,7 @@ class ArrivalsFeed:
     def partitions(
         self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
     ) -> list[Scan | Ordered]:
-        from winkfs.spark.reading.records import part_between  # most streams have none
+        from winkfs.spark.reading.records import part_between  # late: only for queues
 
         low, high = self._check(start), self._check(end)
         _forward(self._path, low <= high)
@@ -480,7 +485,7 @@ def _stale(where: str, why: str) -> StalePlan:
 
 
 def _forward(where: str, does: bool) -> None:
-    """Raises StalePlan for a batch whose start lies behind its end."""
+    """Raise StalePlan for a batch whose start is after its end."""
     if not does:
         raise _stale(
             where,
@@ -490,7 +495,7 @@ def _forward(where: str, does: bool) -> None:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:
-    """Raises ValueError: one line that says what is wrong."""
+    """Make the reader of a stream. Raises ValueError of one line."""
     given = given_of(options)
     asked = Options.of(options, STREAMING)
     for name in ("orderBy", "asOf", "pushdown"):
@@ -531,14 +536,14 @@ def _start(text: str) -> str | int:
 
 
 class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """One query's reader. An offset: see the module."""
+    """Reader of one streaming query. For offsets see the module."""
 
     def __init__(self, options: Options, schema: StructType, limits: _Limits) -> None:
         self._batches = WinkfsReader(options, schema)
         self._options, self._limits = options, limits
         self._target: Offset | None = None  # of Trigger.AvailableNow
         self._followed: ArrivalsFeed | None = None
-        self._began: Offset = {}  # what this process gave as the initial offset
+        self._began: Offset = {}  # initial offset that this process returned
 
     def _feed(self) -> ContainerFeed | DatasetFeed | ArrivalsFeed:
         if self._followed is not None:
@@ -564,7 +569,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
-        """Spark 4.1 gives neither argument."""
+        """Return the end of the next batch; Spark 4.1 passes neither argument."""
         limits = self._limits
         free = limit is None or isinstance(limit, ReadAllAvailable)
         with self._feed() as feed:
@@ -572,7 +577,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             if start is not None or self._began:
                 end = _going_on(end, self._began if start is None else start)
             else:
-                end.pop("first", None)  # 4.1, after a restart: where it began is not known here
+                end.pop("first", None)  # 4.1 after a restart: the origin is not known here
             if start is None or free or (limits.files is None and limits.bytes is None):
                 return end
             return feed.cut(start, end, Limit(limits.files, limits.bytes))
@@ -600,7 +605,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         with self._feed() as feed:
             if "first" in end and _origin(start) != _origin(end):
                 start = feed.began(end)  # a first batch, run again
-            elif ReadMaxFiles is not object:  # 4.1 has no origin in what follows a restart
+            elif ReadMaxFiles is not object:  # with 4.1 offsets after a restart have no origin
                 _forward(self._options.sources[0], "first" in end or "first" not in start)
             if isinstance(feed, ArrivalsFeed):
                 return feed.partitions(start, end, contents=contents, whole=self._limits.whole)
@@ -611,7 +616,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             yield from self._batches.read(partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def stop(self) -> None:
         if self._followed is not None:

@@ -1,9 +1,9 @@
-"""Captures of web documents: which of one URL has the plain name, over all that a data set has.
+"""Captures of web documents: the newest capture of a URL in a data set gets the plain name.
 
-Tasks store what they find under names that differ within a unit. Before the commit, here, captures
-of one name meet: those of other units, and those in the data set. The newest of a URL gets the
-plain name; older ones get their time behind it. What is new is renamed in its container, which
-nobody sees yet; what is in the data set is copied, into one more shard.
+Tasks store captures under names that are unique within a unit. Before the commit this module
+compares captures with equal names in all units and in the data set. The newest of a URL gets the
+plain name; older ones get their time appended. New captures are renamed in their containers, which
+are not visible yet; those in the data set are copied into one more shard.
 
 The result is a function of the captures, not of their order: see `winkfs.archive.webnames`.
 """
@@ -29,19 +29,19 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction
 from winkfs.names import to_bytes
 
-ASKED: Final = 4096  # names that the data set is asked for at a time
-OLD: Final = -1  # as a unit: it is in the data set
+NAMES_AT_ONCE: Final = 4096  # names looked up in the data set at a time
+OLD: Final = -1  # number of a unit for captures in the data set
 URL, DATE = USER + b"url", USER + b"date"
 
 
 @dataclass(slots=True)
 class Settled:
-    """What is to be done.
+    """The renames to make.
 
-    moves    of each unit, its names and the ones they get; None: it is dropped
-    copies   of the data set: its names, and the ones under which they are stored once more
+    moves    unit -> its names, with the new names; None: the capture is dropped
+    copies   names in the data set -> names of their copies
     gone     names in the data set that are deleted
-    hidden   how many files of the data set a newer capture replaces
+    hidden   number of files of the data set that newer captures replace
     """
 
     moves: dict[int, dict[bytes, bytes | None]] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Settled:
 def settle(
     root: str, generation: int, units: Sequence[Sequence[Capture]], *, latest: bool
 ) -> Settled:
-    """Find out what is to be renamed, for the captures of some units and those in a data set.
+    """Decide the names of the captures of some units and of those in a data set.
 
-    latest   only the newest capture of each URL stays
+    latest   keep only the newest capture of each URL
     cost     a look-up of each name, if the data set has files
     """
     groups: dict[bytes, list[tuple[int, Capture]]] = {}
@@ -73,19 +73,19 @@ def settle(
 
 
 def _held(there: Dataset, bases: Iterable[bytes]) -> Iterator[tuple[bytes, Capture]]:
-    """Those of these names that the data set has."""
+    """Yield the names that the data set has, with their captures."""
     names = list(bases) if len(there) else []
-    for at in range(0, len(names), ASKED):
-        for _, container, some in there.homes(names[at : at + ASKED]):
+    for at in range(0, len(names), NAMES_AT_ONCE):
+        for _, container, some in there.homes(names[at : at + NAMES_AT_ONCE]):
             for name in some:
                 if name in container:
                     yield name, _capture_in(container, name)
 
 
 def _capture_in(home: Container, name: bytes, base: bytes = b"") -> Capture:
-    """A file of the data set. The mark of its content is not known."""
+    """Return a file of the data set as a capture, with 0 for the hash of its content."""
     xattrs = home.getxattrs(name)
-    url = xattrs.get(URL, b"")  # of what is no web document: before all others
+    url = xattrs.get(URL, b"")  # b"", which sorts first, for a file that is no web document
     date = to_value("timestamp", xattrs.get(DATE))
     when = microseconds(date) if isinstance(date, datetime) else None
     return Capture(base or name, place_of(url).url if url else url, when, 0, name)
@@ -117,7 +117,7 @@ class _Settling:
         return _capture_in(self._there.home(name), name) if name in self._there else None
 
     def _move_older(self, base: bytes, url: bytes) -> None:
-        """Another URL takes the plain name: older captures go along with the newest one."""
+        """Rename the older captures of a URL that loses the plain name to a different one."""
         for entry in self._there.scan(prefix=base + b"@"):
             name = to_bytes(entry.name)
             capture = _capture_in(self._there.home(name), name)
@@ -126,7 +126,7 @@ class _Settling:
                 self.found.gone.add(name)
 
     def _name(self, root: bytes, new: list[tuple[int, Capture]], there: Capture | None) -> None:
-        """Name the captures of one URL: the newest `root`."""
+        """Name the captures of one URL; the newest one gets `root`."""
         known = {(capture.when, capture.mark) for _, capture in new}
         every = list(new)
         if there is not None:
@@ -147,7 +147,7 @@ class _Settling:
         self._move(*chosen[-1], root)
 
     def _older(self, root: bytes, unit: int, capture: Capture) -> bytes | None:
-        """The name of an older capture; None: the data set has it."""
+        """Return the name of an older capture; None: the data set has it already."""
         name = at_time(root, capture.when)
         if name in self._used or (name in self._there and name not in self.found.gone):
             mark = capture.mark if unit != OLD else self._mark(capture.stored)
@@ -170,8 +170,8 @@ class _Settling:
 
 
 def named_by_url(root: str) -> bool:
-    """Whether a data set has documents of the web whose names are their URLs, as older versions
-    stored them; of one of very many shards it is not known."""
+    """Return whether a data set has web documents whose names are their URLs, as older versions
+    stored them; False also if it has too many shards to look."""
     with contextlib.closing(open_dataset(root)) as there:
         for prefix in (b"http://", b"https://"):
             rows = there.rows(prefix, lambda _: None)
@@ -181,7 +181,7 @@ def named_by_url(root: str) -> bool:
 
 
 def carry(transaction: Transaction, found: Settled) -> ShardRecord | None:
-    """Store captures of the data set under other names, in a shard of their own."""
+    """Copy captures of the data set to their new names, into a new shard."""
     if not found.copies:
         return None
     with ShardWriter(transaction, "captures-0") as writer:
@@ -195,8 +195,8 @@ def carry(transaction: Transaction, found: Settled) -> ShardRecord | None:
 def rename(
     transaction: Transaction, record: ShardRecord, moves: dict[bytes, bytes | None]
 ) -> tuple[ShardRecord | None, int, int]:
-    """Give the files of a container, which a task has sealed, their names -> its record, None if
-    nothing is left; and how many files were dropped, and their bytes."""
+    """Rename the files of a sealed container -> its record, None if nothing is left; number of
+    dropped files; their bytes."""
     moves = {old: new for old, new in moves.items() if old != new}
     if not moves:
         return record, 0, 0
@@ -210,7 +210,7 @@ def rename(
                 dropped += 1
         kept = [(old, new) for old, new in moves.items() if new is not None]
         aside = [(b"\x01%d" % i, *pair) for i, pair in enumerate(kept) if pair[1] in moves]
-        for other, old, _ in aside:  # their names are those of others until these have moved
+        for other, old, _ in aside:  # temporary names, since a new name may still be in use
             made.rename(old, other)
         for old, new in kept:
             if new not in moves:

@@ -34,15 +34,15 @@ def run(
     everything: bool = False,
     compress: str | None = None,
 ) -> dict[str, Any]:
-    """Join small shards, and drop what is hidden of those that have much of it.
+    """Join small shards, and rewrite those with many hidden files or dead bytes.
 
-    shard_size  bytes of a shard to aim at
+    shard_size  target size of a shard, bytes
     everything  rewrite all shards that have hidden files or tombstones, and all that are small
     compress    see `winkfs.dataset.compaction.compact`
     ->          files and bytes of the new shards, shards (now), removed, added (shards),
                 generation, seconds
-    raises      DatasetConflict where another commit took one of the shards meanwhile; CorruptError;
-                StalePlan; ValueError; OSError; what Spark raises. Nothing is changed then
+    raises      DatasetConflict if another commit replaced one of the shards; CorruptError;
+                StalePlan; ValueError; OSError; errors of Spark. Then nothing is changed
     """
     start = time.monotonic()
     seen = snapshot(root_of(source))
@@ -74,7 +74,7 @@ def _run(
 def _task(
     spark: SparkSession, transaction: Transaction, seen: Snapshot, compress: str | None
 ) -> Callable[[Group], list[ShardRecord]]:
-    shared = spark.sparkContext.broadcast(seen)  # with its hidden rows: once for a worker
+    shared = spark.sparkContext.broadcast(seen)  # sent once to each worker, with its hidden rows
 
     def run(group: Group) -> list[ShardRecord]:
         name = f"{group.name}.{attempt()[1]}"

@@ -1,28 +1,28 @@
-"""Job `dedup`: which documents are the same as others, and a data set without them.
+"""Job `dedup`: a table of duplicate documents, or a data set without them.
 
-Exact: equal XXH3-64, size and MurmurHash3 128: two contents with one 64-bit hash are two documents.
-The oldest of those that are equal stays (least mtime, then least name); the others are its
+Exact duplicates have equal XXH3-64, size and MurmurHash3 128; an equal 64-bit hash alone does not
+suffice. The oldest of equal documents stays (least mtime, then least name); the others are its
 duplicates.
 
-Near: documents that are nearly the same are found by MinHash in bands, then compared.
+Near duplicates are found by MinHash in bands, and then compared.
 
     words       runs of letters and digits of the text without markup, in lower case
     shingle     K words in a row; its hash is made of the MurmurHash3 x64 (low 64 bits) of each
     signature   for each of ROWS * bands hash functions the least value over all shingles
     band        ROWS values of a signature; documents with one band in common may be similar
-    estimate    the part of the values of two signatures that are equal
-    similar     the Jaccard index of the two sets of shingles is the threshold, or more
+    estimate    the share of equal values of two signatures
+    similar     the Jaccard index of the two sets of shingles is at least the threshold
 
-Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
-band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Of those
-that do, MARGIN leaves out the ones whose estimate is too low to be worth a comparison.
+Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in at
+least one band with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Pairs of
+such documents whose estimate is below the threshold by more than MARGIN are not compared.
 
-The contents of the pairs that are left are read again, in the task that compares them, and that of
-a document that several are compared with once for all of them.
+The contents of the other pairs are read again in the task that compares them, and a document that
+several are compared with is read once.
 
 A document is compared, by its content, with the oldest of each band that it shares. It is a
-duplicate where one that is older and stays is similar to it. So no chain of small changes makes
-duplicates of two documents that are not similar.
+duplicate if an older document that stays is similar to it. So a chain of small changes does not
+make duplicates of two documents that are not similar.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from winkfs.spark.reading.fetch import fetcher
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BROADCAST: Final = 2_000_000  # names that every worker may hold
+MAX_BROADCAST: Final = 2_000_000  # names that are sent to every worker
 COLUMNS: Final = ("name_raw", "size", "mtime_ns")
 SIGNED: Final = (
     "id bigint, name binary, size bigint, mtime_ns bigint, pointer bigint, bands array<bigint>, "
@@ -71,20 +71,20 @@ TABLE: Final = (
 K: Final = 5  # words of a shingle
 ROWS: Final = 4
 BANDS: Final = 16
-LONGEST: Final = 1 << 20  # bytes of a document that are looked at
+MAX_COMPARED: Final = 1 << 20  # bytes of a document that are compared
 MARGIN: Final = 3.0  # standard errors of an estimate: of pairs at the threshold it leaves out 0.2 %
 EMPTY: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # in the signature of a document without words
 _MARKUP: Final = re.compile(
     rb"<(?:[a-rt-z/][^>]*>|!--.*?-->|(script|style)\b.*?</\1\s*>|[s!?][^>]*>)", re.DOTALL
 )
 _LETTERS: Final = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyz") | set(range(128, 256))
-# To cut at blanks what was translated so takes a fifth of the time that a pattern of words does.
+# Translating all else to blanks and splitting is faster than a pattern of words.
 _BLANKS: Final = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
 _GOLD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX: Final = (np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53))
 _SHIFT: Final = np.uint64(33)
 POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
-PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
+MAX_TASKS: Final = 16  # tasks over which the comparisons with one document are spread
 PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
 SIMILAR: Final = "id bigint, other bigint"
 
@@ -103,15 +103,16 @@ def run(
 ) -> dict[str, Any]:
     """Find the duplicates in `source`.
 
-    table       a Parquet folder to make, a row for each double: path, same_as (the document that
-                stays), size, mtime_ns, name_raw, same_as_raw
+    table       a Parquet folder to create, with a row for each duplicate: path, same_as (the
+                document that stays), size, mtime_ns, name_raw, same_as_raw
     delete      delete the duplicates from the data set `source`, with one commit
-    into        a data set to make, or to add to: all of `source` but the duplicates
-    threshold   None: exact ones; else near ones, by the Jaccard index of word shingles, 0.5 .. 1
-    min_size    smaller documents are not looked at; 1: empty ones are no duplicates
-    ->          files (looked at), groups, doubles, bytes (of those), bad, generation, seconds
-    raises      DatasetConflict where `source` was changed meanwhile and was to be changed;
-                FileExistsError (the table); Refusal, OSError; what Spark raises
+    into        a data set to create, or to add to: all files of `source` except the duplicates
+    threshold   None: exact duplicates; else near ones, by the Jaccard index of word shingles,
+                0.5 .. 1
+    min_size    smaller documents are ignored; 1: empty ones are no duplicates
+    ->          files (compared), groups, doubles, bytes (of these), bad, generation, seconds
+    raises      DatasetConflict if `source` changes before the delete; FileExistsError (the table);
+                Refusal, OSError; errors of Spark
     """
     start = time.monotonic()
     snap = snapshot(source)
@@ -171,7 +172,7 @@ def _counts(every: DataFrame, duplicates: DataFrame, min_size: int) -> dict[str,
 
 
 def _oldest(frame: DataFrame, *group: str) -> DataFrame:
-    """The duplicates in each group: (name, size, mtime_ns, same_as)."""
+    """Return the duplicates in each group: (name, size, mtime_ns, same_as)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -184,7 +185,7 @@ def _oldest(frame: DataFrame, *group: str) -> DataFrame:
 
 
 def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
-    """Rows of SIGNED."""
+    """Return rows of SIGNED for all documents."""
     shards = {shard.base: number for number, shard in enumerate(snap.shards)}
     return of_content(
         spark, snap, COLUMNS, lambda batch: sign_batch(batch, shards), SIGNED, fail_fast=fail_fast
@@ -192,10 +193,11 @@ def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
 
 
 def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBatch:
-    """COLUMNS, content, _error and where it lies -> SIGNED. One without words has no bands.
+    """Convert a batch of COLUMNS, content, _error and positions to SIGNED. A document without words
+    has no bands.
 
-    shards  numbers of the containers. An id is that of the container and the position of the inode:
-            ids are in the order of the files
+    shards  numbers of the containers. An id consists of the number of the container and the
+            position of the inode, so that ids are in disk order
     """
     containers = batch.column("_container").dictionary_encode()
     known = np.array([shards[base] for base in containers.dictionary.to_pylist()], np.int64)
@@ -215,7 +217,8 @@ def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBat
 def _near(
     spark: SparkSession, snap: Snapshot, good: DataFrame, threshold: float, fail_fast: bool
 ) -> DataFrame:
-    """Pairs that are similar come together on the driver: 16 bytes each."""
+    """Return the near duplicates: (name, size, mtime_ns, same_as). Similar pairs are collected on
+    the driver, 16 bytes each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -235,7 +238,8 @@ def _near(
 
 
 def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -> DataFrame:
-    """The duplicates among documents of which these are similar: of each, the oldest that stays."""
+    """Return the duplicates from the pairs of similar documents, each with the oldest similar
+    document that stays."""
     from pyspark.sql import functions as F
 
     ids, numbers = np.unique(np.concatenate([younger, older]), return_inverse=True)
@@ -255,18 +259,19 @@ def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -
 
 
 def words(data: bytes) -> list[bytes]:
-    """The words of a document. Text that is no HTML has no markup to lose."""
-    return _MARKUP.sub(b" ", data[:LONGEST].lower()).translate(_BLANKS).split()
+    """Return the words of a document, without markup."""
+    return _MARKUP.sub(b" ", data[:MAX_COMPARED].lower()).translate(_BLANKS).split()
 
 
 def shingles(documents: Sequence[list[bytes]]) -> tuple[UInt64, Int64]:
-    """The hashes of all shingles, and where those of each document end: uint64[..], int64[n + 1].
+    """Return the hashes of all shingles, uint64[m], and the end of those of each document,
+    int64[n + 1].
 
-    A document of fewer than K words has one, of all its words; one without words has none.
+    A document of fewer than K words has one shingle, of all its words; one without words has none.
     """
     counts = np.fromiter(map(len, documents), np.int64, len(documents))
     hashes = _word_hashes([word for document in documents for word in document])
-    # Words before the first of a short document do not belong to it: their hashes are taken as 0.
+    # Words after the last one of a short document belong to the next one: their hashes count as 0.
     ends = np.cumsum(counts)
     sizes = np.where(counts >= K, counts - K + 1, np.minimum(counts, 1))
     stops = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -281,7 +286,7 @@ def shingles(documents: Sequence[list[bytes]]) -> tuple[UInt64, Int64]:
 
 
 def _word_hashes(every: list[bytes]) -> UInt64:
-    """uint64[n]. Each different word is hashed once."""
+    """Return the hashes of words, uint64[n]; each different word is hashed once."""
     different = list(dict.fromkeys(every))
     raw = b"".join([mmh3.hash_bytes(word, 0, True) for word in different])
     known = np.frombuffer(raw, "<u8").reshape(-1, 2)[:, 0].tolist()
@@ -290,23 +295,23 @@ def _word_hashes(every: list[bytes]) -> UInt64:
 
 
 def mixed(values: UInt64) -> UInt64:
-    """The end of MurmurHash3: every bit of the result depends on every bit of a value."""
+    """Apply the finalizer of MurmurHash3, so that each bit of the result depends on all bits."""
     values = (values ^ (values >> _SHIFT)) * _MIX[0]
     values = (values ^ (values >> _SHIFT)) * _MIX[1]
     return values ^ (values >> _SHIFT)
 
 
 def _shingles_of(column: pa.Array) -> tuple[UInt64, Int64]:
-    """`shingles` of a binary column."""
+    """Return the `shingles` of a binary column."""
     ends, data = layout(column)
-    texts = (data[a : min(b, a + LONGEST)] for a, b in itertools.pairwise(ends.tolist()))
+    texts = (data[a : min(b, a + MAX_COMPARED)] for a, b in itertools.pairwise(ends.tolist()))
     return shingles([words(bytes(text)) for text in texts])
 
 
 def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
-    """The signatures of documents -> uint64[n, ROWS * bands]; EMPTY where there are no words.
+    """Return the signatures of documents, uint64[n, ROWS * bands]; EMPTY without words.
 
-    cost    that of hashing the text, and ROWS * bands operations a shingle, with numpy
+    cost    hashes the text; ROWS * bands operations for each shingle, with numpy
     """
     hashes, stops = _shingles_of(column)
     result = np.full((len(column), ROWS * bands), EMPTY)
@@ -316,19 +321,19 @@ def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
     starts = stops[:-1][full]
     for i in range(ROWS * bands):
         seed = mixed(np.full(1, i + 1, np.uint64) * _GOLD)[0]
-        # Multiplying by an odd number after the XOR is enough: the hashes are mixed already.
+        # XOR and a multiplication by an odd number suffice, since the hashes are mixed already.
         result[full, i] = np.minimum.reduceat((hashes ^ seed) * _MIX[0], starts)
     return result
 
 
 def shingle_sets(column: pa.Array) -> list[UInt64]:
-    """The different shingles of each document, ascending. Cost: that of a signature, about."""
+    """Return the different shingles of each document, ascending."""
     hashes, stops = _shingles_of(column)
     return [np.unique(hashes[a:b]) for a, b in itertools.pairwise(stops.tolist())]
 
 
 def jaccard(a: UInt64, b: UInt64) -> float:
-    """What two sets of `shingle_sets` have in common, as a part of all that they have."""
+    """Return the Jaccard index of two sets of `shingle_sets`."""
     if not len(a) or not len(b):
         return 0.0
     both = int(among(b, a).sum())
@@ -336,7 +341,7 @@ def jaccard(a: UInt64, b: UInt64) -> float:
 
 
 def band_keys(found: UInt64) -> UInt64:
-    """One number for each band of each signature -> uint64[n, bands]."""
+    """Return a number for each band of each signature, uint64[n, bands]."""
     keys = np.zeros((len(found), found.shape[1] // ROWS), np.uint64)
     for row in range(ROWS):
         keys = mixed(keys * _GOLD + found[:, row::ROWS])
@@ -344,30 +349,30 @@ def band_keys(found: UInt64) -> UInt64:
 
 
 def estimate(a: UInt64, b: UInt64) -> npt.NDArray[np.float64]:
-    """The part of equal values in each row: float64[n]."""
+    """Return the share of equal values in each row, float64[n]."""
     return np.asarray((a == b).mean(axis=1))
 
 
 def worth(threshold: float, values: int) -> float:
-    """The least estimate, by so many values, with which two documents are compared."""
+    """Return the least estimate, from `values` values, with which two documents are compared."""
     return threshold - MARGIN * math.sqrt(threshold * (1 - threshold) / values)
 
 
-# --- which are similar, and stay ---
+# --- comparison ---
 
 
 def staying(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
-    """Which of the documents 0..count-1 stay, bool[count]: those that are similar to none that is
-    older and stays itself.
+    """Return which of the documents 0..count-1 stay, bool[count]: those without a similar older one
+    that stays.
 
-    younger, older  int64[..]: the pairs that are similar
+    younger, older  int64[m]: pairs of similar documents
     cost            a pass over the pairs for each link of the longest chain
     """
     duplicates = np.zeros(count, np.bool_)
     while True:
         open_ = ~duplicates[older] & ~duplicates[younger]
         younger, older = younger[open_], older[open_]
-        leads = np.ones(count, np.bool_)  # has nobody before it that may stay
+        leads = np.ones(count, np.bool_)  # whether no similar older one may stay
         leads[younger] = False
         found = younger[leads[older]]
         if not len(found):
@@ -376,10 +381,10 @@ def staying(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
 
 
 def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool) -> DataFrame:
-    """The pairs that are similar, rows of SIMILAR.
+    """Return the similar pairs, rows of SIMILAR.
 
-    pairs   id, signature, pointer, size, and the same of the other with `other_` before the names
-    cost    of those with a sufficient estimate the content is read
+    pairs   id, signature, pointer, size, and for the other document `other_id` and so on
+    cost    reads the content of pairs with a sufficient estimate
     """
     from pyspark.sql import functions as F
 
@@ -387,7 +392,7 @@ def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool
     compare = Comparing(containers, threshold, fail_fast)
     schema = ", ".join(f"{name} bigint" for name in PLACES)
     chosen = mapped(pairs, compare.worth, schema)
-    part = F.pmod(F.xxhash64("id"), F.lit(PARTS))
+    part = F.pmod(F.xxhash64("id"), F.lit(MAX_TASKS))
     return (
         chosen.repartition("other_id", part)
         .sortWithinPartitions("other_id", "id")
@@ -397,20 +402,20 @@ def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool
 
 @dataclass(frozen=True)
 class Comparing:
-    """What the tasks do."""
+    """The work of the tasks of `compared`."""
 
     containers: Sequence[tuple[str, int]]  # path and CONTID, by the number of the shard
     threshold: float
     fail_fast: bool
 
     def worth(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of pairs, at least one, those whose contents are worth a look: PLACES."""
+        """Return the pairs of a batch, at least one, that must be compared: PLACES."""
         a, b = (_signatures(batch.column(name)) for name in ("signature", "other_signature"))
         enough = estimate(a, b) >= worth(self.threshold, a.shape[1])
         return batch.select(PLACES).filter(arrow.column(enough))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pairs, in the order of `other_id` -> those that are similar."""
+        """Yield the similar pairs of batches that are sorted by `other_id`."""
         fetch = fetcher("FAILFAST" if self.fail_fast else "PERMISSIVE")
         head: Any = None
         for part in fetch(self._documents(batches)):
@@ -425,7 +430,7 @@ class Comparing:
             yield pa.RecordBatch.from_arrays(columns, ["id", "other"])
 
     def _documents(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What to read: each document that others are held against, then these."""
+        """Yield what to read: each `other` document, followed by those compared with it."""
         last = -1
         for batch in batches:
             if not len(batch):
@@ -442,7 +447,7 @@ class Comparing:
             yield self._references(ids, np.insert(other, first, other[first]), pointer, size)
 
     def _references(self, ids: Int64, other: Int64, pointer: Int64, size: Int64) -> pa.RecordBatch:
-        """Rows as `fetcher` takes them, with `id` and `other`."""
+        """Return rows for `fetcher`, with `id` and `other`."""
         places = [self.containers[number] for number in (ids >> POSITION).tolist()]
         columns = {
             "id": arrow.column(ids), "other": arrow.column(other),
@@ -458,11 +463,11 @@ def _signatures(column: pa.Array) -> UInt64:
     return np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(len(column), -1)
 
 
-# --- what is done with them ---
+# --- results ---
 
 
 def _write_table(duplicates: DataFrame, table: str) -> None:
-    """As Parquet beside it, then renamed."""
+    """Write the table as Parquet under a temporary name, and rename it."""
     staging = f"{table}.{secrets.token_hex(8)}"
     try:
         mapped(duplicates.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
@@ -486,7 +491,7 @@ def _copy_others(
     from pyspark.sql import functions as F
 
     names = duplicates.select(F.col("name").alias("name_raw"))
-    names = F.broadcast(names) if count <= BROADCAST else names
+    names = F.broadcast(names) if count <= MAX_BROADCAST else names
     columns = ("name_raw", "mtime_ns", "ftype", "mode", "content")
     others = read(spark, snap, columns, includeDirs=True).join(names, "name_raw", "left_anti")
     others = others.withColumnRenamed("mtime_ns", "mtime")
@@ -494,7 +499,7 @@ def _copy_others(
 
 
 def _delete(snap: Snapshot, names: set[bytes]) -> int:
-    """Delete names from the data set, if it is as it was -> the generation."""
+    """Delete names from the data set, if it is unchanged -> the generation."""
     with begun(snap.root) as transaction:
         writer = ShardWriter(transaction, "00000-0")
         writer.gone |= names

@@ -1,7 +1,7 @@
 """Job `digest`: a digest set (`winkfs.digests`) of a container or data set.
 
-Content is read once and hashed where it is read; shuffled are 40 bytes, a path, a title and a
-language of each.
+Content is read once, and hashed in the worker that reads it; only hashes, size, time, path, title
+and language of each document are shuffled.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore, pro
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHARD: Final = 500_000  # documents in one, about
-UNKNOWN: Final = 16  # shards, where nobody knows how many documents there are
+SHARD_DOCUMENTS: Final = 500_000  # approximate documents of a shard
+DEFAULT_SHARDS: Final = 16  # shards, if the number of documents is not known
 WRITTEN: Final = (
     "shard int, file string, contid bigint, entries bigint, size bigint, content bigint, "
     "name binary, error string"
@@ -54,18 +54,19 @@ def run(
     fail_fast: bool = False,
     bad: Report = ignore,
 ) -> dict[str, Any]:
-    """Make the digest set `target` of all documents in `source`; one that is there is replaced.
+    """Make the digest set `target` of all documents in `source`, replacing an existing one.
 
     source      a container or data set
-    shards      of the digest set; None: one for 500,000 documents
+    shards      number of shards of the digest set; None: one for 500,000 documents
     as_of       generation of the data set, or a time; None: now
-    fail_fast   damage is an error; else a bad record, which is not in the set
+    fail_fast   damage is an error; else a bad record, which is left out
     ->          files, bytes, bad, shards, generation, seconds
-    raises      Refusal, OSError; what Spark raises. The digest set before stays then
+    raises      Refusal, OSError; errors of Spark. Then the existing digest set is kept
     """
     start = time.monotonic()
     snap = snapshot(source, as_of)
-    count = shards or (max(1, math.ceil(snap.files / SHARD)) if snap.files >= 0 else UNKNOWN)
+    known = max(1, math.ceil(snap.files / SHARD_DOCUMENTS))
+    count = shards or (known if snap.files >= 0 else DEFAULT_SHARDS)
     if not 1 <= count <= MAX_SHARDS:
         raise ValueError(f"a digest set has 1 to {MAX_SHARDS} shards, not {count}")
     folder = results.begin(target, digests.NAME)
@@ -89,19 +90,19 @@ def run(
 
 
 def _write(spark: SparkSession, snap: Any, folder: Path, count: int, fail_fast: bool) -> list[Any]:
-    """Write the shards -> rows of WRITTEN: one a shard, and one a bad record."""
+    """Write the shards -> rows of WRITTEN: one for each shard, and one for each bad record."""
     frame = hashed(spark, snap, title=True, fail_fast=fail_fast)
     schema = ", ".join(["shard int", *(f"`{name}` {kind}" for name, kind in frame.dtypes)])
     numbers = frame.mapInArrow(lambda batches: _numbered(batches, count), schema)
     tasks = min(count, max(2 * spark.sparkContext.defaultParallelism, 1))
-    # Several shards may fall to one task: sorted, it writes them one after another.
+    # A task may have several shards: if its rows are sorted, it writes them one after another.
     sorted_rows = numbers.repartition(tasks, "shard").sortWithinPartitions("shard")
     written = sorted_rows.mapInArrow(lambda batches: write_shards(batches, folder), WRITTEN)
     return list(written.collect())
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """The batches with the number of the shard in front."""
+    """Add the number of the shard as the first column."""
     for batch in batches:
         s, _ = hashing.hash_keys(hashing.XXH3, batch.column("name").to_pylist())
         column = arrow.column(shard_of(s, count).astype(np.int32))
@@ -110,7 +111,7 @@ def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.Reco
 
 
 def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
-    """Write the shards of one task, which come one after another -> batches of WRITTEN."""
+    """Write the shards of one task, from rows sorted by shard -> batches of WRITTEN."""
     pieces = (piece for batch in batches for piece in _by_shard(batch))
     for number, mine in itertools.groupby(pieces, key=lambda piece: piece[0]):
         name = f"{shard_name(number)}.{attempt()[1]}"
@@ -133,7 +134,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
 
 
 def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A batch that is sorted by shard, cut where the shard changes."""
+    """Split a batch, which is sorted by shard, into one for each shard."""
     shards = numbers(batch.column("shard"))
     cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(shards)]
     for a, b in itertools.pairwise(cuts):
@@ -142,7 +143,7 @@ def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def columns_of(batch: pa.RecordBatch) -> DigestColumns:
-    """Rows of `hashed` without errors, as a shard takes them."""
+    """Convert rows of `hashed` without errors to columns for a shard."""
     sums = b"".join(batch.column("mmh3").to_pylist())
     return DigestColumns(
         batch.column("name").to_pylist(), numbers(batch.column("xxh3")).view(np.uint64),
@@ -153,14 +154,14 @@ def columns_of(batch: pa.RecordBatch) -> DigestColumns:
 
 
 def _written(number: int, count: int, values: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Rows of a shard; what has no values is null."""
+    """Return rows of a shard; columns without values are null."""
     values = {"shard": arrow.column(np.full(count, number, np.int32))} | values
     columns = [values.get(name, pa.nulls(count, kind)) for name, kind in KINDS.items()]
     return pa.RecordBatch.from_arrays(columns, list(KINDS))
 
 
 def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any]]:
-    """What each shard is; those that nothing fell to are made, empty."""
+    """Return the record of each shard, after making empty shards for those without documents."""
     made = {row["shard"]: row.asDict() for row in rows}
     for number in set(range(count)) - made.keys():
         made[number] = DigestShardWriter(folder / f"{shard_name(number)}.none").finish()

@@ -1,4 +1,4 @@
-"""Job `group`: the files of a container or data set with equal keys together, see `sort`."""
+"""Job `group`: an order of the files of a container or data set grouped by a key, see `sort`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(
 ) -> dict[str, Any]:
     """Make the order `target` of all files in `source`, grouped by `key`: see `sort.run`.
 
-    No group is cut in two by the partitions in which the order is read.
+    Each group is in one partition when the order is read.
     """
     return sort.run(spark, source, target, key, kind="group", parts=parts, as_of=as_of)
 

@@ -1,10 +1,10 @@
 """Job `ingest`: directories, tar, WARC and Parquet files, stores of records into a data set.
 
-The input is cut into units. A unit is what one task reads, and writes as a shard; its id is made of
-the path, size and mtime of each file in it, so an input that changes is another unit; of a queue,
-the messages that are new are. When the units of a round are done, one commit makes them visible and
-remembers their ids (as streams of the manifest): a run that was broken off goes on with what is
-missing, and nothing is read twice.
+The input is divided into units. A unit is read by one task, and written as a shard. Its id is
+computed from path, size and mtime of each of its files, so that changed input is a new unit; new
+messages of a queue are, too. When the units of a round are complete, one commit publishes them and
+records their ids (as streams of the manifest). So an interrupted run continues with the missing
+units, and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -57,8 +57,17 @@ from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
 from winkfs.spark.jobs.captures import carry, named_by_url, rename, settle
-from winkfs.spark.jobs.reading import HEAD, language_of, title_of
-from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units, program
+from winkfs.spark.jobs.reading import SEARCHED, language_of, title_of
+from winkfs.spark.jobs.session import (
+    MAX_LISTED,
+    Bad,
+    Report,
+    attempt,
+    guarded,
+    ignore,
+    on_units,
+    program,
+)
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
 from winkfs.units import NAMED
@@ -73,14 +82,14 @@ SUFFIXES: Final = {
     "parquet": (".parquet",),
 }
 HIDDEN: Final = (".", "_")
-UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
-FILES: Final = 20_000  # of a directory in one unit
+UNIT_BYTES: Final = 128 << 20  # bytes of files of a directory in one unit
+UNIT_FILES: Final = 20_000  # files of a directory in one unit
 DOCUMENT: Final = {"title": "string", "lang": "string"}
 COUNTS: Final = ("files", "bytes", "replaced", "bad", "left_out", "changed")
-REASONS: Final = 100  # different ones that are listed
+MAX_REASONS: Final = 100  # different reasons that are listed
 OTHER: Final = "another reason"
-SHOWN: Final = 100  # characters of such a name
-ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
+MAX_NAME: Final = 100  # characters of a name in a message
+ROUND_BYTES: Final = 8 << 30  # bytes of input in one commit, which an interrupted run may lose
 
 Thing = TypeVar("Thing")
 Listed = tuple[bytes, int, int]
@@ -89,9 +98,12 @@ Listed = tuple[bytes, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One piece of work. names: files below the directory `path`, or with the records of the store
-    there; ids: instead records with ids [first, stop); else the whole file. columns: names and
-    values that all its rows have, as the folders of a Parquet file state them."""
+    """Input of one task: a file, or a part of a directory or store.
+
+    names    files below the directory `path`, or files with records of the store there
+    ids      instead: records with ids [first, stop)
+    columns  names and values common to all rows, from the folders of a Parquet file
+    """
 
     kind: str
     path: str
@@ -102,7 +114,7 @@ class Unit:
     columns: tuple[tuple[str, str | None], ...] = ()
 
     def rest(self, known: Iterable[str]) -> Unit | None:
-        """What is left of it where units with these ids are done; None: nothing."""
+        """Return the part of the unit that units with these ids do not cover; None: nothing."""
         if self.ids is None:
             return None if self.id in known else self
         name = self.id.rpartition("-")[0]
@@ -112,20 +124,20 @@ class Unit:
 
 
 class TarOptions(NamedTuple):
-    """How tar files are read: see `winkfs.archive.pack.pack`."""
+    """Options of reading tar files: see `winkfs.archive.pack.pack`."""
 
     ignore_zeros: bool = False
     max_ratio: int = MAX_RATIO
 
 
 def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]:
-    """The work of all inputs, in their order.
+    """Return the units of all inputs, in their order.
 
-    kind        one of KINDS, or None: found out; with a kind of file, a directory stands for the
-                files of that kind below it
-    leave_out   a directory that is not looked into, should it lie below an input
-    raises  NoSuchFile; Refusal where nothing is to be read; OSError
-    cost    a directory is walked
+    kind        one of KINDS; None: detected. With a kind of file, a directory means all files of
+                that kind below it
+    leave_out   a directory to skip, if it is below an input
+    raises      NoSuchFile; Refusal if there is nothing to read; OSError
+    cost        walks directories
     """
     found: list[Unit] = []
     for path in map(os.path.abspath, inputs):
@@ -153,7 +165,7 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
 
 
 def kind_of(path: str) -> str:
-    """Of a file, by its first bytes, or where these are none that are known, by its name."""
+    """Return the kind of a file by its first bytes or, if these are not known, by its name."""
     with Path(path).open("rb") as file:
         start = file.read(16)
         if start.startswith(b"\x1f\x8b"):
@@ -169,8 +181,8 @@ def kind_of(path: str) -> str:
 
 
 def _files_of(root: str, kind: str) -> list[str]:
-    """The files of a kind below a directory, without hidden ones: names that begin with . or _, as
-    Spark and Hive have it, for what was not committed."""
+    """Return the files of a kind below a directory, without names that begin with . or _, which
+    Spark and Hive use for uncommitted files."""
     found: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(HIDDEN)]
@@ -188,8 +200,8 @@ def _file_unit(path: str, kind: str) -> Unit:
 
 
 def _joined(kind: str, root: str, files: Iterable[Listed]) -> Iterator[Unit]:
-    """Units of many files below a directory, so many together that a task has enough to do."""
-    for chosen in _groups(files, itemgetter(1), UNIT, FILES):
+    """Yield units of several files below a directory, each large enough for a task."""
+    for chosen in _groups(files, itemgetter(1), UNIT_BYTES, UNIT_FILES):
         names, size = tuple(name for name, _, _ in chosen), sum(size for _, size, _ in chosen)
         yield Unit(kind, root, size, _id(chosen, f"{kind} {root}"), names)
 
@@ -197,7 +209,7 @@ def _joined(kind: str, root: str, files: Iterable[Listed]) -> Iterator[Unit]:
 def _groups(
     things: Iterable[Thing], size_of: Callable[[Thing], int], limit: int, most: int = sys.maxsize
 ) -> Iterator[list[Thing]]:
-    """So many together, `most` at most, that they have the size of `limit`."""
+    """Yield groups of at most `most` things, which end when their size reaches `limit`."""
     chosen: list[Thing] = []
     size = 0
     for thing in things:
@@ -211,7 +223,7 @@ def _groups(
 
 
 def _records_at(path: str) -> Records | None:
-    """The store of records that a path is, open."""
+    """Open the store of records at a path; None: there is none."""
     found = find_kind(path)
     if found is None or found[0].has("shards") or not found[0].has("open"):
         return None
@@ -223,9 +235,9 @@ def _records_at(path: str) -> Records | None:
 
 
 def _record_units(store: Records) -> Iterator[Unit]:
-    """The files with records, so many together that a task has enough to do.
+    """Yield units of files with records, each large enough for a task.
 
-    Of a store whose ids ascend each file is a unit, whose id ends with where its records end.
+    In a store with ascending ids each file is a unit, whose id ends with the id after its records.
     """
     if isinstance(store, Arrivals):
         for run in store.runs():
@@ -240,12 +252,12 @@ def _record_units(store: Records) -> Iterator[Unit]:
 
 
 def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[Listed]:
-    """Everything below, directories before what is in them."""
+    """Yield everything below a directory, directories before their entries."""
     try:
         with os.scandir(os.path.join(root, below)) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
     except PermissionError:
-        return  # the task that reads the directory itself says so
+        return  # the task that reads the directory reports it
     for entry in entries:
         name = below + entry.name
         if os.path.join(root, name) == leave_out:
@@ -273,7 +285,7 @@ def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
 def source_of(
     unit: Unit, note: Notes, scratch: str, columns: ParquetColumns, tar: TarOptions
 ) -> Source:
-    """The files of a unit. Raises as they are read: FormatError, Refusal, OSError."""
+    """Open the files of a unit. Reading them raises FormatError, Refusal, OSError."""
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
     if unit.kind == "tar":
@@ -287,13 +299,13 @@ def source_of(
 
 
 class RecordFiles:
-    """The records of a unit, with their ids as names; damaged ones are noted."""
+    """Records of a unit, with their ids as names; damaged ones are reported."""
 
     def __init__(self, unit: Unit, note: Notes) -> None:
         self._unit, self._note = unit, note
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises NoSuchFile for a store that is gone; FormatError, OSError."""
+        """Yield the records. Raises NoSuchFile if the store is gone; FormatError, OSError."""
         store = _records_at(self._unit.path)
         if store is None:
             raise NoSuchFile("no such store", self._unit.path)
@@ -321,8 +333,8 @@ class RecordFiles:
 
 
 class Documents:
-    """The files of another source; those with a title or a language (see `spark.jobs.reading`) have
-    it in the columns of DOCUMENT, unless they have such a value already."""
+    """The files of a source, with title and language (see `spark.jobs.reading`) in the columns of
+    DOCUMENT, unless they have a value there already."""
 
     def __init__(self, source: Source, note: Notes) -> None:
         self._source, self._note = source, note
@@ -346,12 +358,12 @@ class Documents:
 
 
 class _Peeked:
-    """A file without holes whose first HEAD bytes were read, and are read again."""
+    """A file without holes whose first SEARCHED bytes have been read, and are returned again."""
 
     def __init__(self, file: Readable) -> None:
-        """Raises Unreadable, FormatError."""
+        """Read the start of a file. Raises Unreadable, FormatError."""
         self._file, self.head = file, b""
-        while len(self.head) < HEAD and (more := file.read(HEAD - len(self.head))):
+        while len(self.head) < SEARCHED and (more := file.read(SEARCHED - len(self.head))):
             self.head += more
         self._rest = self.head
 
@@ -376,11 +388,11 @@ class _Peeked:
 
 
 def _described(data: bytes, known: Mapping[bytes, bytes] | None) -> Mapping[bytes, bytes] | None:
-    """The extended attributes of a file, with those of its title and language."""
-    known, view, stop = known or {}, memoryview(data), min(len(data), HEAD)
+    """Return the extended attributes of a file, with those of its title and language."""
+    known, view, stop = known or {}, memoryview(data), min(len(data), SEARCHED)
     try:
         schema = parse_schema(known.get(RECORD, b""))
-    except ValueError:  # somebody else's attribute
+    except ValueError:  # an attribute of other software
         return known
     taken = {name.lower() for name, kind in schema.items() if (name, kind) not in DOCUMENT.items()}
     texts = {"title": title_of(view, 0, stop), "lang": language_of(view, 0, stop)}
@@ -394,8 +406,7 @@ def _described(data: bytes, known: Mapping[bytes, bytes] | None) -> Mapping[byte
 
 
 class Reason(NamedTuple):
-    """Why files were left out, or are not stored as they were meant to be: how many, and the names
-    of the first."""
+    """Reason why files were left out, or stored differently: their number, the first names."""
 
     number: int
     first: list[str]
@@ -404,10 +415,10 @@ class Reason(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """What a task made of a unit; it is called with what is not packed as it is.
+    """Result of a task for a unit; called with a note on each file that is not packed unchanged.
 
     fail_fast  the first bad record is an error
-    record     None where no file came out of it
+    record     the new shard; None: it has no files
     """
 
     where: str = ""
@@ -433,7 +444,7 @@ class Done:
         if self.fail_fast:
             raise Refusal(note.what if name == self.where else f"{name}: {note.what}", self.where)
         self.bad += 1
-        if len(self.listed) < KEPT:
+        if len(self.listed) < MAX_LISTED:
             self.listed.append(Bad(self.where, name, note.what))
 
 
@@ -448,26 +459,26 @@ def run(
     again: bool = False,
     fail_fast: bool = False,
     tar: TarOptions | None = None,
-    round_bytes: int = ROUND,
+    round_bytes: int = ROUND_BYTES,
     bad: Report = ignore,
     latest: bool = False,
 ) -> dict[str, Any]:
-    """Read all inputs into the data set `target`, which is made where there is none.
+    """Read all inputs into the data set `target`, which is created if it is missing.
 
-    inputs       directories and files that all workers can read. Names are those below a directory
-                 or in an archive; of web documents see `winkfs.archive.webnames`. Of one name the
-                 last input's counts
-    kind         tree, tar, warc or parquet; None: found out for each
-    html         files get the columns `title` and `lang`, of what the document itself says
-    again        read also what the data set remembers
+    inputs       directories and files that all workers can read. Names are relative to a directory
+                 or as in an archive; for web documents see `winkfs.archive.webnames`. If
+                 names are equal, the last input counts
+    kind         tree, tar, warc, parquet or records; None: detected for each
+    html         add the columns `title` and `lang`, from the document itself
+    again        also read units that the data set has recorded as read
     fail_fast    the first bad record is an error, and its round is not committed
     bad          called with each bad record
-    latest       of web documents only the newest capture of each URL stays
-    ->           files, bytes, replaced (web documents that are there twice, or were given up for
-                 newer ones), bad, left_out (devices, HTTP errors ..), changed (not stored as they
-                 were: times, values), reasons (of these two: {"what": count}), lines (for people),
-                 skipped (inputs that were there), units, generation, seconds
-    raises       Refusal, OSError; what Spark raises. Rounds that were committed stay
+    latest       keep only the newest capture of each URL
+    ->           files, bytes, replaced (web documents that occur twice, or have newer captures),
+                 bad, left_out (devices, HTTP errors ..), changed (times or values stored
+                 differently), reasons (of these two: {"what": count}), lines (messages),
+                 skipped (units read before), units, generation, seconds
+    raises       Refusal, OSError; errors of Spark. Committed rounds are kept
     """
     start, target = time.monotonic(), os.path.abspath(target)
     work = units(inputs, kind, leave_out=target)
@@ -501,16 +512,16 @@ def run(
 
 def _add_reasons(total: dict[str, Reason], more: dict[str, Reason]) -> None:
     for what, reason in more.items():
-        key = what if what in total or len(total) < REASONS else OTHER
+        key = what if what in total or len(total) < MAX_REASONS else OTHER
         number, first, kept = total.get(key, Reason(0, [], reason.kept))
         total[key] = Reason(number + reason.number, (first + reason.first)[:NAMED], kept)
 
 
 def _lines(reasons: dict[str, Reason]) -> Iterator[str]:
-    """A line for each reason, the most frequent first."""
+    """Yield a line for each reason, the most frequent first."""
     for what, reason in sorted(reasons.items(), key=lambda item: -item[1].number):
         names = ", ".join(
-            name if len(name) <= SHOWN else f"{name[:SHOWN]}..." for name in reason.first
+            name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..." for name in reason.first
         )
         more = ", .." if reason.number > len(reason.first) else ""
         verb = "stored, but" if reason.kept else "left out:"
@@ -518,8 +529,8 @@ def _lines(reasons: dict[str, Reason]) -> Iterator[str]:
 
 
 def _hints(work: list[Unit], target: str) -> Iterator[str]:
-    """A line for each directory that is taken as a tree, with files in it that have rows; and for
-    a data set in which documents are found under two kinds of names."""
+    """Yield a line for each directory read as a tree that has Parquet or WARC files, and one for a
+    data set with documents named in two ways."""
     if any(unit.kind == "warc" for unit in work) and named_by_url(target):
         yield (f"{target}: it has documents named by their URLs, of an earlier version, which stay "
                "as they are: the new ones are named host/path, also captures of those")  # fmt: skip
@@ -540,7 +551,7 @@ def _hints(work: list[Unit], target: str) -> Iterator[str]:
 def _settled(
     transaction: Transaction, found: list[Done], *, latest: bool
 ) -> tuple[list[Done], list[ShardRecord]]:
-    """Give captures of web documents their names -> what the tasks made then, and more shards."""
+    """Rename the captures of web documents -> the results of the tasks afterwards; more shards."""
     if not any(done.captures for done in found):
         return found, []
     captures = [done.captures for done in found]
@@ -569,14 +580,14 @@ def _commit(
     streams = {unit.id: known[unit.id][0] + 1 if unit.id in known and again else 0 for unit in part}
     records = more + [done.record for done in found if done.record is not None]
     metrics = {"job": "ingest", "units": len(part), "bad": sum(done.bad for done in found)}
-    # Names of captures were decided by what was there.
+    # The names of captures depend on the files of this generation.
     since = transaction.base_generation if any(done.captures for done in found) else None
     transaction.commit(records, streams=streams, metrics=metrics, since=since)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Called with a unit in a worker."""
+    """The work of a task, called with a unit in a worker."""
 
     transaction: Transaction
     columns: ParquetColumns
@@ -594,7 +605,7 @@ class Task:
             try:
                 ratio = Ratio(self.tar.max_ratio)
                 Packer(writer.container, report, done, None, ratio).run(source)
-            except FormatError as error:  # what came before it is in the container
+            except FormatError as error:  # files before the damage are in the container
                 what = str(error).removeprefix(f"{unit.path}: ")
                 done(Note(to_bytes(unit.path), what, True))
             done.record = None if writer.empty else writer.finish()

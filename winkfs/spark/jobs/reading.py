@@ -1,5 +1,5 @@
-"""How the jobs read: columns of a container or data set as of one generation; hashes, titles
-and languages."""
+"""Reading in the jobs: columns of a container or data set as of one generation; hashes, titles and
+languages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from winkfs.spark.reading.options import FIELDS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HEAD: Final = 256 << 10  # bytes of a document in which title and language are looked for
-MARKUP: Final = 16 << 10  # bytes of a title as it stands in the document
-# [tT] and not re.IGNORECASE, which takes three times as long: it has no first byte to look for.
-# *+ and no < in a tag: what is never closed would be searched again from each of its places.
+SEARCHED: Final = 256 << 10  # bytes of a document in which title and language are searched
+MAX_TITLE_MARKUP: Final = 16 << 10  # bytes of a title in the document, entities and spaces included
+# [tT] instead of re.IGNORECASE, which is slower because it has no first byte to search for.
+# *+ and no < in a tag, because an unclosed one would be searched again from each of its bytes.
 _OPEN: Final = re.compile(rb"<[tT][iI][tT][lL][eE](?:\s[^<>]*+)?>")
 _CLOSE: Final = re.compile(rb"</[tT][iI][tT][lL][eE]")
 _SPACE: Final = re.compile(r"\s+")
@@ -40,7 +40,7 @@ _ATTRIBUTE: Final = re.compile(
     rb"""(?<![\w:-])([\w:-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++))"""
 )
 _LANG: Final = re.compile(rb"[a-z]{2,3}(?:-[a-z0-9]{1,8})*")
-_SAID: Final = (b"content-language", b"language", b"og:locale")  # by <meta>, the first best
+_META_NAMES: Final = (b"content-language", b"language", b"og:locale")  # by preference
 _MMH3: Final[Callable[[Any], bytes]] = getattr(mmh3, "mmh3_x64_128_digest", None) or (
     lambda data: mmh3.hash_bytes(bytes(data), 0, True)
 )  # mmh3 4
@@ -51,12 +51,12 @@ SCHEMA: Final = (
 )
 Batches = Iterator["pa.RecordBatch"]
 Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
-TASK: Final = 128 << 20  # bytes of content for a task
-WORTH: Final = 4 << 20  # bytes of content that are worth a task of their own
+TASK_BYTES: Final = 128 << 20  # bytes of content for a task
+MIN_TASK_BYTES: Final = 4 << 20  # bytes of content that are worth a task
 
 
 def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """XXH3-64 and MurmurHash3 x64 128 of each value, seed 0 -> uint64[n], uint8[n, 16]."""
+    """Return XXH3-64 and MurmurHash3 x64 128 of each value, seed 0: uint64[n], uint8[n, 16]."""
     n = len(column)
     xxh3 = np.fromiter(map(xxhash.xxh3_64_intdigest, views(column)), np.uint64, n)
     mmh3_bytes = np.frombuffer(b"".join(map(_MMH3, views(column))), np.uint8)
@@ -64,22 +64,23 @@ def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uin
 
 
 def titles(column: pa.Array) -> list[bytes]:
-    """The titles of HTML documents, UTF-8, at most MAX_TITLE bytes; b"" where there is none."""
+    """Return the titles of HTML documents, UTF-8, at most MAX_TITLE bytes; b"": it has none."""
     ends, data = layout(column)
-    return [title_of(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
+    return [title_of(data, a, min(b, a + SEARCHED)) for a, b in itertools.pairwise(ends.tolist())]
 
 
 def languages(column: pa.Array) -> list[bytes]:
-    """The languages that HTML documents say they are in, see `language_of`."""
+    """Return the languages that HTML documents declare, see `language_of`."""
     ends, data = layout(column)
-    return [language_of(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
+    pairs = itertools.pairwise(ends.tolist())
+    return [language_of(data, a, min(b, a + SEARCHED)) for a, b in pairs]
 
 
 def language_of(data: Any, start: int, stop: int) -> bytes:
-    """The language of <html lang> or <html xml:lang>; else of <meta> content-language, language or
-    og:locale; as "de" or "pt-BR". b"": none of these, or no such word.
+    """Return the language of <html lang> or <html xml:lang>; else of <meta> content-language,
+    language or og:locale; as "de" or "pt-BR". b"": none is declared, or it is not valid.
 
-    cost  a document that says none is searched twice: 0.1 ms for 256 KiB
+    cost  a document without <html lang> is searched twice
     """
     opened = _HTML.search(data, start, stop)
     if opened is not None:
@@ -87,18 +88,18 @@ def language_of(data: Any, start: int, stop: int) -> bytes:
         for name in (b"lang", b"xml:lang"):
             if lang := _tag(found.get(name, b"")):
                 return lang
-    said: dict[bytes, bytes] = {}
+    declared: dict[bytes, bytes] = {}
     for meta in _META.finditer(data, start, stop):
         found = _attributes(meta[0])
         for key in (b"http-equiv", b"name", b"property"):
             what = found.get(key, b"").lower()
-            if what in _SAID and (lang := _tag(found.get(b"content", b""))):
-                said.setdefault(what, lang)
-    return next((said[what] for what in _SAID if what in said), b"")
+            if what in _META_NAMES and (lang := _tag(found.get(b"content", b""))):
+                declared.setdefault(what, lang)
+    return next((declared[what] for what in _META_NAMES if what in declared), b"")
 
 
 def _attributes(tag: bytes) -> dict[bytes, bytes]:
-    """Those of an HTML tag; of two of one name the first counts."""
+    """Return the attributes of an HTML tag; of two with one name the first counts."""
     found: dict[bytes, bytes] = {}
     for name, *values in _ATTRIBUTE.findall(tag):
         found.setdefault(name.lower(), b"".join(values))
@@ -106,7 +107,7 @@ def _attributes(tag: bytes) -> dict[bytes, bytes]:
 
 
 def _tag(text: bytes) -> bytes:
-    """A language as BCP 47 writes it, of several the first; b"" where it is none."""
+    """Return a language as in BCP 47, the first of several; b"": it is none."""
     word = text.split(b",")[0].strip().replace(b"_", b"-").split(b".")[0].lower()
     if len(word) > MAX_LANG or not _LANG.fullmatch(word):
         return b""
@@ -116,27 +117,26 @@ def _tag(text: bytes) -> bytes:
 
 
 def title_of(data: Any, start: int, stop: int) -> bytes:
-    """The first <title> in a part of the data."""
+    """Return the first <title> in a range of the data; b"": there is none."""
     opened = _OPEN.search(data, start, stop)
     if opened is None:
         return b""
-    stop = min(opened.end() + MARKUP, stop)
+    stop = min(opened.end() + MAX_TITLE_MARKUP, stop)
     closed = _CLOSE.search(data, opened.end(), stop)
     raw = bytes(data[opened.end() : closed.start() if closed else stop])
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        text = raw.decode("cp1252", "replace")  # what browsers take latin-1 for
+        text = raw.decode("cp1252", "replace")  # as browsers decode latin-1
     text = _SPACE.sub(" ", html.unescape(text).replace("\0", "")).strip()
     cut = text.encode("utf-8", "replace")[:MAX_TITLE]
-    return cut.decode("utf-8", "ignore").encode()  # no character cut in two
+    return cut.decode("utf-8", "ignore").encode()  # without part of a character
 
 
 def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: bool) -> DataFrame:
-    """A row of SCHEMA for each document.
+    """Return a row of SCHEMA for each document; `error` is null, or why its content cannot be read.
 
-    title    look for titles and languages; else they are empty
-    error    null, or why the content cannot be read; the rest is then that of nothing
+    title    search titles and languages; else they are empty
     cost     reads all content once
     """
     return of_content(
@@ -145,7 +145,7 @@ def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: boo
 
 
 def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
-    """COLUMNS, content and _error -> SCHEMA."""
+    """Convert a batch of COLUMNS, content and _error to SCHEMA."""
     name, size, mtime = (batch.column(name) for name in COLUMNS)
     content = batch.column("content")
     xxh3, mmh3 = hashes(content)
@@ -160,7 +160,7 @@ def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
 
 
 class Kept(ExitStack):
-    """Makes DataFrames that are used more than once stay on disk until the block ends."""
+    """Keeps DataFrames that are used more than once on disk, until the block ends."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
         from pyspark import StorageLevel
@@ -178,7 +178,7 @@ def read(
     fail_fast: bool = True,
     **options: Any,
 ) -> DataFrame:
-    """The columns of all files (see `winkfs.spark.reading.options`), in the order they lie in.
+    """Return columns of all files (see `winkfs.spark.reading.options`), in disk order.
 
     fail_fast   damage is an error; else a row with null content and the reason in `_error`
     options     further ones, see `winkfs.spark.reading.options`
@@ -199,14 +199,13 @@ def of_content(
     *,
     fail_fast: bool,
 ) -> DataFrame:
-    """A DataFrame of what `change` makes of batches of `columns`, `content` and `_error`.
+    """Return a DataFrame of the results of `change` for batches of `columns`, `content`, `_error`.
 
-    The content is read in the worker that works on it and does not go through the JVM: half the
-    CPU seconds of a read with `content` and a `mapInArrow` behind it.
+    The content is read in the worker that processes it, and does not pass through the JVM.
     """
     size = sum(shard.record.content for shard in source.shards)
     cores = spark.sparkContext.defaultParallelism
-    tasks = max(-(-size // TASK), min(size // WORTH, cores), 1)
+    tasks = max(-(-size // TASK_BYTES), min(size // MIN_TASK_BYTES, cores), 1)
     needed = list(dict.fromkeys([*columns, *NEEDED, "_error"]))
     frame = read(spark, source, needed, fail_fast=fail_fast, minPartitions=tasks)
     fetch = fetcher("FAILFAST" if fail_fast else "PERMISSIVE")
@@ -218,14 +217,14 @@ def of_content(
 
 
 def shard_column(source: Snapshot) -> str:
-    """The column by which the shards of a snapshot differ. Numbers join faster than paths, but a
-    container that was added twice is two shards with one CONTID."""
+    """Return the column that identifies the shards of a snapshot: `_contid`, which joins faster, or
+    `_container` if two shards have one CONTID."""
     contids = {shard.record.contid for shard in source.shards}
     return "_contid" if len(contids) == len(source.shards) else "_container"
 
 
 def numbered(frame: DataFrame, source: Snapshot) -> DataFrame:
-    """With `shard int`, the number of the shard in the snapshot, instead of `shard_column`."""
+    """Replace `shard_column` by `shard int`, the number of the shard in the snapshot."""
     from pyspark.sql import functions as F
 
     column = shard_column(source)
@@ -237,7 +236,7 @@ def numbered(frame: DataFrame, source: Snapshot) -> DataFrame:
 
 
 def mapped(frame: DataFrame, change: Change, schema: str) -> DataFrame:
-    """A DataFrame of what `change` makes of each Arrow batch; empty ones are passed over."""
+    """Return a DataFrame of the results of `change` for each Arrow batch that is not empty."""
 
     def run(batches: Batches) -> Batches:
         return (change(batch) for batch in batches if len(batch))

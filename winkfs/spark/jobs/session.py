@@ -1,7 +1,7 @@
-"""What the jobs share: a session, tasks over units of work, bad records, a clean end.
+"""Common parts of the jobs: a session, tasks over units of work, bad records, cancelling.
 
-The session is quiet: a progress line, and one line for what went wrong. Under spark-submit it is
-the one that was configured there, and nothing is redirected.
+The session prints only a progress line, and one line for an error. Under spark-submit it is the
+session configured there, and nothing is redirected.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ LOCAL: Final = {
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-EACH: Final = 0.3  # seconds between two looks at the progress
+PROGRESS_INTERVAL: Final = 0.3  # seconds
 U = TypeVar("U")
 R = TypeVar("R")
-PATIENCE: Final = 10.0  # seconds that cancelled tasks may take to end
-KEPT: Final = 100_000  # bad records of a task that are listed; all are counted
-# The end of a worker's traceback, or what a JVM says of it: the class of an error, and its text.
+CANCEL_TIMEOUT: Final = 10.0  # seconds that cancelled tasks may take to end
+MAX_LISTED: Final = 100_000  # bad records of a task that are listed; all are counted
+# The end of a worker's traceback, or of the message of a JVM: the class of an error, and its text.
 _CAUSE: Final = re.compile(
     r"^(?:: |\[PYTHON_\w+\] [^:]*: )?"
     r"((?:\w+\.)*\w*(?:Error|Exception)|wink\w+\.errors\.\w+): (.+)$",
     re.M,
 )
-OUTER: Final = ("SparkException", "PythonException")  # what Spark packs others into
+OUTER: Final = ("SparkException", "PythonException")  # errors in which Spark wraps others
 
 
 def missing() -> str | None:
-    """Why Spark cannot run here; None where it can."""
+    """Return why Spark cannot run here; None if it can."""
     try:
         need_installed("this", *PACKAGES)
     except Refusal as error:
@@ -75,12 +75,12 @@ def session(
     conf: Sequence[tuple[str, str]] = (),
     log: str | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the block: that of this process, as it is, where one runs, as in a notebook;
-    else a new one, stopped after the block.
+    """Provide a session for the block: the running one of this process, unchanged, as in a
+    notebook; else a new one, which is stopped after the block.
 
-    master  local[*] if none is given
-    log     a file for what the JVM and the workers say; None: nobody reads it
-    raises  Refusal, OSError in the place of what Spark raises, with one line of it
+    master  None: local[*]
+    log     a file for the output of the JVM and the workers; None: it is discarded
+    raises  Refusal, OSError instead of the errors of Spark, with one line of their text
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and (problem := missing()):
@@ -92,20 +92,20 @@ def session(
     try:
         spark = running or _start(name, master, conf, log, submitted)
     except Exception as error:
-        hint = "" if log else "; --log FILE keeps what it said"
+        hint = "" if log else "; --log FILE keeps its output"
         raise Refusal(f"Spark cannot start: {cause(error)}{hint}") from None
     with _hushed():
         try:
-            with _told(), _progress(spark, name), compiled(spark):
+            with _one_line_errors(), _progress(spark, name), compiled(spark):
                 yield spark
         finally:
             if running is None:
-                with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
+                with contextlib.suppress(Exception):  # the JVM may have ended
                     spark.stop()
 
 
 def _running() -> SparkSession | None:
-    """The session of this process, which knows the format then."""
+    """Return the running session of this process, with the format registered; None: none runs."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -137,25 +137,25 @@ def _start(
         spark = builder.getOrCreate()
     winkfs.spark.register(spark)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        # That of PySpark asks the JVM in the middle of another question, and says so in 40 lines.
-        # `guarded` cancels the jobs.
+        # The handler of PySpark calls the JVM during another call, which fails with a long
+        # traceback. `guarded` cancels the jobs instead.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
 def _find_packages() -> None:
-    """Workers on this machine run the same Python and find the same packages."""
+    """Let workers on this machine run this Python and find its packages."""
     os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     found = [importlib.util.find_spec(n) for n in ("winkfs", "winkformats", "winkmount")]
     roots = [str(Path(spec.origin).parent.parent) for spec in found if spec and spec.origin]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*known, *roots])))
-    os.environ["PYTHONSAFEPATH"] = "1"  # files of the current directory are no modules of theirs
+    os.environ["PYTHONSAFEPATH"] = "1"  # do not import files of the current directory
 
 
 @contextlib.contextmanager
 def _stderr_to(log: str | None) -> Iterator[None]:
-    """The JVM and its workers inherit standard error as it is when they start."""
+    """Redirect standard error in the block, so that a JVM started in it writes there."""
     sys.stderr.flush()
     mine = os.dup(2)
     try:
@@ -169,11 +169,11 @@ def _stderr_to(log: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
-    """Silence the loggers of py4j and PySpark, which log with a traceback what they also raise."""
+    """Silence the loggers of PySpark, which log the errors that they also raise."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
-    nothing = logging.NullHandler()  # without any, the root logger makes one that writes
+    nothing = logging.NullHandler()  # without any handler the root logger makes one that prints
     logging.getLogger().addHandler(nothing)
     for logger in loggers:
         logger.disabled = True
@@ -186,9 +186,9 @@ def _hushed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """An error of Spark becomes one line; Ctrl-C stays Ctrl-C, also where what PySpark asks the JVM
-    on its way out fails."""
+def _one_line_errors() -> Iterator[None]:
+    """Replace an error of Spark by one with one line. If it follows from Ctrl-C, because PySpark
+    then calls the JVM, KeyboardInterrupt is raised."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -206,14 +206,14 @@ def _told() -> Iterator[None]:
 
 
 def _error(line: str) -> OSError:
-    """Of the line of an OSError that a task raised the same, so that a command says what to do."""
+    """Convert the line of an OSError that a task raised back to an OSError; else to a Refusal."""
     found = re.fullmatch(r"\[Errno (\d+)\] (.+?)(?:: '(.*)')?", line)
     return OSError(int(found[1]), found[2], found[3]) if found else Refusal(line)
 
 
 @contextlib.contextmanager
 def _progress(spark: SparkSession, name: str) -> Iterator[None]:
-    """A line on standard error, where that is a terminal: how many tasks are done."""
+    """Show the number of completed tasks on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -229,7 +229,7 @@ def _progress(spark: SparkSession, name: str) -> Iterator[None]:
 
 def _show(spark: Any, name: str, ended: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    while not ended.wait(EACH):
+    while not ended.wait(PROGRESS_INTERVAL):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         except Exception:  # the session is being stopped
@@ -242,9 +242,9 @@ def _show(spark: Any, name: str, ended: threading.Event) -> None:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and all that it started, as far as they live or were waited for.
+    """Return the CPU seconds of this process and its descendants that live or were waited for.
 
-    On one machine that is all of a job: the JVM and its Python workers are among them.
+    On one machine these include the JVM and its Python workers.
     """
     ticks, parents = {}, {}
     for entry in os.listdir("/proc"):
@@ -260,7 +260,7 @@ def cpu_seconds() -> float:
 
 
 class Bad(NamedTuple):
-    """A record that could not be taken. where: the input; name: of the document, if known."""
+    """A record that could not be processed. where: the input; name: of the document, if known."""
 
     where: str
     name: str
@@ -271,17 +271,17 @@ Report = Callable[[Bad], None]
 
 
 def ignore(_: Bad) -> None:
-    """A Report that nobody reads."""
+    """Discard a bad record: the default Report."""
 
 
 class Failure(NamedTuple):
-    """What a task has to say instead of a result. Trying again would not help."""
+    """Error that a task returns instead of a result, because a retry would not help."""
 
     what: str
 
 
 def attempt() -> tuple[int, int]:
-    """Of the running task: the number of its partition, and of this attempt, which no other has."""
+    """Return the partition number of the running task, and the unique number of its attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -291,17 +291,17 @@ def attempt() -> tuple[int, int]:
 def on_units(spark: SparkSession, units: Sequence[U], work: Callable[[U], R]) -> list[R]:
     """Run `work` on each unit, a task each -> results in their order.
 
-    raises  Refusal with what the first that failed said; what Spark raises
+    raises  Refusal with the message of the first unit that failed; errors of Spark
     """
     context = spark.sparkContext
-    found = context.parallelize(list(units), len(units)).map(_honest(work)).collect()
+    found = context.parallelize(list(units), len(units)).map(_returning(work)).collect()
     for result in found:
         if isinstance(result, Failure):
             raise Refusal(result.what)
     return list(found)
 
 
-def _honest(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
+def _returning(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
     def run(unit: U) -> R | Failure:
         try:
             return work(unit)
@@ -313,8 +313,8 @@ def _honest(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
 
 @contextlib.contextmanager
 def guarded(spark: SparkSession, what: str) -> Iterator[None]:
-    """Spark jobs in the block are cancelled, and their tasks ended, when it is left by an error:
-    what they were writing can then be removed."""
+    """Cancel the Spark jobs of the block, and wait for their tasks, if an exception leaves it, so
+    that their files can be removed."""
     context = spark.sparkContext
     group = f"winkfs-{secrets.token_hex(8)}"
     context.setJobGroup(group, what, interruptOnCancel=True)
@@ -337,7 +337,7 @@ def guarded(spark: SparkSession, what: str) -> Iterator[None]:
 
 def _await_end(context: Any, group: str) -> None:
     tracker = context.statusTracker()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + CANCEL_TIMEOUT
     while time.monotonic() < end:
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
@@ -348,7 +348,7 @@ def _await_end(context: Any, group: str) -> None:
 
 
 def cause(error: BaseException) -> str:
-    """One line of an error that came out of Spark: what a task raised, without its traceback."""
+    """Return one line of an error of Spark: the message of a task, without its traceback."""
     text = str(error)
     found = _CAUSE.findall(text)
     if found:
@@ -358,6 +358,6 @@ def cause(error: BaseException) -> str:
 
 
 def program(job: str) -> None:
-    """Run `winkfs pipeline JOB` in this process: each job is a program for spark-submit too."""
+    """Run `winkfs pipeline JOB` in this process, so that spark-submit can run the module."""
     sys.argv[1:1] = ["pipeline", job]
     runpy.run_module("winkfs", run_name="__main__")

@@ -1,8 +1,8 @@
-"""Job `sort`: the files of a container or data set by a key, as an order (`winkfs.results.orders`).
+"""Job `sort`: an order of the files of a container or data set by a key, see `results.orders`.
 
-The job `group` makes its order here, too. Shuffled are a key and a position each, and content only
-where it is read. What comes out is read in order, without a shuffle, by
-`spark.read.format("winkfs").option("orderBy", "perm:ORDER")`.
+The job `group` uses it, too. Only keys and positions are shuffled; content is read only if the key
+needs it. `spark.read.format("winkfs").option("orderBy", "perm:ORDER")` reads the files in order,
+without a shuffle.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from winkfs.spark.jobs.session import attempt, guarded, program
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PART: Final = 1 << 20  # rows in a part, about
+PART_ROWS: Final = 1 << 20  # approximate rows of a part
 WRITTEN: Final = "part int, file string, rows bigint, groups bigint, size bigint"
 COLUMNS: Final = ("path", "size", "mtime", "content", "name_raw", "mtime_ns", "ftype", "mode")
 
@@ -45,25 +45,25 @@ def run(
     parts: int | None = None,
     as_of: str | int | None = None,
 ) -> dict[str, Any]:
-    """Make the order `target` of all files in `source`; one that is there is replaced.
+    """Make the order `target` of all files in `source`, replacing an existing one.
 
-    kind        "sort": by key, of equal ones in the order they lie in; "group": equal keys beside
-                each other, the groups in any order, which is quicker
-    key         an expression of SQL over the columns of the source: "mtime", "split(path, '/')[0]";
-                with `content` in it all content is read
-    parts       of the order; None: one for a million files, and two for each core at least
+    kind        "sort": by key, equal ones in disk order; "group": equal keys together, the groups
+                in any order, which is faster
+    key         a SQL expression on the columns of the source: "mtime", "split(path, '/')[0]"; if it
+                contains `content`, all content is read
+    parts       number of parts; None: one for a million files, and at least two for each core
     ->          files, bytes, groups (different keys), parts, generation, seconds
-    raises      ValueError for a key that is none; Refusal, OSError; what Spark raises
+    raises      ValueError for a wrong key; Refusal, OSError; errors of Spark
     """
     start = time.monotonic()
     snap = snapshot(source, as_of)
-    least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART // 64 else 1
-    count = parts or max(least, -(-snap.files // PART))
+    least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART_ROWS // 64 else 1
+    count = parts or max(least, -(-snap.files // PART_ROWS))
     folder = results.begin(target, orders.NAME)
     try:
         with guarded(spark, f"{kind} {source}"), Kept() as kept:
             keys = _keys(spark, snap, key)
-            if kind == "sort" and "content" in key:  # a sort looks at its keys twice
+            if kind == "sort" and "content" in key:  # a sort computes its keys twice
                 keys = kept(keys)
             chosen = _sorted(keys, descending, count) if kind == "sort" else _grouped(keys, count)
             rows = chosen.select("key", "shard", "_pos", "size").mapInArrow(
@@ -84,17 +84,17 @@ def run(
 
 
 def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
-    """(key, as_bytes, shard, _pos, size) of all files. as_bytes is equal where the key is."""
+    """Return (key, shard, _pos, size) of all files."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as F
 
-    needed = [name for name in COLUMNS if name in key]  # more than needed does no harm
+    needed = [name for name in COLUMNS if name in key]  # perhaps more than needed
     shard = shard_column(snap)
     frame = read(spark, snap, list(dict.fromkeys([*needed, "size", shard, "_pos"])))
     try:
         frame = frame.withColumn("key", F.expr(key))
         kind = dict(frame.dtypes)["key"]
-        frame.select(F.struct("key", F.expr(key)))  # refused where it makes rows, as explode does
+        frame.select(F.struct("key", F.expr(key)))  # raises if it generates rows, as explode does
     except (AnalysisException, ParseException) as error:
         line = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -103,7 +103,7 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
     if kind.startswith(("array", "map", "struct", "variant", "interval", "void")):
         raise ValueError(f"key {key!r} is of type {kind}: sort by something simpler, or cast it")
     if kind in ("float", "double"):
-        frame = frame.withColumn("key", F.expr("key + 0.0"))  # -0.0 becomes 0.0: they are equal
+        frame = frame.withColumn("key", F.expr("key + 0.0"))  # -0.0 becomes 0.0, its equal
     return numbered(frame.select("key", shard, "_pos", "size"), snap)
 
 
@@ -115,7 +115,7 @@ def _sorted(keys: DataFrame, descending: bool, count: int) -> DataFrame:
 
 
 def _grouped(keys: DataFrame, count: int) -> DataFrame:
-    """Equal keys beside each other. By hash first: numbers compare faster than strings."""
+    """Put equal keys together. Sorts by hash first, since numbers compare faster than strings."""
     from pyspark.sql import functions as F
 
     by = F.xxhash64("key")
@@ -149,7 +149,7 @@ class Numbering:
         self._number = -1
 
     def of(self, key: pa.Array) -> Int64:
-        """-> int64[n]. Equal are also two nulls, and two NaN."""
+        """Return the numbers of keys, int64[n]. Two nulls are equal, and so are two NaN."""
         if not len(key):
             return np.empty(0, np.int64)
         first = self._last is None
@@ -161,8 +161,8 @@ class Numbering:
 
 
 def _differ(column: pa.Array) -> Bools:
-    """Whether each value is another than the one before it, bool[n - 1]."""
-    import pyarrow.compute as pc  # it takes as long as all of pyarrow
+    """Return for each value but the first whether it differs from the one before, bool[n - 1]."""
+    import pyarrow.compute as pc  # late, because its import is slow
 
     a, b = column.slice(0, len(column) - 1), column.slice(1)
     differ = _true(pc.not_equal(a, b)) | (arrow.bools(a.is_null()) ^ arrow.bools(b.is_null()))
@@ -172,12 +172,12 @@ def _differ(column: pa.Array) -> Bools:
 
 
 def _true(column: pa.Array) -> Bools:
-    """Which values are true, and not null."""
+    """Return which values are true, and not null."""
     return arrow.bools(column) & arrow.bools(column.is_valid())
 
 
 def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) -> Order:
-    """The order; its parts get names without attempts."""
+    """Return the order, after renaming its parts to names without attempts."""
     parts = []
     for row in found:
         name = f"part-{row['part']:05d}.perm"

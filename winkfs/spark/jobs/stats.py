@@ -1,4 +1,5 @@
-"""Job `stats`: what is in a container or data set by type, size, day and prefix, as text or plot.
+"""Job `stats`: counts of files in a container or data set by type, size, day and prefix, as text or
+plot.
 
 No content is read.
 """
@@ -27,11 +28,11 @@ LABEL: Final = 60  # characters of a label
 BARS: Final = 12  # types and prefixes
 OTHERS: Final = "(others)"
 COUNTED: Final = ("files", "bytes")
-STRIPES: Final = 90  # bars of the time axis, at most
-ROOM: Final = 1.15  # of an axis, beside its longest bar, for the number behind it
+STRIPES: Final = 90  # most bars of the time axis
+AXIS_SCALE: Final = 1.15  # length of an axis by its longest bar, with room for its number
 Row = dict[str, Any]
 TOP: Final = 20  # types and prefixes
-# What stands behind the last dot of the last part of a path, in lower case.
+# The suffix of a path, in lower case.
 TYPE: Final = r"lower(regexp_extract(path, '[^/]\\.([A-Za-z0-9]{1,10})$', 1))"
 # The site of a URL, or the first directory.
 PREFIX: Final = r"regexp_extract(path, '^([A-Za-z][A-Za-z0-9+.-]*://[^/]*|[^/]*(?=/)|)', 1)"
@@ -45,7 +46,7 @@ def need_matplotlib() -> None:
 
 
 def draw(summary: dict[str, Any], path: str) -> None:
-    """A PNG of days, sizes, types and prefixes. Raises Refusal without matplotlib; OSError."""
+    """Draw days, sizes, types and prefixes as PNG. Raises Refusal without matplotlib; OSError."""
     need_matplotlib()
     figure = picture(summary)
     with warnings.catch_warnings():
@@ -54,7 +55,7 @@ def draw(summary: dict[str, Any], path: str) -> None:
 
 
 def picture(summary: dict[str, Any]) -> Any:
-    """-> matplotlib.figure.Figure"""
+    """Return a matplotlib.figure.Figure of a summary."""
     from matplotlib.figure import Figure
 
     bars = {
@@ -82,7 +83,7 @@ def picture(summary: dict[str, Any]) -> Any:
 
 
 def shown(rows: list[Row]) -> list[Row]:
-    """The first ones, and all others as one."""
+    """Return the first rows, and the sum of all others."""
     named = [row for row in rows if row["what"] != OTHERS]
     rest = [*named[BARS:], *(row for row in rows if row["what"] == OTHERS)]
     if not rest:
@@ -102,7 +103,7 @@ def every_class(rows: list[Row]) -> list[Row]:
 
 
 def stripes(days: list[Row]) -> tuple[int, list[datetime.date], dict[str, list[int]]]:
-    """Days put together, at most STRIPES -> days in each, their first days, files and bytes."""
+    """Join days to at most STRIPES bars -> days in each, their first days, files and bytes."""
     dates = [datetime.date.fromisoformat(row["what"]) for row in days]
     first = dates[0].toordinal()
     width = -(-(dates[-1].toordinal() + 1 - first) // STRIPES)
@@ -119,7 +120,7 @@ def _class_name(size: int) -> str:
 
 
 def _label(text: str) -> str:
-    """On one line, its middle left out where it is long; matplotlib has $ begin a formula."""
+    """Return a label on one line, with its middle cut out if it is long, and $ escaped."""
     text = repr(text or "(none)")[1:-1].replace("$", r"\$")
     half = (LABEL - 3) // 2
     return text if len(text) <= LABEL else f"{text[:half]}...{text[-half:]}"
@@ -129,7 +130,7 @@ def _label(text: str) -> str:
 
 
 def _unit(counts: list[int], name: str) -> tuple[str, int, Callable[[float], str]]:
-    """What an axis is labelled with, what is 1 on it, and how one of its counts is written."""
+    """Return label and unit of an axis, and the function that formats its counts."""
     if name == "files":
         return "files", 1, lambda count: f"{count:,.0f}"
     power = min(max(max(counts).bit_length() - 1, 0) // 10, len(UNITS) - 1)
@@ -147,7 +148,7 @@ def _over_time(axes: Any, days: list[Row]) -> None:
         axis.bar(starts, heights, width=datetime.timedelta(days=width), align="edge")
         axis.set_title(f"{name} by mtime, {each} a bar")
         axis.set_ylabel(label)
-        axis.set_ylim(0, max(heights) * ROOM or 1)
+        axis.set_ylim(0, max(heights) * AXIS_SCALE or 1)
         axis.locator_params(axis="y", nbins=5)
         ticks = AutoDateLocator(maxticks=8)
         axis.xaxis.set_major_locator(ticks)
@@ -155,7 +156,7 @@ def _over_time(axes: Any, days: list[Row]) -> None:
 
 
 def _bars(axes: Any, title: str, rows: list[tuple[str, Row]]) -> None:
-    """Horizontal ones, the first on top, with their numbers, and with their names to the left."""
+    """Draw horizontal bars, the first on top, with their numbers, and names to the left."""
     places = range(len(rows))
     for axis, name in zip(axes, COUNTED, strict=True):
         counts = [row[name] for _, row in rows]
@@ -166,7 +167,7 @@ def _bars(axes: Any, title: str, rows: list[tuple[str, Row]]) -> None:
         axis.set_yticks(
             places, [what if name == COUNTED[0] else "" for what, _ in rows], fontsize=8
         )
-        axis.set_xlim(0, max(counts) / one * ROOM or 1)
+        axis.set_xlim(0, max(counts) / one * AXIS_SCALE or 1)
         axis.invert_yaxis()
         axis.set_title(f"{name} {title}")
         axis.set_xlabel(label)
@@ -181,11 +182,11 @@ def run(
 ) -> dict[str, Any]:
     """Count the files of `source` in several ways.
 
-    plot     a PNG to make, needs matplotlib
+    plot     path of a PNG to draw, which needs matplotlib
     ->       files, bytes, first and last (mtime, ISO 8601, UTC), types, sizes, days and prefixes:
              lists of {"what", "files", "bytes"}; sizes by powers of two ("what" is the lower end),
              days in order, types and prefixes by bytes, at most 20 and the rest as "(others)"
-    raises   Refusal, OSError; what Spark raises
+    raises   Refusal, OSError; errors of Spark
     """
     start = time.monotonic()
     if plot is not None:
@@ -217,7 +218,7 @@ def run(
 
 
 def _counted(spark: SparkSession, snap: Any) -> list[Any]:
-    """One pass over the listing, grouped in four ways and as a whole."""
+    """Count files and bytes in one pass, in four groupings and in all."""
     listing = read(spark, snap, ("path", "size", "mtime")).selectExpr(
         f"{TYPE} as type", f"{SIZE} as size_class", f"{DAY} as day", f"{PREFIX} as prefix",
         "size", "mtime",
@@ -250,7 +251,7 @@ def _top(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def lines(summary: dict[str, Any]) -> Iterator[str]:
-    """The summary as a table for a terminal."""
+    """Format a summary as a table for a terminal."""
     total = max(summary["bytes"], 1)
     when = f"from {summary['first']} to {summary['last']}" if summary["files"] else "none"
     yield f"{summary['files']:,} files, {size_text(summary['bytes'])}, {when}"

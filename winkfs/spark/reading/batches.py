@@ -1,4 +1,4 @@
-"""A partition as Arrow batches, in exactly the types that Spark takes."""
+"""Reading a partition as Arrow batches, in exactly the types that Spark requires."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from winkfs.spark.reading.partition import (
     batch_ranges,
     unpack,
 )
-from winkfs.spark.reading.rows import Source
+from winkfs.spark.reading.rows import PieceSource
 from winkfs.units import MICRO
 
-ROW: Final = 128  # bytes that a row takes beside its content, about
-AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
+ROWS_AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
 MODES: Final = np.array(DEFAULT_MODES, np.int32)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -42,9 +42,9 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 class Reading:
     """Settings of a task beside its partition.
 
-    schema   of the batches, as Spark wants it
-    columns  for each of its fields, the column of `options.FIELDS`, or of the user
-    typed    types of those of the user
+    schema   of the batches, as Spark requires it
+    columns  for each of its fields the column of `options.FIELDS`, or of the user
+    typed    types of the columns of the user
     """
 
     schema: pa.Schema
@@ -61,12 +61,13 @@ class Reading:
         return "content" in self.columns
 
     def weights(self, sizes: Int64) -> Int64:
-        """Bytes of memory that rows with contents of these sizes take, about."""
-        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW
+        """Estimate the bytes of memory of rows with contents of these sizes."""
+        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW_BYTES
 
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
-    """raises  CorruptError, Refusal under FAILFAST; StalePlan; FormatError; OSError"""
+    """Read a partition. Raises CorruptError, Refusal under FAILFAST; StalePlan; FormatError;
+    OSError."""
     arrow.freeze()
     if isinstance(partition, Ordered):
         yield from _ordered(reading, partition)
@@ -84,14 +85,14 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
 
 
 def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Rows that say that files are deleted: those of the piece, or those its tombstones name."""
+    """Yield rows of deleted files: those of the piece, or those that its tombstones name."""
     with _Open(replace(reading, columns=()), replace(piece, gone=False)) as opened:
         if piece.tombs:
             names = tombstones(opened.source.store, piece.tombs)[0]
         else:
             names = [name for rows in opened.source.chunks() for name in rows.names]
-    for at in range(0, len(names), AT_ONCE):
-        some = names[at : at + AT_ONCE]
+    for at in range(0, len(names), ROWS_AT_ONCE):
+        some = names[at : at + ROWS_AT_ONCE]
         known = {
             "path": arrow.texts(list(map(to_path, some))), "name_raw": arrow.binaries(some),
             "_change": arrow.same("delete", len(some)),
@@ -101,7 +102,7 @@ def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    """Rows of which some columns are known, and all others null."""
+    """Return rows with some columns; all others are null."""
     arrays = [
         known[column] if column in known else pa.nulls(count, field.type)
         for column, field in zip(reading.columns, reading.schema, strict=True)
@@ -110,19 +111,19 @@ def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa
 
 
 def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
-    """Rows in parts of batch bytes; what is larger is alone."""
+    """Divide rows into parts of batch bytes; a larger row is alone."""
     return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
-# --- an order of its own ---
+# --- ordered files ---
 
 
 def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
     shard, pos = _order_of(partition)
     with ExitStack() as stack:
         opened: dict[int, _Open] = {}
-        for at in range(0, len(pos), AT_ONCE):
-            numbers, places = shard[at : at + AT_ONCE], pos[at : at + AT_ONCE]
+        for at in range(0, len(pos), ROWS_AT_ONCE):
+            numbers, places = shard[at : at + ROWS_AT_ONCE], pos[at : at + ROWS_AT_ONCE]
             parts = []
             for number in np.unique(numbers).tolist():
                 if number not in opened:
@@ -138,7 +139,7 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
 def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     if partition.order is None:
         return unpack(partition.shard), unpack(partition.pos)
-    from winkfs.results import orders  # most tasks need none
+    from winkfs.results import orders  # late: most tasks do not need it
 
     folder, part, start, stop = partition.order
     rows = orders.open(folder).read(orders.Range(part, start, stop))
@@ -147,7 +148,7 @@ def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
 
 @dataclass(slots=True)
 class _Found:
-    """Files of one container among those of an order, and their places in it, ascending."""
+    """Files of one container in an order, and their places in it, ascending."""
 
     opened: _Open
     rows: FileTable
@@ -196,7 +197,7 @@ class _Open:
 
             self.source = NamedSource(piece, include_dirs=reading.include_dirs, typed=reading.typed)
         else:
-            self.source = Source(
+            self.source = PieceSource(
                 piece, verify=reading.verify, include_dirs=reading.include_dirs,
                 contents=reading.contents, typed=reading.typed, problem=self._problem,
             )  # fmt: skip
@@ -213,7 +214,7 @@ class _Open:
         self._damaged.append(error)
 
     def found(self, places: Int64, pos: Int64) -> _Found:
-        """The rows at pos[places], in that order."""
+        """Return the rows at pos[places], in that order."""
         wanted = pos[places]
         ascending = np.unique(wanted)
         rows = self.source.at(ascending)
@@ -222,7 +223,7 @@ class _Open:
         return _Found(self, rows.take(index[there]), places[there])
 
     def batch(self, rows: FileTable) -> tuple[pa.RecordBatch, Bools]:
-        """Rows, at least one, as a batch; which of them are good."""
+        """Read rows, at least one, as a batch -> it, and which rows are without error."""
         made = _Batch(self, rows)
         made.read()
         good = np.ones(len(rows), bool)
@@ -230,7 +231,7 @@ class _Open:
         return made.record(), good
 
     def damaged(self) -> Iterator[pa.RecordBatch]:
-        """Rows for damaged inodes, of which nothing is known."""
+        """Yield rows for damaged inodes, with their positions and errors only."""
         if not self._damaged or self.reading.mode != "PERMISSIVE":
             return
         texts = [str(error) for error in self._damaged]
@@ -243,7 +244,7 @@ class _Open:
 
 
 def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch that `mode` keeps."""
+    """Yield the batch with the rows that `mode` keeps, if there are any."""
     if reading.mode == "DROPMALFORMED" and not good.all():
         whole = whole.filter(arrow.column(good))
     if whole.num_rows:
@@ -265,7 +266,7 @@ class _Batch:
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
-        elif reading.mode != "FAILFAST":  # the same rows as with contents
+        elif reading.mode != "FAILFAST":  # so that the rows are those of a read with contents
             self._too_large(self.rows.size > reading.largest)
         if "mode" in reading.columns:
             self._read_modes()
@@ -344,7 +345,7 @@ class _Batch:
 
 
 def _is_utf8(text: bytes, rows: FileTable) -> bool:
-    """Whether each of the names is: all of it, and none begins inside a character."""
+    """Return whether each name is UTF-8: all bytes are, and no name begins inside a character."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -353,7 +354,7 @@ def _is_utf8(text: bytes, rows: FileTable) -> bool:
 
 
 def _escaped(names: pa.Array, rows: FileTable) -> pa.Array:
-    """Names that are no UTF-8, or have an escape in them, as `names.to_path` says."""
+    """Replace names that are no UTF-8, or contain an escape, by those of `names.to_path`."""
     import pyarrow.compute as pc
 
     raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]

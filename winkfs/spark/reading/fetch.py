@@ -1,4 +1,4 @@
-"""Late fetch: contents for the rows that are left when a query has filtered, sorted or joined."""
+"""Late fetch: contents for the rows that remain after filters, sorts and joins of a query."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 NEEDED: Final = (*REFS, "size")
 BATCH: Final = 8 << 20  # bytes of content that are fetched together
-OPEN: Final = 64  # containers that a task keeps open
+MAX_OPEN: Final = 64  # containers that a task keeps open
 
 
 def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATCH) -> DataFrame:
-    """Add the column `content` to rows that a read with content="ref" gave.
+    """Add the column `content` to rows of a read with content="ref".
 
-    df     has the columns _container, _contid, _pos, _pointer and size; any others stay
-    mode   FAILFAST: a content that is damaged ends the job; PERMISSIVE: it is null, and the column
-           _error says why; DROPMALFORMED: its row is left out
-    ->     the same rows in the same order
-    raises ValueError for a missing column or a wrong mode; in the tasks: StalePlan where a
-           container is another by now, CorruptError
-    cost   contents that lie near each other are read together, within batch_bytes. None of them is
+    df     has the columns _container, _contid, _pos, _pointer and size; others are kept
+    mode   FAILFAST: a damaged content ends the job; PERMISSIVE: it is null, and the column _error
+           has the reason; DROPMALFORMED: its row is left out
+    ->     all rows in their order
+    raises ValueError for a missing column or a wrong mode; in the tasks: StalePlan if a container
+           was replaced, CorruptError
+    cost   contents that are close together are read together, within batch_bytes. Contents are not
            shuffled: sort and join references, then fetch.
 
         df = winkfs.spark.read(spark, corpus, content="ref")
         by_size = df.repartitionByRange(8, "size").sortWithinPartitions("size")
         fetch_content(by_size)                                # sorted, and faster
-        fetch_content(df.join(labels, "path"))                # only what is left of a join
-        # rows in the order of the container, where the order of rows does not matter
+        fetch_content(df.join(labels, "path"))                # only the rows of a join
+        # rows in the order of the container, if their order does not matter
         fetch_content(df.where(...).sortWithinPartitions("_container", "_pos"))
     """
     need_installed("fetch_content", "pyarrow")
@@ -73,8 +73,8 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
 
 
 def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
-    """What a task of `fetch_content` does: for a task that works on the content itself, which then
-    never goes through the JVM. Batches with the columns NEEDED -> batches with `content`."""
+    """Return a function from batches with the columns NEEDED to batches with `content`, for tasks
+    that process the content themselves, so that it does not pass through the JVM."""
     return _Fetch(mode, batch_bytes)
 
 
@@ -106,7 +106,7 @@ class _Fetch:
                 _close(contents)
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Parts of which the contents fit in memory; no row without a part."""
+        """Divide a batch into parts whose contents fit into memory."""
         from winkfs.spark.arrow import numbers
 
         for at, stop in batch_ranges(numbers(batch.column("size")), self.batch):
@@ -156,7 +156,7 @@ class _Fetch:
 
 
 def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str, int], Int64]]:
-    """The rows that refer to each container."""
+    """Yield path and CONTID of each container, with the rows that refer to it."""
     from winkfs.spark.arrow import bools, numbers
 
     names = part.column("_container").dictionary_encode()
@@ -177,9 +177,9 @@ def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> 
     if found is None:
         store = open_planned(Piece(base, contid, 0, True, 0, 0))
         found = Contents(store, store.kv.start, store.kv.end)
-        if len(opened) >= OPEN:
+        if len(opened) >= MAX_OPEN:
             _close(opened.pop(next(iter(opened))))
-    opened[base, contid] = found  # the last one used is the last
+    opened[base, contid] = found  # moved to the end: the first one is closed first
     return found
 
 

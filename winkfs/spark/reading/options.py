@@ -1,4 +1,4 @@
-"""Options and columns of the source. Options are text; their names are in any case.
+"""Options and columns of the source. Options are text; their names are case-insensitive.
 
     option         default     meaning
     path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
@@ -83,9 +83,9 @@ STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger"
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
 IN_TABLES: Final = (
-    "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
-    "in the query, or .option('path', DIR) before .table('t') or .saveAsTable('t'), or behind "
-    ".writeTo('t')"
+    "; for a table in its catalog Spark gives a Python source no options: write "
+    "t WITH (path = 'DIR') in the query, or .option('path', DIR) before .table('t') or "
+    ".saveAsTable('t'), or after .writeTo('t')"
 )
 SELECTION: Final = frozenset(f.name for f in fields(Selection))
 FIELDS: Final = {
@@ -115,14 +115,14 @@ REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
 Readers = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""Option -> the attribute that it sets, and what reads its value."""
+"""Option -> the attribute that it sets, and the function that converts its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a read, checked. Times are nanoseconds, sizes bytes.
+    """The checked options of a read. Times are nanoseconds, sizes bytes.
 
-    sources     as given, not looked for yet
+    sources     as given, not searched yet
     split       None: not given
     """
 
@@ -147,9 +147,9 @@ class Options:
 
     @classmethod
     def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> Self:
-        """From Spark's options, in any case. Raises ValueError: one line that says what is allowed.
+        """Check the options of Spark. Raises ValueError of one line with the allowed values.
 
-        others  names that somebody else looks at
+        others  names of options that are checked elsewhere
         """
         given = given_of(options)
         check_names(given, [*READERS, *others])
@@ -157,7 +157,7 @@ class Options:
             given["path"] = given.pop("paths")
         values = values_of(given, READERS)
         if not values.get("sources"):
-            raise ValueError(f"no path: say which container or data set: .load(BASE){IN_TABLES}")
+            raise ValueError(f"no path: give a container or data set: .load(BASE){IN_TABLES}")
         if "paths_file" in values:
             values["paths"] = values.get("paths", ()) + values.pop("paths_file")
         chosen = {name: values.pop(name) for name in SELECTION if name in values}
@@ -173,10 +173,10 @@ class Options:
 
 
 def given_of(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that the user gave, names in lower case.
+    """Return the options that the user gave, with names in lower case.
 
-    For CREATE TABLE Spark hands on `provider`, `owner`, `location` and the like, all TBLPROPERTIES,
-    and each of the OPTIONS twice: as NAME and as option.NAME.
+    For CREATE TABLE Spark also passes `provider`, `owner`, `location` and the like, all
+    TBLPROPERTIES, and each of the OPTIONS twice: as NAME and as option.NAME.
     """
     given = {name.lower(): value for name, value in options.items()}
     if given.get("provider", "").lower() != "winkfs":
@@ -186,7 +186,7 @@ def given_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_names(given: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise ValueError for an option, in lower case, that is none of these."""
+    """Raise ValueError for an unknown option; the given names are in lower case."""
     known = {name.lower(): name for name in names}
     for name in given:
         if name not in known:
@@ -196,7 +196,7 @@ def check_names(given: Mapping[str, str], names: Iterable[str]) -> None:
 
 
 def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) -> Any:
-    """The value of an option, None where it is not given. Raises ValueError that names it."""
+    """Return the value of an option, None if it is not given. Raises ValueError that names it."""
     text = given.get(name.lower())
     try:
         return None if text is None else read(text)
@@ -205,7 +205,7 @@ def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) ->
 
 
 def values_of(given: Mapping[str, str], readers: Readers) -> dict[str, Any]:
-    """The attributes that the given options set. Raises ValueError."""
+    """Return the attributes that the given options set. Raises ValueError."""
     return {
         attribute: value_of(given, name, read)
         for name, (attribute, read) in readers.items()
@@ -213,11 +213,11 @@ def values_of(given: Mapping[str, str], readers: Readers) -> dict[str, Any]:
     }
 
 
-# --- readers of values: what a ValueError says comes behind "it takes" ---
+# --- conversion of values: the text of a ValueError follows "it takes" ---
 
 
 def local_path(path: str) -> str:
-    """A path, or the file: URI of one, from the root: executors run in folders of their own.
+    """Return the absolute path of a path or file: URI, because executors run in other folders.
 
     raises  ValueError for another kind of URI
     """
@@ -275,7 +275,7 @@ def _names_file(text: str) -> tuple[bytes, ...]:
 
 
 def _where(text: str) -> Condition:
-    from winkfs.container.where import parse  # most queries have none
+    from winkfs.container.where import parse  # late: most queries do not need it
 
     try:
         return parse(text).named(lambda path: to_str(to_name(path.encode())))
@@ -284,7 +284,7 @@ def _where(text: str) -> Condition:
 
 
 def one_of(**values: Any) -> Callable[[str], Any]:
-    """-> a reader that takes these words, in any case."""
+    """Return a conversion that takes these words, in any case."""
     known = {name.lower(): value for name, value in values.items()}
 
     def read(text: str) -> Any:
@@ -296,7 +296,7 @@ def one_of(**values: Any) -> Callable[[str], Any]:
 
 
 def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
-    """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
+    """Parse a number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
     size = parse_size(text)
     if size is None or not least <= size <= most:
         raise ValueError(
@@ -319,7 +319,7 @@ def number(text: str) -> int:
 
 
 def time_of(text: str) -> int:
-    """A time -> nanoseconds, as 64 bits hold them. Raises ValueError."""
+    """Parse a time -> nanoseconds, limited to 64 bits. Raises ValueError."""
     ns = parse_time(text, exponent=True)
     if ns is None:
         raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z")
@@ -371,7 +371,7 @@ READERS: Final[Readers] = {
 
 
 def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
-    """The column that a name in a schema stands for. Raises ValueError.
+    """Return the column for a name in a schema. Raises ValueError.
 
     typed  the columns of the user
     """
@@ -386,15 +386,15 @@ def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
 
 
 def type_of(column: str, typed: Mapping[str, str]) -> str:
-    """The SQL type of a column."""
+    """Return the SQL type of a column."""
     return FIELDS[column] if column in FIELDS else TYPED[typed[column]]
 
 
 def arrow_schema(fields: StructType) -> Any:
-    """The pyarrow.Schema that Spark takes for these columns, and no other."""
+    """Return the only pyarrow.Schema that Spark accepts for these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
         return to_arrow_schema(fields, timezone="UTC")
-    except TypeError:  # up to Spark 4.1, where UTC is not to be asked for
+    except TypeError:  # up to Spark 4.1, which has no such argument
         return to_arrow_schema(fields)

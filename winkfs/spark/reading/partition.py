@@ -1,6 +1,6 @@
-"""The tasks of a scan: pieces of containers, and how these are cut into tasks of equal weight.
+"""Tasks of a scan: pieces of containers, and their division into tasks of equal weight.
 
-What is sent to a task is a Scan or an Ordered. Both are small, and this module is light: the
+A task is sent a Scan or an Ordered. Both are small, and this module imports little, since the
 planner is a new process for each query.
 """
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
 
-SPLIT: Final = 512 << 20  # bytes of a task, at most: smaller ones cost more
-WORTH: Final = 16 << 20  # bytes that are worth a task of their own
-ROW: Final = 256  # bytes that a row counts beside its content: its path, its share of the engine
-OPEN: Final = 64 << 10  # bytes that a container counts
-MOST: Final = 1 << 20  # rows of a task that is sent them, about: 2 MiB of positions
+MAX_TASK: Final = 512 << 20  # bytes of a task; smaller ones have more overhead
+MIN_TASK: Final = 16 << 20  # bytes that are worth a task
+ROW: Final = 256  # weight of a row beside its content, bytes: its path, and work of the engine
+OPEN: Final = 64 << 10  # weight of opening a container, bytes
+MAX_SENT_ROWS: Final = 1 << 20  # rows of a task that is sent their positions, about 2 MiB
 WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)  # of packed numbers
 
 # --- rows ---
 
 
 def batch_ranges(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
-    """Parts [a, b) of at most `limit` bytes and `most` rows; a larger row is alone in its own.
+    """Yield ranges [a, b) of rows of at most `limit` bytes and `most` rows; a larger row is alone.
 
     sizes   of the rows, bytes
     """
@@ -52,7 +52,7 @@ def batch_ranges(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tupl
 
 
 def pack(values: Int64) -> bytes:
-    """Numbers as differences, deflated: a byte or two for the position of an inode."""
+    """Encode numbers as compressed differences: a byte or two for the position of an inode."""
     steps = np.diff(values, prepend=0)
     low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
     for width in WIDTHS:
@@ -66,7 +66,7 @@ def unpack(data: bytes) -> Int64:
     return np.cumsum(steps, dtype=np.int64)
 
 
-# --- what a task is sent ---
+# --- contents of a task ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,14 @@ class Piece:
     """Files of a container, by the positions of their inodes.
 
     base          path without .data
-    contid, size  CONTID, FILESIZE it was planned with; grows: it may be larger by now
-    low, high     positions of the inodes: [low, high)
-    rows          packed: just these, ascending; None: all but the hidden ones
+    contid, size  CONTID and FILESIZE in the plan
+    grows         the container may have grown since
+    low, high     range of the positions: [low, high)
+    rows          packed positions, ascending; None: all except the hidden ones
     hidden        packed positions in [low, high)
     generation    of the data set
-    gone          its files are told as deleted; tombs: those that its tombstones from there on name
+    gone          report its files as deleted
+    tombs         with `gone`: instead the names of its tombstones from this position on; 0: none
     """
 
     base: str
@@ -99,9 +101,9 @@ class Piece:
 class Listed(Piece):
     """Files that are listed from a catalog, without contents.
 
-    first, stop  names in [first, stop); stop None: all behind
-    selection    which of them, not by `paths`
-    place        where a container that grows has the catalog of the plan, see `open_older`
+    first, stop  names in [first, stop); stop None: no end
+    selection    of files, without `paths`
+    place        of the catalog of the plan in a container that grows, see `open_older`
     """
 
     first: bytes = b""
@@ -114,7 +116,7 @@ class Listed(Piece):
 class Named(Piece):
     """Files of a store that is read by name: `names` from number `low` to `high`.
 
-    opener  opens the store, of its path
+    opener  opens the store at a path
     """
 
     names: tuple[str, ...] = ()
@@ -123,13 +125,13 @@ class Named(Piece):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Piece):
-    """Records of a store: those in `files`, or `rows`, their ids, where these are numbers.
+    """Records of a store: those in `files`, or those with the ids `rows`, if ids are numbers.
 
     files      relative path and bytes of each
-    opener     opens the store, of its path
-    selection  which of the records
-    arrived    instead: all with ids [low, high), whoever has read them
-    whole      of these none may be missing
+    opener     opens the store at a path
+    selection  of records
+    arrived    instead: all records with ids [low, high), consumed or not
+    whole      it is an error if one of these is missing
     """
 
     files: tuple[tuple[str, int], ...] = ()
@@ -143,7 +145,7 @@ class Recorded(Piece):
 
 
 class Scan(InputPartition):  # type: ignore[misc]
-    """Pieces one after the other, in the order of the inodes."""
+    """A task that reads pieces one after another, in the order of the inodes."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
         super().__init__(None)
@@ -151,10 +153,10 @@ class Scan(InputPartition):  # type: ignore[misc]
 
 
 class Ordered(InputPartition):  # type: ignore[misc]
-    """Files in an order of their own, none of them hidden.
+    """A task that reads visible files in a given order.
 
-    pieces  containers, each as a whole
-    shard   packed: which of the pieces; pos: position of the inode
+    pieces  whole containers
+    shard   packed index into `pieces` of each file; pos: packed position of its inode
     order   instead: folder, part, first and last row of an order, see `winkfs.results.orders`
     """
 
@@ -173,8 +175,7 @@ class Ordered(InputPartition):  # type: ignore[misc]
 
 
 class Cuts(NamedTuple):
-    """Names between which there are about as many files, and how many of the hidden ones are before
-    each of them."""
+    """Names that divide files evenly, and the number of hidden files before each."""
 
     names: Sequence[bytes]
     before: Sequence[int]
@@ -184,13 +185,14 @@ NO_CUTS: Final = Cuts((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece that may be cut into several tasks.
+class PlannedPiece:
+    """A piece that may be divided into several tasks.
 
-    hidden   positions of inodes in it that do not count, ascending or, with cuts, by name
-    rows     positions of its inodes, none of them hidden; None: a range of positions, or of names
+    weight   bytes that it counts
+    hidden   positions of its hidden inodes, ascending or, with cuts, by name
+    rows     positions of its visible inodes; None: a range of positions, or of names
     weights  of the rows, bytes
-    cuts     where a range of names can be cut
+    cuts     names where a range of names can be cut
     """
 
     piece: Piece
@@ -201,14 +203,14 @@ class Part:
     cuts: Cuts = NO_CUTS
 
     @classmethod
-    def of_rows(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> Part:
-        """A piece of these rows, at least one."""
+    def of_rows(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> PlannedPiece:
+        """Return a piece of these rows, at least one."""
         weights = weights_of(sizes, contents)
         weights[0] += OPEN
         return cls(piece, int(weights.sum()), np.empty(0, np.int64), rows, weights)
 
     def cut(self, low: float, high: float) -> Piece | None:
-        """The piece of the weights [low, high) of `weight`; None where that is no file."""
+        """Return the part with the weights [low, high) of `weight`; None if it has no file."""
         if isinstance(self.piece, Listed):
             return self._listed(self.piece, low, high)
         if self.rows is None or self.weights is None:
@@ -237,7 +239,7 @@ class Part:
         )
 
     def _between(self, low: int, high: int) -> Piece:
-        """The piece cut to [low, high), with what is hidden there: a task is sent no more."""
+        """Return the piece cut to [low, high), with the hidden positions in it only."""
         if isinstance(self.piece, Named):
             names = self.piece.names[low:high]
             return replace(self.piece, low=0, high=len(names), names=names)
@@ -247,17 +249,17 @@ class Part:
 
 
 def weights_of(sizes: Int64, contents: bool) -> Int64:
-    """Bytes that rows with contents of these sizes count."""
+    """Return the weights of rows with contents of these sizes, bytes."""
     return sizes * contents + ROW
 
 
 def weight_of(shard: Shard, contents: bool) -> int:
-    """Bytes that reading all of a shard counts."""
+    """Return the weight of reading a whole shard, bytes."""
     return ROW * shard.record.files + (shard.record.size if contents else 0)
 
 
 def piece_of(shard: Shard, generation: int) -> Piece:
-    """A whole shard as a piece, hidden rows included."""
+    """Return a whole shard as a piece, hidden rows included."""
     record = shard.record
     return Piece(
         shard.base, record.contid, record.size, shard.grows, 0, record.size, generation=generation
@@ -265,7 +267,7 @@ def piece_of(shard: Shard, generation: int) -> Piece:
 
 
 def listed(whole: Piece, selection: Selection) -> Listed:
-    """A shard as what is listed from its catalog."""
+    """Return a piece whose files are listed from its catalog."""
     return Listed(
         whole.base, whole.contid, whole.size, whole.grows, whole.low, whole.high,
         generation=whole.generation, first=selection.prefix, stop=after(selection.prefix),
@@ -274,19 +276,19 @@ def listed(whole: Piece, selection: Selection) -> Listed:
 
 
 def task_count(options: Options, weight: int, rows: int) -> int:
-    """Number of tasks to cut into."""
+    """Return the number of tasks for a total weight and a number of rows."""
     if options.split is not None:
         count = -(-weight // options.split)
     else:
         cores = len(os.sched_getaffinity(0))
-        count = max(-(-weight // SPLIT), min(weight // WORTH, cores))
+        count = max(-(-weight // MAX_TASK), min(weight // MIN_TASK, cores))
         even = -(-count // cores) * cores
-        count = even if even * WORTH <= weight else count
-    return max(count, options.partitions, -(-rows // MOST), 1)
+        count = even if even * MIN_TASK <= weight else count
+    return max(count, options.partitions, -(-rows // MAX_SENT_ROWS), 1)
 
 
-def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
-    """The parts one after the other, cut into tasks of equal weight."""
+def scans(options: Options, parts: list[PlannedPiece]) -> list[Scan | Ordered]:
+    """Divide parts, in their order, into tasks of equal weight."""
     weight = sum(map(attrgetter("weight"), parts))
     rows = sum(len(part.rows) for part in parts if part.rows is not None)
     count = task_count(options, weight, rows)

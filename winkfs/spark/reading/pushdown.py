@@ -1,8 +1,8 @@
-"""Filters of a query that select files, where that is safe.
+"""Filters of a query that select files, if pushing them down is safe.
 
-Up to Spark 4.3 what a reader is told to leave out holds for all scans of one load(): a second query
-on the same DataFrame lacks rows. Python cannot see it happen. So it is refused where the reader
-class of PySpark is one of those, and `leaks` tries it out once a session elsewhere.
+Up to Spark 4.3 filters pushed into a reader apply to all scans of one load(), so that a second
+query on the DataFrame lacks rows. Python cannot detect that when it happens. So pushdown is refused
+for these versions of PySpark, and `leaks` tests other ones once in each session.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ BOUNDS: Final = {
     "EqualTo": (0, 1), "GreaterThan": (1, None), "GreaterThanOrEqual": (0, None),
     "LessThan": (None, 0), "LessThanOrEqual": (None, 1),
 }  # fmt: skip
-"""Filter -> the value that is the first, and the one behind the last, from that of the filter."""
+"""Filter -> the first value, and the one after the last, relative to the value of the filter."""
 _proved: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def check_version() -> None:
-    """Raises ValueError where this PySpark is known to leak."""
+    """Raise ValueError if this PySpark is known to leak filters."""
     if not hasattr(datasource.DataSourceReader, "pushLimit"):
         raise ValueError(
             "pushdown=native is refused: with this Spark, filters that are pushed down leak into "
@@ -45,7 +45,7 @@ def check_version() -> None:
 
 
 def prove(spark: SparkSession) -> None:
-    """Raises ValueError unless filters can be pushed down without harm in this session."""
+    """Raise ValueError unless filters can be pushed down safely in this session."""
     check_version()
     if spark not in _proved:
         if leaks(spark):
@@ -54,9 +54,9 @@ def prove(spark: SparkSession) -> None:
 
 
 def leaks(spark: SparkSession) -> bool:
-    """Whether a filter on one query changes what another query on the same load() finds.
+    """Return whether a filter of one query changes the result of another query on one load().
 
-    The session knows the format: see `session.register`.
+    The format must be registered in the session: see `session.register`.
     """
     import winkfs
 
@@ -76,7 +76,7 @@ def leaks(spark: SparkSession) -> bool:
 
 
 def narrowed(selection: Selection, filters: Iterable[Any]) -> Selection:
-    """The selection with what the filters say; those not understood leave it as it is."""
+    """Return a selection narrowed by filters; unknown filters are ignored."""
     for one in filters:
         selection = _narrowed(selection, one)
     return selection
@@ -110,7 +110,7 @@ def _by_path(selection: Selection, one: Any, value: Any) -> Selection:
 
 
 def _by_number(selection: Selection, one: Any, column: str, value: Any) -> Selection:
-    """Bounds [low, after); mtime is microseconds, rounded down, of nanoseconds."""
+    """Narrow a selection by a filter on a number; mtime is microseconds, rounded down."""
     unit = 1
     if column == "mtime":
         if not isinstance(value, datetime) or value.tzinfo is None:

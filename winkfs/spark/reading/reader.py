@@ -1,9 +1,9 @@
-"""The reader of a scan: plans it in a short process on the driver, reads its partitions in tasks.
+"""Reader of a scan: plans it in a short process on the driver, reads its partitions in tasks.
 
-A data set's shards never change: a task gets a range of positions and finds the files itself. A
-container may grow while a query runs, so its tasks get their files, as of the plan, or the place of
-the catalog that has them. What looks into containers is in `selected`, which is imported only where
-a query needs it.
+Shards of a data set never change: a task gets a range of positions and finds the files itself. A
+container may grow while a query runs, so its tasks get their files as of the plan, or the place of
+the catalog that has them. Planning that opens containers is in `selected`, which is imported only
+if a query needs it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import (
+    MIN_TASK,
     OPEN,
-    WORTH,
     Ordered,
-    Part,
+    PlannedPiece,
     Scan,
     listed,
     piece_of,
@@ -38,7 +38,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
     """Plans a scan, and reads its partitions."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises ValueError for a schema with other columns."""
+        """Check the schema. Raises ValueError for an unknown column."""
         from winkfs.spark.reading.stores import check
 
         self.columns, typed = check(schema, options)
@@ -51,7 +51,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
         self.options: Options | None = options
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"options": None}  # a task needs none, and they may be long
+        return self.__dict__ | {"options": None}  # tasks do not need them, and they may be long
 
     def partitions(self) -> list[Scan | Ordered]:
         assert self.options is not None
@@ -64,7 +64,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
 
 
 class FilteringReader(WinkfsReader):
-    """One that filters of the query make read less. Spark applies them all the same."""
+    """Reader that uses filters of the query to read less. Spark applies the filters, too."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         from winkfs.spark.reading.pushdown import narrowed
@@ -76,12 +76,12 @@ class FilteringReader(WinkfsReader):
 
 
 def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
-    """The tasks of a scan.
+    """Return the tasks of a scan.
 
-    contents  whether contents are read, not only what is known of files
+    contents  whether contents are read, not only metadata
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
-    cost      without a selection none but reading the manifest; a selection: see `select`, for
-              each shard that may have such files by its names and mtimes in the manifest
+    cost      without a selection only reads the manifest; with one, see `select` for each shard
+              that may have such files by its names and mtimes in the manifest
     """
     from winkfs.spark.reading.stores import (
         part_of,
@@ -108,7 +108,7 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
 
         shards = shards_of(stores, options.as_of)
         return in_order(options, contents, worth_opening(options, shards))
-    parts, named = list[Part](), list[Part]()
+    parts, named = list[PlannedPiece](), list[PlannedPiece]()
     for kind, path in stores:
         if not kind.has("shards"):
             if part := part_of(options, contents, (kind, path)):
@@ -125,20 +125,22 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     return scans(options, parts + named)
 
 
-def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> Iterator[Part]:
+def _parts(
+    options: Options, contents: bool, shard: Shard, generation: int
+) -> Iterator[PlannedPiece]:
     whole, weight = piece_of(shard, generation), OPEN + weight_of(shard, contents)
     if not shard.grows and shard.record.files <= len(shard.hidden):
         return
     if not shard.grows and not contents and options.selection.paths is None:
-        part = Part(listed(whole, options.selection), weight, shard.hidden)
-        if weight > WORTH // 2 or options.partitions > 1 or options.split is not None:
+        part = PlannedPiece(listed(whole, options.selection), weight, shard.hidden)
+        if weight > MIN_TASK // 2 or options.partitions > 1 or options.split is not None:
             from winkfs.spark.reading.selected import with_cuts
 
             part = with_cuts(options, part, shard)
         yield part
         return
     if not shard.grows and options.selection.everything:
-        yield Part(whole, weight, shard.hidden)
+        yield PlannedPiece(whole, weight, shard.hidden)
         return
     from winkfs.spark.reading.selected import part_now
 

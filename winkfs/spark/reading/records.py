@@ -1,8 +1,8 @@
-"""Records of a store as Spark rows: planned by files, or where ids are numbers by ids.
+"""Records of a store as Spark rows: planned by files or, if ids are numbers, by ids.
 
-A task opens the store anew and reads what is there then. A record of a store with text ids stays in
-its file, so each file is read by one task; a numbered record may move, and tasks are sent the
-numbers. Records that went since the plan are left out.
+A task opens the store and reads its current records. A record with a text id stays in its file, so
+each file is read by one task; a record with a number may move, so tasks are sent the numbers.
+Records that were removed since the plan are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from winkfs.container.ondisk.column import Column
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.errors import StalePlan
-from winkfs.spark.reading.partition import OPEN, ROW, Part, Recorded, unpack
+from winkfs.spark.reading.partition import OPEN, ROW, PlannedPiece, Recorded, unpack
 from winkfs.stores.records import MODE, Arrivals, Records, Row, batches, values_of
 from winkfs.stores.records import Part as File
 from winkfs.units import MICRO
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
 
     from winkformats.arrays import Int64
 
-ANY: Final = 1 << 62  # bytes of records whose bodies are not read yet
-AT_ONCE: Final = 1 << 16  # numbered records that are looked up together, and read in file order
+UNLIMITED: Final = 1 << 62  # bytes of records whose bodies are not read yet
+RECORDS_AT_ONCE: Final = 1 << 16  # numbered records looked up together, and read in file order
 
 
-def part_of(store: Records, piece: Recorded, contents: bool) -> Part | None:
-    """All records of a store, None where there are none.
+def part_of(store: Records, piece: Recorded, contents: bool) -> PlannedPiece | None:
+    """Return all records of a store; None: there are none.
 
     contents  whether bodies are read
-    cost      of numbered records a listing, else none
+    cost      lists numbered records
     """
     if not store.numbers:
         files = store.parts()
         sizes = np.array([file.size for file in files], np.int64)
         piece = piece.of_files(files)
-        return Part.of_rows(piece, np.arange(len(files)), sizes, True) if files else None
+        return PlannedPiece.of_rows(piece, np.arange(len(files)), sizes, True) if files else None
     found = list(store.listing())
     if not found:
         return None
     ids, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.argsort(ids)
-    return Part.of_rows(piece, ids[order], sizes[order], contents)
+    return PlannedPiece.of_rows(piece, ids[order], sizes[order], contents)
 
 
-def part_between(store: Arrivals, piece: Recorded, contents: bool) -> Part:
-    """The records with ids in [low, high) of the piece, also where there are none any more, which
-    the task tells. One piece, since each opens the store."""
+def part_between(store: Arrivals, piece: Recorded, contents: bool) -> PlannedPiece:
+    """Return the records with ids in [low, high) of the piece, existing or not, which the task
+    checks. They are one piece, because each piece opens the store."""
     weight = OPEN + ROW * (piece.high - piece.low)
     for run in store.runs():
         share = (min(piece.high, run.stop) - max(piece.low, run.first)) / (run.stop - run.first)
         weight += int(max(share, 0) * run.size * contents)
-    return Part(piece, weight, np.empty(0, np.int64))
+    return PlannedPiece(piece, weight, np.empty(0, np.int64))
 
 
 def lost(base: str, what: str) -> StalePlan:
-    """For those who want every record of a store once."""
+    """Return the error for missing records, if every record must be read once."""
     line = f"{what}. Option failOnDataLoss=false goes on without them"
     return StalePlan(f"the stream cannot go on: {line}", base)
 
 
 class RecordsSource:
-    """A store that is open in a task: what `rows.Source` is for a container."""
+    """An open store in a task: the counterpart of `rows.PieceSource`."""
 
     def __init__(
         self, piece: Recorded, *, contents: bool, batch: int, largest: int, typed: Mapping[str, str]
@@ -83,9 +83,9 @@ class RecordsSource:
         self._store.close()
 
     def chunks(self) -> Iterator[FileTable]:
-        """The records of the piece, so many at a time as a batch may hold, with their bodies."""
+        """Yield the records of the piece with their bodies, in parts that fit into a batch."""
         selection = self._piece.selection
-        for some in batches(self._found(), ANY):
+        for some in batches(self._found(), UNLIMITED):
             if not selection.everything:
                 chosen = selection.chosen(self._columns(some)).tolist()
                 some = [row for row, good in zip(some, chosen, strict=True) if good]
@@ -103,8 +103,8 @@ class RecordsSource:
             yield from store.rows(*(File(name, size) for name, size in piece.files))
             return
         ids = unpack(piece.rows)
-        for at in range(0, len(ids), AT_ONCE):
-            found = store.find(map(str, ids[at : at + AT_ONCE].tolist()))
+        for at in range(0, len(ids), RECORDS_AT_ONCE):
+            found = store.find(map(str, ids[at : at + RECORDS_AT_ONCE].tolist()))
             yield from sorted(found, key=lambda row: (row.file, row.offset))
 
     def _lost(self, what: str) -> None:
@@ -112,7 +112,7 @@ class RecordsSource:
             raise lost(self._piece.base, what)
 
     def _take(self, rows: list[Row]) -> None:
-        """Make these the rows of the chunk, with their bodies where these are asked for."""
+        """Set the rows of the chunk, and read their bodies if requested."""
         if not self._with_contents:
             self._rows, self._bodies = rows, []
             return
@@ -126,7 +126,7 @@ class RecordsSource:
             self._lost("messages were removed while they were read")
 
     def _columns(self, rows: list[Row]) -> FileTable:
-        """Their positions are their numbers."""
+        """Return records as files whose positions are their numbers."""
         names = [row.id.encode() for row in rows]
         count = len(rows)
         mtimes = np.array([self._store.mtime_of(row) for row in rows], np.int64)
@@ -134,13 +134,14 @@ class RecordsSource:
         return FileTable.of(names, np.arange(count), 0, sizes, mtimes, kind=FileType.FILE)
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
-        """See `rows.Contents.read`."""
+        """Return bodies of the chunk: see `rows.Contents.read`."""
         from winkfs.spark import arrow
 
         return arrow.contents([self._bodies[at] for at in pos.tolist()])
 
     def values(self, rows: FileTable) -> dict[str, Column]:
-        """See `rows.Source.values`: id, file, offset and what else the store knows."""
+        """Return the columns of the store, such as id, file and offset: see
+        `rows.PieceSource.values`."""
         chosen = [values_of(self._rows[at]) for at in rows.pos.tolist()]
         known = self._store.columns
         return {
@@ -152,7 +153,7 @@ class RecordsSource:
         return MODE
 
     def drop(self) -> None:
-        """The next chunk takes the place of this one."""
+        """Do nothing: the next chunk replaces this one."""
 
 
 def _column(kind: str, values: list[Any] | None, count: int) -> Column:

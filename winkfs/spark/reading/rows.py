@@ -1,9 +1,9 @@
-"""What a task reads of one container: its files as columns, and their contents as an Arrow column.
+"""Reading a container in a task: its files as columns, and their contents as an Arrow column.
 
-`Source` takes the columns from the catalog where no contents are asked for, else from the inodes,
-just before the contents around them are read. `Contents` reads the entries of a batch in a few
-large pieces into one buffer and checks them with a `map` of C functions; Arrow then copies the
-contents from between the headers, in one call.
+`Source` takes the columns from the catalog if no contents are needed, else from the inodes, just
+before the contents around them are read. `Contents` reads the entries of a batch in a few large
+reads into one buffer and checks them together; Arrow then copies the contents from between the
+headers, in one call.
 """
 
 from __future__ import annotations
@@ -46,24 +46,25 @@ from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.spark import arrow
 from winkfs.spark.reading.partition import Listed, Piece, unpack
 
-GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
-READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps
-SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its lengths
-HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
-FEW: Final = 8  # reads of a batch that wait for the disk one after the other
-MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
-ROWS: Final = 1 << 16  # files at a time
-FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
-SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
-GAP: Final = 1 << 20  # bytes before the first of them that are read with them
-DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
+# Bytes between two entries that one read covers; a smaller gap is tried if it reads too much.
+MAX_GAPS: Final = (64 << 10, 4 << 10, 0)
+MAX_READ: Final = 16 << 20  # bytes that a batch reads if this includes gaps
+SLACK: Final = 64  # bytes of an entry beside its value: a usual key and its lengths
+FIRST_READ: Final = 512  # bytes of the first read of an entry whose size is not known
+READ_AHEAD_FROM: Final = 8  # reads of a batch above which they are requested together
+MARGIN: Final = 1 << 20  # bytes after a range that the kernel may have read ahead
+FILES_AT_ONCE: Final = 1 << 16
+MAX_ATTRIBUTE_READS: Final = 4096  # files of a piece up to which attributes are read one by one
+WINDOW: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+MAX_CONTENT_BEFORE: Final = 1 << 20  # bytes before the first inode that are read with it
+DENSE: Final = 64 << 10  # bytes for each file, with its content, below which windows are read
 Problem = Callable[[CorruptError], None]
 
 
 class Contents:
-    """Reads from [low, high) of a data file above all; the page cache stays as it was.
+    """Reader of contents, mostly in [low, high) of a data file; it restores the page cache.
 
-    verify  False: entries are not checked against their checksums
+    verify  False: do not compare the checksums of entries
     """
 
     def __init__(self, store: Store, low: int, high: int, *, verify: bool = True) -> None:
@@ -73,25 +74,26 @@ class Contents:
         self._content = Content(store, self._entry, keep=0)
         layout = self._layout
         parts = (layout.delflag, layout.key.code, layout.value.code, layout.align)
-        self._ordinary = parts == (1, 1, 2, 0)  # the layout that is read as columns
+        self._usual = parts == (1, 1, 2, 0)  # the layout that is read as columns
         self._verify = verify and layout.checksum > 0
         self._low, self._high = low, min(high + MARGIN, self._end)
         self._drop = storage.dropper(low, self._high)
-        self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # was read since the last `drop`
+        self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
         self._buffer = memoryview(b"")
-        self._window: tuple[int, memoryview] | None = None  # where it begins, what was read
+        self._window: tuple[int, memoryview] | None = None  # its offset, and its bytes
 
     # --- columns ---
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
-        """Contents of n files, in any order: positions of their inodes, `pointer`, `size` as in
-        `FileTable`.
+        """Read the contents of n files, in any order: positions of their inodes, `pointer` and
+        `size` as in `FileTable`.
 
-        ->      binary[n], less than 2 GiB in all; null where there is none, and why: index -> line
+        ->      binary[n], less than 2 GiB in all, with null after an error; the errors: index ->
+                line
         """
         found = pa.nulls(len(pos), pa.binary())
         inside = (pointer > EMPTY) & (size >= 0) & (size <= self._end - pointer)
-        chosen = np.flatnonzero(inside) if self._ordinary else np.empty(0, np.int64)
+        chosen = np.flatnonzero(inside) if self._usual else np.empty(0, np.int64)
         if len(chosen):
             whole, good = self._plain(pointer[chosen], size[chosen])
             if len(whole) == len(pos):
@@ -112,7 +114,7 @@ class Contents:
         return arrow.taken(joined, place), errors
 
     def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
-        """-> contents of those that are good, and which these are."""
+        """Read plain contents -> those that are intact, and which these are."""
         if (pointer[1:] > pointer[:-1]).all():
             view, value, good = self._checked(pointer, size)
             if not good.all():
@@ -126,7 +128,7 @@ class Contents:
         return _between(view, value[good], sizes[good], place[index[fits]]), fits
 
     def _checked(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64, Bools]:
-        """Read entries, ascending -> a buffer, where in it their values begin, which are good."""
+        """Read entries, ascending -> a buffer, offsets of their values in it, which are intact."""
         view, at = self._load(pointer, size)
         layout = self._layout
         good, value = values_at(view, at, layout, pointer, size, verify=self._verify)
@@ -135,24 +137,24 @@ class Contents:
         return view, value, good
 
     def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
-        """Read the entries, ascending -> a buffer, and where in it each of them begins."""
+        """Read entries, ascending -> a buffer, and the offset of each in it."""
         if self._window is not None:
             begin, view = self._window
             end = begin + len(view) - SLACK
             if int(pointer[0]) >= begin and int((pointer + size).max()) <= end:
                 return view, pointer - begin
-            self._window = None  # the buffer is another's from here on
+            self._window = None  # its buffer is reused from here on
         ends = np.maximum.accumulate(np.minimum(pointer + size + SLACK, self._end))
-        for gap in GAPS:
+        for gap in MAX_GAPS:
             first = np.flatnonzero(np.concatenate([[True], pointer[1:] - ends[:-1] > gap]))
             starts = pointer[first]
             lengths = ends[np.append(first[1:], len(ends)) - 1] - starts
-            if lengths.sum() <= max(READ, 2 * int(size.sum())):
+            if lengths.sum() <= max(MAX_READ, 2 * int(size.sum())):
                 break
         places = np.cumsum(lengths) - lengths
         view = self._room(int(lengths.sum()) + SLACK, reuse=len(pointer) > 1)
         pieces = list(zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True))
-        if self._drop is not None and len(pieces) > FEW:
+        if self._drop is not None and len(pieces) > READ_AHEAD_FROM:
             for start, length, _ in pieces:
                 self._storage.read_ahead(start, length)
         for start, length, place in pieces:
@@ -161,7 +163,7 @@ class Contents:
         return view, pointer + np.repeat(places - starts, counts)
 
     def _room(self, length: int, *, reuse: bool) -> memoryview:
-        """A buffer; reused, it stays in the L2 cache."""
+        """Return a buffer; a reused one stays in the L2 cache."""
         if not reuse:
             return np.empty(length, np.uint8).data
         if length > len(self._buffer):
@@ -180,7 +182,7 @@ class Contents:
             return None
 
     def one(self, pos: int, pointer: int, size: int) -> bytes:
-        """One content, whatever its layout. Raises CorruptError."""
+        """Read one content, whatever its layout. Raises CorruptError."""
         if pointer == EMPTY:
             return b""
         content = self._content
@@ -199,16 +201,17 @@ class Contents:
             )
 
     def mode(self, pos: int) -> int:
-        """The permission bits of a file with attributes. Raises CorruptError."""
+        """Return the permission bits of a file with attributes. Raises CorruptError."""
         return self.attributes(pos).mode
 
     def attributes(self, pos: int) -> Attrs:
-        """The attributes of a file. Raises CorruptError."""
+        """Return the attributes of a file. Raises CorruptError."""
         return self._content.attrs(self._content.stored(pos)[1])
 
     def _entry(self, pos: int, least: int = 0) -> KVEntry:
-        """Any entry, checked. See `EntryAt`."""
-        return self._layout.read(self._bytes, pos, self._end, self._name, (least or HEAD) + SLACK)
+        """Read and check any entry. See `EntryAt`."""
+        first = (least or FIRST_READ) + SLACK
+        return self._layout.read(self._bytes, pos, self._end, self._name, first)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
         if self._window is not None:
@@ -232,16 +235,17 @@ class Contents:
             raise CorruptError("the file is cut short", file=self._name, offset=offset)
 
     def window(self, offset: int, length: int) -> memoryview:
-        """Bytes of the data file, of which contents are taken, too; valid until others are read."""
+        """Read a range of the data file, from which contents are taken, too; valid until the next
+        read."""
         view = self._room(min(length, self._end - offset), reuse=True)
         self._fill(view, offset)
         self._window = offset, view
         return view
 
     def drop(self) -> None:
-        """Drop what was read from the page cache."""
+        """Drop the ranges that were read from the page cache."""
         for drop, ranges in self._seen.items():
-            if len(ranges) > FEW:
+            if len(ranges) > READ_AHEAD_FROM:
                 drop.ranges(ranges)
             else:
                 for start, stop in ranges:
@@ -249,22 +253,22 @@ class Contents:
         self._seen = {}
 
     def close(self) -> None:
-        """Leave the page cache as it was: drop what the kernel has read ahead, too."""
+        """Restore the page cache: drop also what the kernel has read ahead."""
         self.drop()
-        self._buffer, self._window = memoryview(b""), None  # now, not when it is collected
+        self._buffer, self._window = memoryview(b""), None  # frees the memory at once
         if self._drop is not None:
             self._drop(self._low, self._high)
 
 
 def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Array:
-    """view[start[i] : start[i] + size[i]] for each of `rows`, binary[len(rows)].
+    """Return view[start[i] : start[i] + size[i]] for each of `rows`, binary[len(rows)].
 
     start   ascending. A single value is not copied.
     """
     if len(start) == 1 and len(rows) == 1:
         return _single(view[int(start[0]) : int(start[0] + size[0])])
-    # Every second value of an array over the buffer, whose values are gap, content, gap, content:
-    # Cheaper than a join of slices.
+    # An array over the buffer with values gap, content, gap, content, of which every second one is
+    # taken: faster than joining slices.
     offsets = np.zeros(2 * len(start) + 1, np.int32)
     offsets[1::2], offsets[2::2] = start, start + size
     both = pa.BinaryArray.from_buffers(
@@ -283,12 +287,12 @@ def _single(value: Any) -> pa.Array:
 
 
 def _together(found: Iterator[FileTable]) -> Iterator[list[FileTable]]:
-    """Parts of at least ROWS rows each, but for the last one."""
+    """Yield groups of parts with at least FILES_AT_ONCE rows each, except the last one."""
     some, count = list[FileTable](), 0
     for part in found:
         some.append(part)
         count += len(part.pos)
-        if count >= ROWS:
+        if count >= FILES_AT_ONCE:
             yield some
             some, count = [], 0
     if some:
@@ -296,7 +300,7 @@ def _together(found: Iterator[FileTable]) -> Iterator[list[FileTable]]:
 
 
 def open_planned(piece: Piece, *, load: bool = False) -> Store:
-    """A container, with its index or without. Raises StalePlan where it is not that of the plan."""
+    """Open a container; load: with its index. Raises StalePlan if it is not that of the plan."""
     record = ShardRecord(piece.base, piece.contid, piece.size)
     try:
         return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=False)
@@ -304,12 +308,12 @@ def open_planned(piece: Piece, *, load: bool = False) -> Store:
         raise StalePlan(f"{error.strerror}; call load() again", piece.base) from None
 
 
-class Source:
-    """An open container of a piece.
+class PieceSource:
+    """The open container of a piece.
 
-    verify        of contents
-    include_dirs  False: neither directories nor links
-    typed         columns of the user that are asked for
+    verify        compare checksums of contents
+    include_dirs  False: without directories and links
+    typed         requested columns of the user
     problem       called with damaged inodes
     """
 
@@ -323,7 +327,7 @@ class Source:
         typed: Mapping[str, str],
         problem: Problem,
     ) -> None:
-        """Raises StalePlan, FormatError, OSError."""
+        """Open the container. Raises StalePlan, FormatError, OSError."""
         self.piece, self.problem, self._typed = piece, problem, typed
         self.store = open_planned(piece)
         self._include_dirs, self._with_contents = include_dirs, contents
@@ -338,7 +342,7 @@ class Source:
         self.store.abandon()
 
     def chunks(self) -> Iterator[FileTable]:
-        """The files of the piece, some at a time: with contents in the order of the inodes.
+        """Yield the files of the piece, in parts; with contents in the order of the inodes.
 
         raises  CorruptError; OSError
         """
@@ -356,9 +360,9 @@ class Source:
         yield from map(self._seen, self._at(positions))
 
     def _listed(self, piece: Listed) -> Iterator[FileTable]:
-        """The chosen files with names of the piece."""
+        """Yield the selected files with names of the piece."""
         assert piece.selection is not None
-        keep_heap()  # of the same arrays again and again
+        keep_heap()  # for the arrays of each part
         query = query_of(piece.selection)._replace(
             low=piece.first, high=piece.stop, columns=tuple(self._typed)
         )
@@ -368,7 +372,7 @@ class Source:
         yield from self._columns(self._as_planned(piece, query), chosen)
 
     def _as_planned(self, piece: Listed, query: Query) -> Iterator[FileTable]:
-        """Rows as of the plan, from the catalog of that time; where it is gone, one is made."""
+        """Yield rows as of the plan, from the catalog of that time, or from one built now."""
         store, size = self.store, piece.size
         if piece.grows:
             catalog = open_older(store, size, piece.place)
@@ -387,9 +391,9 @@ class Source:
             yield from rows_now(store, made, query)
 
     def _live_then(self, size: int) -> Int64:
-        """Positions of the files that were live when the data file ended there, ascending.
+        """Return the positions, ascending, of the files live when the data file had `size` bytes.
 
-        cost  opens the index; where the container has grown, all of that part of it is read
+        cost  opens the index; if the container has grown since, reads all of the file up to `size`
         """
         with open_planned(self.piece, load=True) as store:
             if store.kv.end == size:
@@ -400,14 +404,14 @@ class Source:
     def _columns(
         self, found: Iterator[FileTable], chosen: Callable[[FileTable], FileTable]
     ) -> Iterator[FileTable]:
-        """What is chosen of rows, ROWS or so at a time, whose values are known meanwhile."""
+        """Yield the selected rows, FILES_AT_ONCE or so at a time, and set `_values` for them."""
         for some in _together(found):
             if self._typed:
                 self._values = self._values_of(FileTable.concat(some))
             yield FileTable.concat(list(map(chosen, some)))
 
     def _values_of(self, rows: FileTable) -> tuple[Int64, dict[str, Column]]:
-        """Positions, ascending, and the values there; without those that have to be asked."""
+        """Return ascending positions and their values, without files whose inodes must be read."""
         rows = rows.take(~rows.asked)
         order = np.argsort(rows.pos)
         known = self.store.schema
@@ -420,11 +424,12 @@ class Source:
         return rows.pos[order], columns
 
     def prepare(self, positions: Int64) -> None:
-        """Before `at`: all positions, ascending, that will be asked for. Memory: 100 bytes each."""
+        """Read the columns for all positions, ascending, of later calls of `at`. Memory: 100 bytes
+        each."""
         self._prepared = columns_at(self.store, positions, self.problem)
 
     def at(self, positions: Int64) -> FileTable:
-        """The files with these inodes, ascending, that are to be seen."""
+        """Return the visible files with inodes at these positions, ascending."""
         assert self._prepared is not None
         known = self._prepared.pos
         index = np.minimum(np.searchsorted(known, positions), max(len(known) - 1, 0))
@@ -434,18 +439,19 @@ class Source:
     # --- columns of the user ---
 
     def values(self, rows: FileTable) -> dict[str, Column]:
-        """The values of files in the columns of the user: name -> n values.
+        """Return the values of files in the columns of the user: name -> n values.
 
-        cost  of few files their attributes are read, else the columns of the catalog, once
         raises  CorruptError
+        cost    reads the attributes of a few files, else the columns of the catalog, once
         """
         typed, chosen = self._typed, self.piece.rows
-        if self._values is None and (chosen is None or len(unpack(chosen)) >= FEW_VALUES):
+        many = chosen is None or len(unpack(chosen)) >= MAX_ATTRIBUTE_READS
+        if self._values is None and many:
             self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
         pos, known = self._values or (np.empty(0, np.int64), {})
         at = np.minimum(np.searchsorted(pos, rows.pos), max(len(pos) - 1, 0))
         there = pos[at] == rows.pos if len(pos) else np.zeros(len(rows), bool)
-        there |= ~rows.special  # they have none
+        there |= ~rows.special  # files without attributes have no values
         if there.all() and len(pos):
             found = {name: known[name].take(at) for name in typed}
             if not rows.special.all():
@@ -460,7 +466,7 @@ class Source:
         return {name: Column.of(kind, texts[name]) for name, kind in typed.items()}
 
     def _at(self, positions: Int64) -> Iterator[FileTable]:
-        """The files with these inodes, ascending; with contents in that order."""
+        """Yield the files with inodes at these positions; with contents in their order."""
         if not self._with_contents:
             known = [NOTHING]
             for rows in catalogued(self.store, positions):
@@ -470,24 +476,24 @@ class Source:
         elif len(positions) and int(positions[-1] - positions[0]) < DENSE * len(positions):
             yield from self._windows(positions)
             return
-        for at in range(0, len(positions), ROWS):
-            yield files_at(self.store, positions[at : at + ROWS], self.problem)
+        for at in range(0, len(positions), FILES_AT_ONCE):
+            yield files_at(self.store, positions[at : at + FILES_AT_ONCE], self.problem)
 
     def _windows(self, positions: Int64) -> Iterator[FileTable]:
-        """Inodes with the contents before them, which are read together, and once."""
+        """Yield files from windows that contain inodes and the contents before them."""
         kv = self.store.kv
         inodes = Inodes(kv, self.store.settings, self.problem)
         at, begin = 0, max(self.piece.low, kv.start)
         while at < len(positions):
             first = int(positions[at])
-            if first - begin > GAP:
-                begin = first  # a large content, or what is not asked for
-            stop = int(np.searchsorted(positions, max(begin + SPAN, first + 1)))
+            if first - begin > MAX_CONTENT_BEFORE:
+                begin = first  # a large content, or files that are not requested
+            stop = int(np.searchsorted(positions, max(begin + WINDOW, first + 1)))
             last = int(positions[stop - 1])
             data = self.contents.window(begin, min(last + MAX_BATCH_ENTRY, kv.end) - begin)
             yield inodes.near(positions[at:stop], data, begin).table
             at, begin = stop, last
 
     def _seen(self, rows: FileTable) -> FileTable:
-        hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
+        hidden = self._hidden if isinstance(self.piece, Listed) else None  # else left out before
         return rows.visible(hidden, include_dirs=self._include_dirs)

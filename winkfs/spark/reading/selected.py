@@ -1,4 +1,4 @@
-"""The part of a plan that opens containers: which files are selected, and in which order."""
+"""PlannedPiece of a plan that opens containers: selected files, and their order."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from winkfs.spark.reading.partition import (
     Cuts,
     Listed,
     Ordered,
-    Part,
     Piece,
+    PlannedPiece,
     Scan,
     listed,
     pack,
@@ -42,19 +42,18 @@ from winkfs.spark.reading.partition import (
     weight_of,
     weights_of,
 )
-from winkfs.spark.reading.stores import Store as OpenStore
-from winkfs.spark.reading.stores import shards_of, worth_opening
+from winkfs.spark.reading.stores import FoundStore, shards_of, worth_opening
 
-FEW: Final = 64  # blocks of a catalog that may be cut between any of its files, and is where
-EACH: Final = 8  # blocks for each task are more
+MAX_SMALL_CATALOG: Final = 64  # blocks of a catalog that is cut between any files, not blocks,
+MIN_TASK_BLOCKS: Final = 8  # if a task has fewer than so many blocks
 
 
 def part_now(
     options: Options, contents: bool, base: str, shard: Shard | None = None, generation: int = 0
-) -> Part | None:
-    """The selected files of a container as it is now; None: there are none.
+) -> PlannedPiece | None:
+    """Return the selected files of a container in its current state; None: there are none.
 
-    shard   of a data set: its files are read one by one; None: it is no shard
+    shard   of a data set; None: a single container
     """
     with Store(base, writable=False, load=False) as store:
         if shard is None:
@@ -77,12 +76,14 @@ def part_now(
             rows = _visible(options, shard, store)
             pos, size = rows.pos, rows.size
     piece = piece_of(shard, generation)
-    return Part.of_rows(piece, pos, size, contents) if len(pos) else None
+    return PlannedPiece.of_rows(piece, pos, size, contents) if len(pos) else None
 
 
-def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -> Part | None:
-    """The selected files of a container that may grow, to be listed from its catalog as it is now;
-    None where it is not good, or does not have just these."""
+def _listed_now(
+    options: Options, shard: Shard, generation: int, store: Store
+) -> PlannedPiece | None:
+    """Return the selected files of a container that may grow, to be listed from its catalog; None:
+    the catalog is damaged or not current."""
     catalog = open_catalog(store, behind=0)
     if catalog is None:
         return None
@@ -93,14 +94,14 @@ def _listed_now(options: Options, shard: Shard, generation: int, store: Store) -
         shard = replace(shard, record=record)
         piece = listed(piece_of(shard, generation), options.selection)
         piece = replace(piece, place=catalog.place)
-        part = Part(piece, OPEN + weight_of(shard, False), NOTHING)
+        part = PlannedPiece(piece, OPEN + weight_of(shard, False), NOTHING)
         return _with_cuts(options, part, catalog)
     return None
 
 
-def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
-    """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
-    makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
+def with_cuts(options: Options, part: PlannedPiece, shard: Shard) -> PlannedPiece:
+    """Add the names where a listed shard can be cut, from its catalog; without an intact catalog
+    one task lists it all. Cost: opens the catalog; if files are hidden, reads it."""
     with shard.open(load=False) as store:
         catalog = open_catalog(store, behind=0)
         if catalog is None:
@@ -110,14 +111,14 @@ def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     return part
 
 
-def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
-    """The same by an open catalog. Raises DerivedDamage."""
+def _with_cuts(options: Options, part: PlannedPiece, catalog: Catalog) -> PlannedPiece:
+    """Add the names where a listed shard can be cut. Raises DerivedDamage."""
     piece, hidden = part.piece, part.hidden
     assert isinstance(piece, Listed)
     run = catalog.runs[0]
     names, starts = run.firsts, np.array(run.starts[:-1], np.int64)
     tasks = task_count(options, part.weight, 0)
-    if tasks > 1 and len(names) <= min(FEW, EACH * tasks):
+    if tasks > 1 and len(names) <= min(MAX_SMALL_CATALOG, MIN_TASK_BLOCKS * tasks):
         names, starts = catalog.names(0, catalog.count), np.arange(catalog.count)
     first = bisect_right(names, piece.first)
     stop = len(names) if piece.stop is None else bisect_left(names, piece.stop)
@@ -136,13 +137,14 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
 
 
 def _selected(options: Options, shard: Shard) -> FileTable:
-    """The selected files of a shard that can be seen."""
+    """Return the selected visible files of a shard."""
     with shard.open() as store:
         return _visible(options, shard, store)
 
 
 def _visible(options: Options, shard: Shard, store: Store) -> FileTable:
-    """The same of an open one. The page cache stays as it was, except the index."""
+    """Return the selected visible files of an open shard, leaving the page cache as it was except
+    for the index."""
     drop = store.kv.storage.dropper(0, store.kv.end)
     try:
         rows = select(store, options.selection, _problem(options))
@@ -153,7 +155,7 @@ def _visible(options: Options, shard: Shard, store: Store) -> FileTable:
 
 
 def _problem(options: Options) -> Callable[[CorruptError], None]:
-    """A damaged inode cannot be chosen by its name: it is left out, or ends the job."""
+    """Return what to do with a damaged inode, whose name is unknown: ignore it, or end the job."""
     return raise_it if options.mode == "FAILFAST" else lambda error: None
 
 
@@ -163,7 +165,7 @@ def _problem(options: Options) -> Callable[[CorruptError], None]:
 def in_order(
     options: Options, contents: bool, shards: list[tuple[Shard, int]]
 ) -> list[Scan | Ordered]:
-    """The tasks of all files by path or mtime; stable."""
+    """Return the tasks of all files by path or mtime; stable."""
     found = [(shard, number, _selected(options, shard)) for shard, number in shards]
     found = [(shard, number, rows) for shard, number, rows in found if len(rows)]
     if not found:
@@ -184,7 +186,7 @@ def in_order(
 def _cut(
     options: Options, pieces: list[Piece], shard: Int64, pos: Int64, weights: Int64
 ) -> list[Scan | Ordered]:
-    """Rows in an order, cut into tasks that are sent them."""
+    """Divide ordered rows into tasks that are sent their positions."""
     ends = np.cumsum(weights)
     count = task_count(options, int(ends[-1]), len(pos))
     cuts = np.searchsorted(ends - weights, ends[-1] * (np.arange(count + 1) / count))
@@ -196,8 +198,8 @@ def _cut(
     return made
 
 
-def by_order(options: Options, contents: bool, stores: list[OpenStore]) -> list[Scan | Ordered]:
-    """The tasks in the order `perm:FOLDER`, as of the generation that it was made of."""
+def by_order(options: Options, contents: bool, stores: list[FoundStore]) -> list[Scan | Ordered]:
+    """Return the tasks in the order `perm:FOLDER`, as of the generation that was ordered."""
     folder = options.order.removeprefix("perm:")
     order = orders.open(folder)
     if len(stores) != 1:
@@ -233,7 +235,7 @@ def by_order(options: Options, contents: bool, stores: list[OpenStore]) -> list[
 def _pieces_of(
     order: orders.Order, root: str, shards: list[tuple[Shard, int]]
 ) -> tuple[Piece, ...]:
-    """The containers of an order by their numbers in it. Raises StalePlan."""
+    """Return the containers of an order by their numbers in it. Raises StalePlan."""
     known = {shard.base: (shard, number) for shard, number in shards}
     found = []
     for ordered in order.shards:
@@ -244,14 +246,14 @@ def _pieces_of(
     return tuple(found)
 
 
-# --- what commits changed ---
+# --- changes of commits ---
 
 
-def changes(options: Options, contents: bool, stores: list[OpenStore]) -> list[Scan | Ordered]:
-    """The tasks of what the commits of a data set put and deleted.
+def changes(options: Options, contents: bool, stores: list[FoundStore]) -> list[Scan | Ordered]:
+    """Return the tasks of the files that the commits of a data set put and deleted.
 
-    raises  ValueError for another store; StalePlan where a shard, or a generation, was vacuumed
-    cost    reads the manifests, and looks which files of a commit it has hidden itself
+    raises  ValueError for other stores; StalePlan if a shard or a generation was vacuumed
+    cost    reads the manifests, and finds the files of a commit that its own shards hide
     """
     if len(stores) != 1 or not stores[0][0].versions:
         raise ValueError("readChanges is for one data set: only that has generations")
@@ -260,7 +262,7 @@ def changes(options: Options, contents: bool, stores: list[OpenStore]) -> list[S
     first, last = options.first or 1, newest if options.last is None else options.last
     if last > newest:
         raise ValueError(f"endingGeneration is {last}, and the newest is {newest}")
-    parts: list[Part] = []
+    parts: list[PlannedPiece] = []
     for number in range(max(first, log.head().oldest), last + 1):
         manifest = log.read(number)
         if not manifest.rewrites:
@@ -271,20 +273,20 @@ def changes(options: Options, contents: bool, stores: list[OpenStore]) -> list[S
     return scans(options, parts) if parts else []
 
 
-def _changes_of(log: Log, manifest: Manifest, contents: bool) -> Iterator[Part]:
-    """What one commit deleted, then what it put."""
+def _changes_of(log: Log, manifest: Manifest, contents: bool) -> Iterator[PlannedPiece]:
+    """Yield the files that one commit deleted, then those that it put."""
     number, added = manifest.generation, {record.path for record in manifest.added}
     if manifest.removed:
         for shard in snapshot_of(log, log.state(number - 1)).shards:
             if shard.record.path in manifest.removed and shard.record.files:
                 piece = replace(piece_of(shard, number), gone=True)
-                yield Part(piece, OPEN + weight_of(shard, False), shard.hidden)
+                yield PlannedPiece(piece, OPEN + weight_of(shard, False), shard.hidden)
     for shard in snapshot_of(log, log.state(number)).shards if added else ():
         record = shard.record
         if record.path in added and record.tombstones:
             piece = replace(piece_of(shard, number), gone=True, tombs=record.tombs_at)
-            # as one row, which is in no more than one task
-            yield Part.of_rows(piece, np.array([record.size - 1]), np.array([0]), False)
+            # as one row, so that it is in one task only
+            yield PlannedPiece.of_rows(piece, np.array([record.size - 1]), np.array([0]), False)
         if record.path in added and record.files > len(shard.hidden):
             weight = OPEN + weight_of(shard, contents)
-            yield Part(piece_of(shard, number), weight, shard.hidden)
+            yield PlannedPiece(piece_of(shard, number), weight, shard.hidden)

@@ -1,7 +1,7 @@
-"""The stores that the paths of a query name, their columns, and those that are read by name.
+"""Stores of the paths of a query, their columns, and stores that are read by name.
 
-A container or a data set is planned and read by bytes, a store of records as `records` says. Of a
-store of another kind that can be opened, the planner lists the files, and tasks read them by name.
+A container or a data set is planned and read by bytes, a store of records as described in
+`records`. For other kinds of store the planner lists the files, and tasks read them by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, Name, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
 from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
-from winkfs.spark.reading.partition import OPEN, Named, Part, Recorded, weights_of
+from winkfs.spark.reading.partition import OPEN, Named, PlannedPiece, Recorded, weights_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
     from winkfs.stores.records import Records
 
-Store = tuple[Kind, str]
+FoundStore = tuple[Kind, str]
+"""Kind and absolute path of a store."""
 
 
-def stores_of(sources: Iterable[str]) -> list[Store]:
-    """The stores that paths and patterns name, each once, absolute.
+def stores_of(sources: Iterable[str]) -> list[FoundStore]:
+    """Return the stores that paths and patterns name, each once, with absolute paths.
 
     raises  NoSuchFile
     """
     return list({path: (kind, path) for one in sources for kind, path in _expand(one)}.values())
 
 
-def _expand(source: str) -> list[Store]:
+def _expand(source: str) -> list[FoundStore]:
     path = os.path.abspath(source)
     if found := _open_store(path):
         return [found]
@@ -57,14 +58,14 @@ def _expand(source: str) -> list[Store]:
     raise NoSuchFile("no container or data set fits this pattern", source)
 
 
-def _open_store(path: str) -> Store | None:
-    """The store at a path, if there is one with files to read."""
+def _open_store(path: str) -> FoundStore | None:
+    """Return the store at a path, None if there is none with files to read."""
     found = find_kind(path)
     return found if found is not None and found[0].has("open") else None
 
 
-def shards_of(stores: Iterable[Store], as_of: AsOf = None) -> list[tuple[Shard, int]]:
-    """The shards of containers and data sets, each with the generation it is of.
+def shards_of(stores: Iterable[FoundStore], as_of: AsOf = None) -> list[tuple[Shard, int]]:
+    """Return the shards of containers and data sets, each with its generation.
 
     raises  ValueError for a store of another kind; as `snapshot`
     """
@@ -78,7 +79,7 @@ def shards_of(stores: Iterable[Store], as_of: AsOf = None) -> list[tuple[Shard, 
 
 
 def worth_opening(options: Options, shards: list[tuple[Shard, int]]) -> list[tuple[Shard, int]]:
-    """Return those that may have selected files, by what the manifest has of them."""
+    """Return the shards that may have selected files, by their records in the manifest."""
     if options.selection.everything:
         return shards
     from winkfs.dataset.shard import may_have
@@ -90,8 +91,8 @@ def worth_opening(options: Options, shards: list[tuple[Shard, int]]) -> list[tup
 # --- stores that are read by name ---
 
 
-def part_of(options: Options, contents: bool, store: Store) -> Part | None:
-    """What is chosen of a store, None where that is nothing. Cost: a scan."""
+def part_of(options: Options, contents: bool, store: FoundStore) -> PlannedPiece | None:
+    """Return the selected files of a store; None: there are none. Cost: a scan."""
     kind, path = store
     if options.as_of is not None:
         raise ValueError(f"{path}: a {kind.name} has no generations: asOf is for a data set")
@@ -116,18 +117,18 @@ def part_of(options: Options, contents: bool, store: Store) -> Part | None:
     sizes = np.array([stat.size for stat in found], np.int64)
     names = tuple(stat.name for stat in found)
     named = Named(path, 0, 0, False, 0, len(names), names=names, opener=opener)
-    return Part(named, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
+    return PlannedPiece(named, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
 
 
 def _as_records(reader: Reader) -> Records | None:
-    """The same, if it is a store of records."""
-    from winkfs.stores.records import Records  # most queries have none
+    """Return the reader if it is a store of records, else None."""
+    from winkfs.stores.records import Records  # late: most queries do not need it
 
     return reader if isinstance(reader, Records) else None
 
 
 def _columns(stats: Sequence[Stat]) -> FileTable:
-    """Their positions are their numbers."""
+    """Return files as a table whose positions are their numbers."""
     from winkfs.container.table import SPECIAL, FileTable
 
     names = [to_bytes(stat.name) for stat in stats]
@@ -143,7 +144,7 @@ def _columns(stats: Sequence[Stat]) -> FileTable:
 
 
 class NamedSource:
-    """A store that is open in a task: what `rows.Source` is for a container."""
+    """An open store in a task: the counterpart of `rows.PieceSource`."""
 
     def __init__(self, piece: Named, *, include_dirs: bool, typed: Mapping[str, str]) -> None:
         assert piece.opener is not None
@@ -156,11 +157,11 @@ class NamedSource:
         self._store.close()
 
     def chunks(self) -> Iterator[FileTable]:
-        """The files of the piece."""
+        """Yield the files of the piece."""
         yield _columns(self._stats).visible(None, include_dirs=self._include_dirs)
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
-        """See `rows.Contents.read`."""
+        """Read contents by name: see `rows.Contents.read`."""
         from winkfs.spark import arrow
 
         return arrow.contents([self._content(self._stats[at].name) for at in pos.tolist()])
@@ -172,29 +173,30 @@ class NamedSource:
             return error
 
     def values(self, rows: FileTable) -> dict[str, Column]:
-        """See `rows.Source.values`: such stores have no columns of the user."""
+        """Return nulls, because such stores have no columns of the user: see
+        `rows.PieceSource.values`."""
         return {name: Column.nulls(kind, len(rows)) for name, kind in self._typed.items()}
 
     def mode(self, pos: int) -> int:
         return self._stats[pos].mode
 
     def drop(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no pages are kept."""
 
 
 # --- columns ---
 
 
 def typed_of(options: Options) -> dict[str, str]:
-    """The columns that the stores have beside those of all files: name -> type.
+    """Return the columns of the stores beside the built-in ones: name -> type.
 
-    cost  reads the superblock of a container, the manifest of a data set; opens another store
+    cost  reads the superblock of a container, or the manifest of a data set; opens other stores
     """
     from winkfs.dataset.records import union
 
     found = []
     for kind, path in stores_of(options.sources):
-        if options.changes and kind.versions:  # of shards that are gone by now, too
+        if options.changes and kind.versions:  # also of shards that were removed since
             from winkfs.dataset.manifest import Log
 
             log = Log(path)
@@ -209,7 +211,7 @@ def typed_of(options: Options) -> dict[str, str]:
 
 
 def _all_records(options: Options) -> bool:
-    """Whether all stores are stores of records."""
+    """Return whether all stores are stores of records."""
     for kind, path in stores_of(options.sources):
         if kind.has("shards"):
             return False
@@ -220,20 +222,20 @@ def _all_records(options: Options) -> bool:
 
 
 def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
-    """The columns of the user, where some of the names are none of our own."""
+    """Return the columns of the user if one of the names is not built in, else none."""
     own = {*map(str.lower, FIELDS), *ALIASES}
     return _there(options) if any(name.lower() not in own for name in names) else {}
 
 
 def _there(options: Options) -> dict[str, str]:
-    """As `typed_of`; none where there is no such store, which the planner says."""
+    """Return `typed_of`, or none if a store is missing, which the planner reports."""
     with contextlib.suppress(OSError):
         return typed_of(options)
     return {}
 
 
 def ddl_of(options: Options) -> str:
-    """The schema where the user gives none, as DDL. Raises ValueError for a wrong column."""
+    """Return the default schema as DDL. Raises ValueError for a wrong column."""
     if options.columns is not None:
         names, typed = options.columns, _asked_for(options, options.columns)
     else:
@@ -257,7 +259,7 @@ def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
 
 
 def check(schema: StructType, options: Options) -> tuple[list[str], dict[str, str]]:
-    """The columns of a schema that a user may have given, and the types of those of the user.
+    """Check a schema -> its columns, and the types of those of the user.
 
     raises  ValueError
     """

@@ -1,28 +1,28 @@
-r"""What the sink is given: options, columns, and Arrow batches as files.
+r"""Input of the sink: options, columns, and conversion of Arrow batches to files.
 
 option         default   meaning
 path                     the folder of the data set; `save(path)` and `start(path)` set it
 onConflict     newest    of files with one name the last one counts; error: the job fails
-ao             false     shards that only append: files in order of mtime, with a time index
+ao             false     append-only shards: files in order of mtime, with a time index
 timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 compress                 zstd, zstd:LEVEL or none; without it as the data set, see docs/datasets.md
-maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
-ignoreExtra    false     leave out all columns but those below
-afterGeneration          the job fails where a later commit has put or deleted one of its files
+maxShardBytes  64 GiB    size at which a task begins another shard; 4g, 512m and the like
+ignoreExtra    false     ignore all columns but those below
+afterGeneration          the job fails if a later commit has put or deleted one of its files
 
     column                      type              meaning
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
     content                     binary, string    the bytes of the file
     mtime (modificationTime)    timestamp, bigint bigint: nanoseconds; null: now
-    mtime_ns                    bigint            the same; it goes before mtime
+    mtime_ns                    bigint            nanoseconds; used instead of mtime
     mode                        int, bigint       permission bits; null: the default
     ftype                       int, bigint       winkfs.FileType, or a label, another number up to
                                                   255; null: an ordinary file
 
-In any order. `size` and `length`, which follow from the content, may be there too. Any other column
-becomes one of the files: string, binary, boolean, integers and floats of any size, timestamp,
-array<string>.
+The order does not matter. `size` and `length`, which follow from the content, are ignored. Any
+other column becomes a column of the files: string, binary, boolean, integers and floats of any
+size, timestamp, array<string>.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ DERIVED: Final = ("size", "length")
 KINDS: Final = {kind: name for name, kind in TYPED.items()} | {
     "tinyint": "int64", "smallint": "int64", "int": "int64", "float": "float64",
 }  # fmt: skip
-"""SQL type -> that of a column of the user."""
-BYTES: Final = 4 << 20  # of content written at a time, about: less takes more time
+"""SQL type -> type of a column of the user."""
+WRITE_BYTES: Final = 4 << 20  # approximate bytes of content written at a time
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
 
@@ -104,14 +104,14 @@ READERS: Final[Readers] = {
     "ignoreExtra": ("ignore_extra", flag),
     "afterGeneration": ("after", number),
 }
-LATEST: Final = LAST // MICRO  # microseconds; the nanoseconds of more are no int64
+LATEST: Final = LAST // MICRO  # microseconds whose nanoseconds still fit into int64
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a write, checked.
+    """The checked options of a write.
 
-    checkpoint  of a stream, where Spark was told it as an option
+    checkpoint  of a stream, if it was given as an option
     """
 
     path: str
@@ -127,20 +127,20 @@ class SinkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
+        """Check the options of Spark. Raises ValueError of one line with the allowed values."""
         given = given_of(options)
         check_names(given, (*READERS, "path", *OF_SPARK))
         if not given.get("path"):
-            raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
+            raise ValueError(f"no path: give a folder: .save(DIR){IN_TABLES}")
         values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
         values |= values_of(given, READERS)
         return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 
 
-class Files(NamedTuple):
-    """A batch for `BulkPut.put_columns`, with modes and values in the place of attributes.
+class FileBatch(NamedTuple):
+    """A batch for `BulkPut.put_columns`, with modes and values instead of attributes.
 
-    texts  of each column of the user those of all files
+    texts  for each column of the user the texts of all files
     """
 
     names: list[bytes]
@@ -153,10 +153,10 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where the columns stand in a batch; None: there is no such column.
+    """Indices of the columns in a batch; None: there is no such column.
 
-    raw     whether the name is bytes and not text
-    schema  the columns of the user; typed: where they stand
+    raw     whether the name is bytes, not text
+    schema  the columns of the user; typed: their indices
     """
 
     name: int
@@ -170,7 +170,7 @@ class Inputs:
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]], ignore_extra: bool = False) -> Inputs:
-        """From (name, SQL type) of the columns. Raises ValueError that names what is wrong."""
+        """Find the columns by their (name, SQL type). Raises ValueError that names a wrong one."""
         found: dict[str, int] = {}
         schema: dict[str, str] = {}
         typed = []
@@ -203,15 +203,15 @@ class Inputs:
             schema, tuple(typed),
         )  # fmt: skip
 
-    def files(self, batch: pa.RecordBatch, now: int, clamped: Clamped) -> Iterator[Files]:
-        """The rows of a batch in order, BATCH_ROWS or about BYTES of content at a time.
+    def files(self, batch: pa.RecordBatch, now: int, clamped: Clamped) -> Iterator[FileBatch]:
+        """Yield the rows of a batch in order, BATCH_ROWS or about WRITE_BYTES of content at a time.
 
-        now     nanoseconds: the mtime of rows that have none
+        now      nanoseconds: the mtime of rows without one
         clamped  counts times that no file can have
-        raises  ValueError that names the row
-        cost    the content is not copied
+        raises   ValueError that names the row
+        cost     the content is not copied
         """
-        from winkfs.container.bulk import BATCH_ROWS  # a task has it, the driver does not need it
+        from winkfs.container.bulk import BATCH_ROWS  # late: the driver does not need it
         from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
@@ -223,7 +223,7 @@ class Inputs:
             self._texts(column, kind, batch.column(place), names)
             for (column, kind), place in zip(self.schema.items(), self.typed, strict=True)
         ]
-        for start, stop in batch_ranges(np.diff(at), BYTES, BATCH_ROWS):
+        for start, stop in batch_ranges(np.diff(at), WRITE_BYTES, BATCH_ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
                 some = list(map(to_name, some))
@@ -231,10 +231,10 @@ class Inputs:
             data = list(map(content.__getitem__, map(slice, ends[:-1], ends[1:])))
             ftypes, modes = self._kinds(batch, some, data, start, stop)
             values = [column[start:stop] for column in texts]
-            yield Files(some, data, ns[start:stop], ftypes, modes, values)
+            yield FileBatch(some, data, ns[start:stop], ftypes, modes, values)
 
     def _texts(self, column: str, kind: str, values: pa.Array, names: pa.Array) -> Texts:
-        """The texts of a column of the user. Raises ValueError that names the file."""
+        """Return the texts of a column of the user. Raises ValueError that names the file."""
         try:
             return texts_of_arrow(column, kind, values)
         except ValueError:
@@ -268,12 +268,12 @@ class Inputs:
             return np.full(len(batch), now, np.int64)
         column = batch.column(self.mtime)
         ns, missing = _numbers(column)
-        if column.type != "int64":  # microseconds, as all timestamps of Spark are
+        if column.type != "int64":  # timestamps of Spark are microseconds
             far = np.flatnonzero(((ns > LATEST) | (ns < -LATEST - 1)) & ~missing)
             if len(far):
                 column = batch.column(self.name)
                 clamped.add(len(far), [shown(column[int(i)].as_py()) for i in far[:NAMED]])
-            low, high = ns < -LATEST, ns > LATEST  # -LATEST - 1 is read of the earliest there is
+            low, high = ns < -LATEST, ns > LATEST  # a read rounds the earliest time to -LATEST - 1
             ns = np.where(low, -LAST - 1, np.where(high, LAST, ns * MICRO))
         return np.where(missing, now, ns) if missing.any() else ns
 
@@ -285,7 +285,7 @@ class Inputs:
         start: int,
         stop: int,
     ) -> tuple[list[int] | None, list[int | None] | None]:
-        """-> types and modes of the rows [start, stop); None where all have the default."""
+        """Return types and modes of the rows [start, stop); None: all have the default."""
         ftypes, modes = None, None
         if self.ftype is not None:
             numbers, missing = _numbers(batch.column(self.ftype)[start:stop])
@@ -303,7 +303,7 @@ class Inputs:
 
 
 def blame(names: Sequence[bytes], limit: int) -> str | None:
-    """What is wrong with the first of these names that cannot be one."""
+    """Return a message on the first of these names that is not valid; None: all are."""
     for name in names:
         if not name:
             return "a row has an empty path: a file needs a name"
@@ -326,18 +326,18 @@ def _check_there(found: dict[str, int], fields: Sequence[tuple[str, str]]) -> No
 
 
 def shown(name: str | bytes) -> str:
-    """A name for a message: on one line, and not too long."""
+    """Return a name for a message, on one line and not too long."""
     text = to_path(name) if isinstance(name, bytes) else name
     return repr(text if len(text) <= 200 else text[:200] + "...")[1:-1]
 
 
 def conflict(name: bytes, what: str) -> FileExists:
-    """The error of onConflict=error."""
+    """Return the error of onConflict=error."""
     return FileExists(f"{what}, and onConflict is error", shown(name))
 
 
 def _binary(column: Any) -> Any:
-    """The same bytes as a binary array: a string that Spark cast from bytes may be no UTF-8."""
+    """Convert a column to binary, since a string that Spark cast from bytes may be no UTF-8."""
     import pyarrow as pa
 
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
@@ -351,7 +351,7 @@ def _first_null(column: Any) -> int:
 
 
 def _numbers(column: Any) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """-> the numbers, any where there is none; where there is none, bool[n]."""
+    """Return the numbers of a column, arbitrary for null, and which are null, bool[n]."""
     from winkfs.spark.arrow import bools, numbers
 
     return numbers(column), bools(column.is_null())

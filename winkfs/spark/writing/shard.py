@@ -1,6 +1,6 @@
-"""A task of the sink: Arrow batches become shards of the attempt.
+"""Task of the sink: writes Arrow batches as shards of an attempt.
 
-Rows of append-only shards are sorted by mtime, by way of a scratch file where memory would not do.
+Rows of append-only shards are sorted by mtime, with a scratch file if they exceed the memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
 from winkfs.spark import arrow
 from winkfs.spark.reading.partition import batch_ranges
-from winkfs.spark.writing.inputs import Files, Inputs, SinkOptions, blame, conflict
+from winkfs.spark.writing.inputs import FileBatch, Inputs, SinkOptions, blame, conflict
 from winkfs.units import MICRO, Clamped
 
 if TYPE_CHECKING:
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from winkfs.dataset.transaction import Transaction
 
 MEMORY: Final = 128 << 20  # bytes of rows that are kept in memory
-ROWS: Final = 2048  # of a batch handed on
-BYTES: Final = 8 << 20  # of their content, about
+BATCH_ROWS: Final = 2048  # rows of a sorted batch
+BATCH_BYTES: Final = 8 << 20  # approximate bytes of its content
 
 
 def in_order(
     batches: Iterable[pa.RecordBatch], mtime: int, content: int, now: int, folder: str
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows by ascending mtime, equal ones as they came; where it is null, it is now.
+    """Sort rows by ascending mtime, stable; null becomes now.
 
-    mtime, content  numbers of the columns
+    mtime, content  indices of the columns
     now     nanoseconds
-    folder  where a scratch file without a name goes, if one is needed
-    raises  OSError, also where there is no room for the scratch file
-    cost    of more than MEMORY bytes: written and read once more; 50 bytes of memory a row
+    folder  place of a scratch file without a name, if one is needed
+    raises  OSError, also if there is no space for the scratch file
+    cost    more than MEMORY bytes are written and read once more; 50 bytes of memory for each row
     """
     held: list[Any] = []
     source, size = (_filled(batch, mtime, now) for batch in batches), 0
@@ -67,7 +67,7 @@ def in_order(
     sizes = np.concatenate([np.diff(arrow.layout(batch.column(content))[0]) for batch in held])
     order = np.argsort(times, kind="stable")
     starts = np.cumsum([0, *map(len, held)])
-    for at, stop in batch_ranges(sizes[order], BYTES, ROWS):
+    for at, stop in batch_ranges(sizes[order], BATCH_BYTES, BATCH_ROWS):
         yield _gather(held, starts, order[at:stop])
 
 
@@ -81,7 +81,7 @@ def _filled(batch: Any, mtime: int, now: int) -> Any:
 
 
 def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
-    """The batches, now in a file that is mapped."""
+    """Write batches to a scratch file, and return them as a mapping of it."""
     source = iter(batches)
     first = next(source)
     with tempfile.TemporaryFile(dir=folder, prefix=".winkfs-") as file:
@@ -95,7 +95,7 @@ def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
 
 
 def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
-    """Rows by their numbers, in that order, as one batch."""
+    """Return the rows with these numbers, in this order, as one batch."""
     which = np.searchsorted(starts, rows, "right") - 1
     by_batch = np.argsort(which, kind="stable")
     parts = []
@@ -114,7 +114,7 @@ class NewShard:
     def __init__(
         self, transaction: Transaction, name: str, options: SinkOptions, schema: Schema
     ) -> None:
-        """`schema`: the columns of the user."""
+        """Create the shard; schema: the columns of the user."""
         self._writer = ShardWriter(
             transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo,
             columns=schema, compress=options.compress,
@@ -126,11 +126,11 @@ class NewShard:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Current size of the shard, bytes."""
         return self._store.kv.end
 
-    def put(self, files: Files) -> None:
-        """Raises ValueError that names the row; OSError."""
+    def put(self, files: FileBatch) -> None:
+        """Put files. Raises ValueError that names the row; OSError."""
         try:
             self._bulk.put_columns(
                 files.names, files.data, files.ns, files.ftypes, self._attrs(files)
@@ -141,7 +141,7 @@ class NewShard:
                 raise
             raise ValueError(fault) from None
 
-    def _attrs(self, files: Files) -> list[Attrs | bytes | None] | None:
+    def _attrs(self, files: FileBatch) -> list[Attrs | bytes | None] | None:
         words = self._changes.metadata.attribute_entries(files.texts) if files.texts else None
         if files.modes is None and (words is None or files.ftypes is None):
             return words  # type: ignore[return-value]

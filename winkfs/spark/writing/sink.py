@@ -1,14 +1,14 @@
 """The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR), and
 df.writeStream.format("winkfs").start(DIR), each batch exactly once.
 
-A task writes its rows into shards of its own, durable before it reports them; the driver publishes
-the shards of the winning attempts with one manifest. What a failed, killed or late attempt wrote is
-removed with the folder of the job. With onConflict=error no file is written over.
+A task writes its rows into new shards, and syncs them before it reports them; the driver publishes
+the shards of the winning attempts with one manifest. Files of a failed, killed or late attempt are
+removed with the folder of the job. With onConflict=error no file is replaced.
 
-The manifest that publishes a batch of a stream says which batch of which query it is. Spark asks
-for a batch again where it did not learn that it was published; what is written for it then is
-removed. The job of a batch is stream-QUERY-BATCH-RUN: all its tasks know that, and another run of
-the same query, whose dead tasks may still write, has another.
+The manifest that publishes a batch of a stream records query and batch. Spark repeats a batch if it
+did not learn that it was published; the shards written then are removed. The job of a batch is
+stream-QUERY-BATCH-RUN, which all its tasks can compute. A different run of the query, whose dead
+tasks may still write, has a different job.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 QUERY: Final = "sql.streaming.queryId"  # properties that Spark gives its tasks
 BATCH: Final = "streaming.sql.batchId"
-RUN: Final = "spark.jobGroup.id"  # Spark has the id of the run there
+RUN: Final = "spark.jobGroup.id"  # the id of the run
 
 
 def refuse_duplicates(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
-    """Raise FileExists where a file has the name of one in another shard."""
+    """Raise FileExists if two shards have a file of one name."""
     old = () if transaction.operation == "overwrite" else before.shards
     new = transaction.located(records)
     known = hidden_of(Log(transaction.root), before) if old else {}
@@ -68,7 +68,7 @@ def refuse_duplicates(transaction: Transaction, before: State, records: list[Sha
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]  # PySpark is not typed for mypy
-    """What a task reports: its shards, durable, none where it had no rows."""
+    """Report of a task: its durable shards, none if it had no rows."""
 
     records: list[ShardRecord] = field(default_factory=list)
     seconds: float = 0.0
@@ -76,13 +76,14 @@ class Written(WriterCommitMessage):  # type: ignore[misc]  # PySpark is not type
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WinkfsWriter:
-    """Checks all before a task runs. Raises ValueError, FileExists: what is wrong, what to do."""
-    asked = SinkOptions.of(options)
-    return WinkfsWriter(asked, inputs_of(schema, asked), overwrite)
+    """Make the writer of a batch query, after checking all arguments. Raises ValueError, FileExists
+    with advice."""
+    checked = SinkOptions.of(options)
+    return WinkfsWriter(checked, inputs_of(schema, checked), overwrite)
 
 
 class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
-    """One job. Made on the driver, pickled to the tasks and to the commit."""
+    """Writer of one job, made on the driver, and pickled for the tasks and the commit."""
 
     def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
         self._options, self._inputs = options, inputs
@@ -99,13 +100,13 @@ class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
         publish(self._transaction, messages, self._options)
 
     def _new_columns(self) -> bool:
-        """Return whether what is published without a shard lacks columns of the frame."""
+        """Return whether the frame has columns that the data set would lack without a shard."""
         fresh = self._transaction.operation == "overwrite" or not is_dataset(self._options.path)
         known = {} if fresh else snapshot(self._options.path).columns
         return bool(self._inputs.schema.keys() - known.keys())
 
     def _empty(self) -> ShardRecord:
-        """Write a shard without files: the data set has the columns of an empty frame, too."""
+        """Write a shard without files, which has the columns of an empty frame."""
         from winkfs.spark.writing.shard import NewShard
 
         return NewShard(self._transaction, "empty", self._options, self._inputs.schema).finish()
@@ -115,7 +116,7 @@ class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
 
 
 def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
-    """Raises ValueError that names the column that is wrong."""
+    """Find the columns of a frame. Raises ValueError that names a wrong one."""
     fields = [(column.name, column.dataType.simpleString()) for column in schema.fields]
     inputs = Inputs.of(fields, options.ignore_extra)
     if inputs.schema and is_dataset(options.path):
@@ -131,9 +132,9 @@ def write_task(
     inputs: Inputs,
     options: SinkOptions,
 ) -> Written:
-    """What runs in a task. Raises ValueError, Refusal, OSError; then nothing of it is left."""
+    """Write the rows of a task. Raises ValueError, Refusal, OSError, after removing its files."""
     from winkfs.spark.arrow import freeze
-    from winkfs.spark.writing.shard import Attempt  # processes of the driver do without
+    from winkfs.spark.writing.shard import Attempt  # late: processes of the driver do not need it
 
     freeze()
     began = time.monotonic()
@@ -143,7 +144,8 @@ def write_task(
 
 
 def attempt_name() -> str:
-    """PARTITION-ATTEMPT and something no other one has: a restarted stream counts from 0 again."""
+    """Return a unique name: PARTITION-ATTEMPT, and a random number, because a restarted stream
+    counts from 0 again."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -157,7 +159,7 @@ def publish(
     options: SinkOptions,
     streams: dict[str, int] | None = None,
 ) -> int:
-    """Make the shards of all tasks visible at once -> the generation.
+    """Publish the shards of all tasks with one commit -> the generation.
 
     raises  FileExists (onConflict=error); DatasetConflict (also afterGeneration); OSError
     """
@@ -186,7 +188,7 @@ def publish(
 
 @dataclass
 class BatchWritten(Written):
-    """What a task reports, and which batch that is. None: the batch was published before."""
+    """Report of a task of a stream. transaction None: the batch was published before."""
 
     query: str = ""
     transaction: Transaction | None = None
@@ -195,18 +197,19 @@ class BatchWritten(Written):
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> WinkfsStreamWriter:
-    """Checks all before a batch runs. Raises ValueError, FileExists: what is wrong, what to do.
+    """Make the writer of a stream, after checking all arguments. Raises ValueError, FileExists with
+    advice.
 
-    overwrite   of output mode complete: each batch replaces what is there
+    overwrite   output mode complete: each batch replaces all files
     """
-    asked = SinkOptions.of(options)
-    if asked.after is not None:
+    checked = SinkOptions.of(options)
+    if checked.after is not None:
         raise ValueError("afterGeneration is no option of a stream: its own batches come after it")
-    return WinkfsStreamWriter(asked, inputs_of(schema, asked), overwrite)
+    return WinkfsStreamWriter(checked, inputs_of(schema, checked), overwrite)
 
 
 class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # PySpark has no types
-    """Made anew for each batch, and once more for its commit."""
+    """Writer of one batch, made again for its commit."""
 
     def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
         self._options, self._inputs = options, inputs
@@ -230,7 +233,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         ours = [message.transaction for message in messages if message and message.transaction]
         query = next((message.query for message in messages if message), "")
-        if not ours:  # published before, perhaps by a driver that died before it knew
+        if not ours:  # published before, perhaps by a driver that then died
             log = Log(self._root)
             log.confirm(log.latest().streams.get(query, (0, 0))[1])
             return
@@ -238,7 +241,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         empty = not any(message.records for message in messages)
         if not (empty and self._operation == "append"):
             publish(first, messages, self._options, {query: batchId})
-        sweep_all(self._root, f"stream-{query}-")  # those of runs that died, too
+        sweep_all(self._root, f"stream-{query}-")  # also jobs of runs that died
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         for message in messages:
@@ -249,7 +252,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
             sweep_all(self._root, f"stream-{query}-{batchId}-")
 
     def _query(self) -> str | None:
-        """The id of the query, from its checkpoint; None where that cannot be read from here."""
+        """Return the id of the query from its checkpoint; None if that cannot be read."""
         try:
             folder = local_path(self._options.checkpoint)
             text = Path(folder, "metadata").read_text(encoding="utf-8")
