@@ -1,4 +1,4 @@
-"""Which mounts there are, and how to end one."""
+"""The mounts of this machine: listing, asking and ending them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from winkmount.binding import BusyError, MountError
 
 R = TypeVar("R")
 
-ANSWER: Final = 10.0  # seconds a server has to say its process id
-SLOW: Final = 3.0  # seconds after which it is said why a server has not ended
+ANSWER: Final = 10.0  # seconds that a server has to return its process id
+SLOW: Final = 3.0  # seconds after which the caller is informed why a server has not ended
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _PIDFD_INFO: Final = struct.Struct("=Q52xi")  # linux/pidfd.h: mask .. exit_code
 _INFO_EXIT: Final = 8  # of the mask
@@ -67,7 +67,8 @@ def mount_at(point: str) -> Mount | None:
 
 
 def canonical(directory: str | os.PathLike[str]) -> str:
-    """The path as the kernel tells it; a file system mounted there is not asked: it may hang."""
+    """Return the path as the kernel has it; a file system mounted there, which may hang, is not
+    asked."""
     path = os.path.abspath(directory)
     above, name = os.path.split(path)
     point = os.path.join(os.path.realpath(above), name)
@@ -75,7 +76,7 @@ def canonical(directory: str | os.PathLike[str]) -> str:
 
 
 def ask(point: str, xattr: str, seconds: float | None = None) -> bytes:
-    """What the server of a mount says of itself, within ANSWER where `seconds` is None.
+    """Return what the server of a mount reports of itself. `seconds`: to wait; None: ANSWER.
 
     raises  OSError: ETIMEDOUT where nothing comes, ENOTCONN where it is dead
     """
@@ -88,7 +89,7 @@ def ask(point: str, xattr: str, seconds: float | None = None) -> bytes:
 
 
 def _within(seconds: float | None, point: str, call: Callable[[], R]) -> R:
-    """What a call to a mount returns. Raises OSError, also (ETIMEDOUT) where it does not."""
+    """Return what a call to a mount returns. Raises OSError; ETIMEDOUT if it does not return."""
     answer: list[R | OSError] = []
 
     def wait() -> None:
@@ -115,9 +116,9 @@ def unmount(
     """End a mount of kind `name`; return when its server has ended, so when everything is synced.
 
     lazy        also one that is in use: it goes from the directory at once, its server with the
-                last user, for whom nobody waits here
-    force       also one whose server gives no answer; who uses it gets errors
-    note        is told why it takes long
+                last user, which is not waited for
+    force       also one whose server gives no answer; its users get errors
+    note        is called with the reason if it takes long
     raises      MountError: no such mount, busy, not allowed, a server that does not answer; what
                 was written cannot be synced: then it stays mounted, save with lazy and force
     """
@@ -172,9 +173,9 @@ def _sync(point: str, name: str, seconds: float | None) -> str | None:
         if error.errno in (errno.EACCES, errno.ENOTCONN):  # not for us to ask; it is dead
             return None
         with contextlib.suppress(OSError, ValueError):
-            said = json.loads(ask(point, f"user.{name}.status")).get("failed")
-            if said:
-                return str(said)
+            reason = json.loads(ask(point, f"user.{name}.status")).get("failed")
+            if reason:
+                return str(reason)
         return error.strerror
     return None
 
@@ -205,7 +206,7 @@ def _keeper(mount: Mount) -> str:
 
 
 def _exit_status(pid: int, pidfd: int) -> int:
-    """Of a process that has ended, child or not; 0 too where the kernel does not tell.
+    """Return the status of a process that has ended, child or not; 0 also if it is not known.
 
     As long as it is a zombie /proc knows, after that (Linux 6.15) its pidfd.
     """
@@ -254,12 +255,12 @@ def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
     command = [helper, "-uz" if lazy or force else "-u", "--", point]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        said = result.stderr.strip()
-        if said.endswith(os.strerror(errno.EBUSY)):
+        reason = result.stderr.strip()
+        if reason.endswith(os.strerror(errno.EBUSY)):
             raise BusyError(_busy(point))
-        if said.endswith("not found in /etc/mtab"):  # it finds those of this user
+        if reason.endswith("not found in /etc/mtab"):  # it finds those of this user
             raise MountError(f"{point}: mounted by another user: that user or root can unmount it")
-        raise MountError(said or f"{point}: {helper} failed")
+        raise MountError(reason or f"{point}: {helper} failed")
 
 
 def _busy(point: str) -> str:
@@ -267,7 +268,7 @@ def _busy(point: str) -> str:
     for mount in mounts():
         if mount.point.startswith(point + "/"):
             return f"{point}: busy: {mount.point} is mounted in it"
-    return f"{point}: busy: `fuser -vm {point}` says by whom; --lazy takes it away all the same"
+    return f"{point}: busy: `fuser -vm {point}` lists its users; --lazy takes it away all the same"
 
 
 def connection(mount: Mount) -> Path:

@@ -38,7 +38,7 @@ _IGNORED_STARTS: Final = ("x-", "X-", "comment=", "user=")
 
 @dataclass(slots=True)
 class Options:
-    """What -o said.
+    """The options of -o.
 
     sync_every  seconds between background syncs while something changes
     cache       "kernel": the kernel keeps what was read; "none": it keeps nothing
@@ -73,7 +73,7 @@ def parse(texts: Iterable[str]) -> Options:
         if not _take(options, item) and "sloppy" not in items:
             raise ValueError(f"unknown mount option {item!r}: known are {KNOWN}")
     if "allow_other" in options.fuse:
-        options.fuse["default_permissions"] = True  # without it FUSE checks nothing for anybody
+        options.fuse["default_permissions"] = True  # without it FUSE checks no permissions
     if options.follow and not options.ro:
         raise ValueError("follow: only for a read-only mount: add ro")
     if options.follow and options.as_of:

@@ -28,7 +28,7 @@ log = logging.getLogger("winkmount")
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """What the kernel may keep of the replies: the rules of one mount.
+    """The rules of one mount for what the kernel may keep of the replies.
 
     names    seconds that the kernel may believe a name and the attributes of a file
     missing  seconds that it may believe that a name is missing

@@ -37,7 +37,7 @@ from winkmount.source import Source
 DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
 ENDING: Final = "winkmount-ends"  # at most 15 characters
-SERVING: Final = "."  # what a server says that serves; else why it does not
+SERVING: Final = "."  # the answer of a server that serves; any other is the reason why it does not
 _ENDED: Final = "the server ended before the mount was there"
 
 log = logging.getLogger("winkmount")
@@ -123,7 +123,7 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     """
     binding = choose(request.binding)
     point = check(request)
-    _tell_of_the_hidden(point)
+    _warn_of_the_hidden(point)
     source = request.open()
     options = request.options
     caching = Caching.of(
@@ -165,8 +165,8 @@ def _answer(
     fusepy.serve(served, point, fuse)
 
 
-def _tell_of_the_hidden(point: str) -> None:
-    # who may mount on a directory may not always list it
+def _warn_of_the_hidden(point: str) -> None:
+    # a user with the right to mount on a directory may not always list it
     with contextlib.suppress(OSError), os.scandir(point) as found:
         if any(found):
             log.warning("%s is not empty: what it holds is hidden by the mount", point)
@@ -185,14 +185,15 @@ def ending() -> Iterator[None]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether the process is a server that lost its mount and closes its Source; it ends soon."""
+    """Return whether the process is a server that lost its mount and closes its Source: it ends
+    soon."""
     try:
         return Path(f"/proc/{pid}/comm").read_text() == f"{ENDING}\n"
     except OSError:
         return False
 
 
-def tell_systemd() -> None:
+def notify_systemd() -> None:
     """The mount answers: what a unit of Type=notify waits for."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith("@"):
@@ -257,13 +258,13 @@ def _signals(action: signal.Handlers) -> Iterator[None]:
 def serve_in_background(request: Request) -> str:
     """Start a server process and return when its mount answers.
 
-    ->          what it had to say meanwhile (warnings, a line each)
+    ->          its warnings until then, a line each
     raises      MountError with the reason why there is no mount
     """
     request = replace(request, directory=check(request))  # absolute: the server changes to /
     reader, writer = os.pipe()
     # an exception closes the pipe at once: a server that comes up without its caller ends again
-    with os.fdopen(reader, "rb") as pipe, tempfile.TemporaryFile() as said:
+    with os.fdopen(reader, "rb") as pipe, tempfile.TemporaryFile() as output:
         try:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -273,14 +274,14 @@ def serve_in_background(request: Request) -> str:
                     pid = os.fork()
             if pid == 0:
                 os.close(reader)
-                _background(request, writer, said)
+                _background(request, writer, output)
         finally:
             os.close(writer)
         os.waitpid(pid, 0)
         read = pipe.read()  # until the server has closed it: it serves, or has ended
         answer = read.decode(errors="surrogatepass")
-        said.seek(0)
-        text = said.read().decode(errors="replace").strip()
+        output.seek(0)
+        text = output.read().decode(errors="replace").strip()
     lines = text.splitlines()
     if not answer:
         raise MountError(": ".join([request.origin, _ENDED, *lines[-1:]]))
@@ -330,16 +331,16 @@ class _Caller:
             os.write(self._pipe, reason.encode(errors="surrogatepass"))
 
 
-def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
+def _background(request: Request, pipe: int, output: IO[bytes]) -> None:
     """The server process. Never returns."""
     code = 1
     gc.freeze()  # what is garbage here would close files by numbers that are others' by then
     try:
         os.setsid()
-        if os.fork():  # whoever started the server shall not have to wait for its end
+        if os.fork():  # the process that started the server does not have to wait for its end
             os._exit(0)
         os.chdir("/")
-        caller = _Caller(_keep_only(pipe, said.fileno()))
+        caller = _Caller(_keep_only(pipe, output.fileno()))
 
         def started() -> None:
             _silence(request.name)
@@ -363,23 +364,23 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _keep_only(pipe: int, said: int) -> int:
-    """Close what was inherited: a server must hold no file, lock or pipe of who started it.
+def _keep_only(pipe: int, output: int) -> int:
+    """Close what was inherited: a server must hold no file, lock or pipe of its caller.
 
-    ->      the pipe, as descriptor 3; what is said on 1 and 2 goes to `said`
+    ->      the pipe, as descriptor 3; descriptors 1 and 2 write to `output`
     """
     pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD, 4)
-    said = fcntl.fcntl(said, fcntl.F_DUPFD, 4)
+    output = fcntl.fcntl(output, fcntl.F_DUPFD, 4)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.dup2(pipe, 3, inheritable=False)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     return 3
 
 
 def _silence(name: str) -> None:
-    """From here on nobody reads stderr: syslog takes what there is to say, where there is one."""
+    """Log to syslog from here on, if there is one: stderr is not read any more."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (1, 2):
         os.dup2(null, standard)

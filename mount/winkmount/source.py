@@ -31,7 +31,7 @@ fails."""
 
 
 class Attr(NamedTuple):
-    """What stat(2) returns for one file."""
+    """The attributes of one file, as stat(2) returns them."""
 
     id: int  # st_ino
     mode: int  # kind and permission bits, as in st_mode
@@ -80,7 +80,8 @@ class Source(Protocol):
         """The file `name` in the directory `parent`. Raises FileNotFoundError."""
 
     def lacks(self, parent: int, name: bytes) -> bool:
-        """Whether there is no file `name` in a directory. False: see `lookup`. Raises ESTALE."""
+        """Return whether there is no file `name` in a directory. False: see `lookup`. Raises
+        ESTALE."""
         return False
 
     def opendir(self, directory: int) -> Any:
@@ -113,7 +114,7 @@ class Source(Protocol):
     def xattrs(self, id: int) -> Mapping[bytes, bytes]: ...
 
     def facts(self, id: int) -> Mapping[str, str]:
-        """What the mount shows as read-only attributes `user.KIND.<name>`: fileid, extents ..."""
+        """Return what the mount shows as read-only attributes `user.KIND.<name>`: fileid ..."""
 
     # content
 
@@ -133,7 +134,7 @@ class Source(Protocol):
     # the whole
 
     def status(self) -> Mapping[str, object]:
-        """What `info` of the mount shows, JSON values: what is mounted, files, bytes, waiting."""
+        """Return what `info` of the mount shows, JSON values: what is mounted, files, bytes ..."""
 
     def statfs(self) -> Mapping[str, int]:
         """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
@@ -210,11 +211,11 @@ class Changing(Source, Protocol):
         size of the file: `offset + size` is not behind its end."""
 
     def allocate(self, id: int, size: int) -> None:
-        """Whether there is room for `size` more bytes. Raises ENOSPC."""
+        """Check that there is room for `size` more bytes. Raises ENOSPC."""
 
     def promise(self, id: int, size: int) -> bool:
-        """Whether the server may hold `size` more bytes back: then the next `write` of the file,
-        with all that was promised since the last, finds room. Raises ENOSPC."""
+        """Return whether the server may hold `size` more bytes back: then the next `write` of the
+        file, with all that was promised since the last, finds room. Raises ENOSPC."""
 
     def syncing(self, id: int | None) -> Steps:
         """Make a file durable as it stands; None: everything written so far. Other calls may be
@@ -224,7 +225,7 @@ class Changing(Source, Protocol):
     # that is ever done to it.
 
     def fresh(self, id: int) -> object | None:
-        """What stands for the file that the last `create` made, as long as it is in memory."""
+        """Return an object for the file that the last `create` made, as long as it is in memory."""
         return None
 
     def append(self, fresh: Any, offset: int, data: bytes, now_ns: int) -> bool:
@@ -264,8 +265,8 @@ def error_of(wait: Callable[[], None]) -> OSError | None:
 
 
 class Amendment(NamedTuple):
-    """What is to become of the attributes of a file; None and -1: what they are. With nothing but
-    these, only the time of the change moves.
+    """New attributes of a file; None and -1: they stay. If all of them stay, only the time of the
+    change moves.
 
     mode      permission bits
     mtime_ns  nanoseconds since the epoch
@@ -327,8 +328,8 @@ class Nodes(Protocol):
         each; good until the next call. None: it has to be read alone."""
 
     def present(self, node: int, size: int) -> bool:
-        """Whether the first `size` bytes of a file can be read without waiting for the disk, as
-        far as that is known without waiting. Never raises."""
+        """Return whether the first `size` bytes of a file can be read without waiting for the disk,
+        as far as that is known without waiting. Never raises."""
 
     def bring(self, node: int, size: int) -> None:
         """Wait until that is so, most likely. Any thread may call it at any time. Raises

@@ -100,7 +100,7 @@ def mount(
     from winkfs.registry import kind_of
     from winkmount.binding import MountError
     from winkmount.options import parse
-    from winkmount.service import Request, serve, serve_in_background, tell_systemd
+    from winkmount.service import Request, serve, serve_in_background, notify_systemd
 
     kind, path = kind_of(base)
     flags = ["ro"] * ro + ["follow"] * follow + [f"cache={cache}"] * bool(cache)
@@ -123,7 +123,7 @@ def mount(
     request = Request(opener, KIND, path, directory, parsed, binding, folder)
     try:
         if foreground:
-            serve(request, tell_systemd)
+            serve(request, notify_systemd)
         else:
             for line in serve_in_background(request).splitlines():
                 warn(line)

@@ -43,7 +43,7 @@ log = logging.getLogger("winkfs.mount")
 
 
 class AppendOnlySource(ContainerSource):
-    """Every write is told at once, since most are refused."""
+    """An append-only container. Writes are not gathered, since most are refused."""
 
     gather = False
 
@@ -179,7 +179,10 @@ class AppendOnlySource(ContainerSource):
         yield from super().syncing(id)
 
     def release(self, id: int) -> None:
-        """What cannot be stored stays a spool; each sync tries again."""
+        """Store a file that was written, if this was its last user.
+
+        If that fails it stays a spool, and each sync tries again.
+        """
         spool = self.spools.get(id)
         try:
             if spool is not None and self.places.users[id] == 1 and not spool.orphan:

@@ -248,7 +248,7 @@ class ContainerSource(ContainerView, Changing):
         self._container.delete(name_at(path))
 
     def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
-        """What the users of a file go on with when its name goes."""
+        """Return a spool with which the users of a file go on when its name goes."""
         if attr is None or attr.id in self.spools or attr.id not in self.places.users:
             return None if attr is None else self.spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
@@ -290,7 +290,7 @@ class ContainerSource(ContainerView, Changing):
         alias = self.names.alias
         for path in [path for path, other in alias.items() if other == id] if alias else ():
             del alias[path]
-        self.places.let_go(id)
+        self.places.release(id)
 
     def rmdir(self, parent: int, name: bytes) -> None:
         path, attr = self._place(parent, name)
@@ -437,7 +437,8 @@ class ContainerSource(ContainerView, Changing):
         return nearest
 
     def _may_have_entry(self, id: int) -> bool:
-        """Whether a directory has an entry, or can have one. Not the top one, nor with @file."""
+        """Return whether a directory has an entry, or can have one. The top directory has none, nor
+        one with @file."""
         path = self.places[id]
         return can_have_entry(path) and self.entry(path) in (0, FileType.DIR)
 
@@ -494,7 +495,7 @@ class ContainerSource(ContainerView, Changing):
             self.mtimes.pop(path, None)
 
     def _amend(self, draft: Draft, change: Amendment, now_ns: int) -> Attr:
-        """The same of a file that is a draft."""
+        """Amend a file that is a draft."""
         if not self._amend_draft(draft, change, now_ns):
             self.note_change(draft.fileid, now_ns)
         return self.drafted(draft)
@@ -654,7 +655,7 @@ class ContainerSource(ContainerView, Changing):
     def syncing(self, id: int | None) -> Steps:
         yield from self._syncing()
         names = self.names
-        if id is None and names.needs_order:  # nobody waits for a catalog
+        if id is None and names.needs_order:  # an fsync does not wait for a catalog
             if names.drafts or names.store.kv.end != names.store.synced:
                 self._container.sync()  # what came meanwhile: an order is of what is durable
             names.new_order()
@@ -671,7 +672,7 @@ class ContainerSource(ContainerView, Changing):
             raise
 
     def _store_times(self) -> None:
-        """What changed names in directories did to their times."""
+        """Store the times of directories in which names came or went."""
         for path in list(self._touched):
             if path in self.mtimes and self.entry(path) == FileType.DIR:
                 self.names.tree.change(path)
@@ -699,12 +700,12 @@ class ContainerSource(ContainerView, Changing):
 
 
 def kept(ftype: FileType, mode: int) -> FileType:
-    """The ftype that says of a mode what a container without ATTRS can keep."""
+    """Return the ftype that keeps what a container without ATTRS can store of a mode."""
     return FileType.EXEC if ftype == FileType.FILE and mode & 0o100 else ftype
 
 
 def can_have_entry(path: bytes) -> bool:
-    """Whether a directory with this path can: its name does not end with a /."""
+    """Return whether a directory with this path can have an entry: its name ends with no /."""
     return path not in (b"", b"@") and not path.endswith(b"/@")
 
 

@@ -67,7 +67,7 @@ class DatasetSource(PathSource):
         seed = min((shard.record.contid for shard in snapshot.shards), default=0)
         super().__init__(seed, self._log.root)
         self._has_times = timedir
-        self._budget, self._told = CacheBudget(), 0
+        self._budget, self._logged = CacheBudget(), 0
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
@@ -77,7 +77,7 @@ class DatasetSource(PathSource):
         self.order = MergedOrder.of([], self.owner)
         try:
             self._show(snapshot)
-            self._tell()
+            self._log_problems()
         except BaseException:
             self.close()
             raise
@@ -139,17 +139,17 @@ class DatasetSource(PathSource):
         if self._fixed or self._log.newest() == self._snapshot.generation:
             return False
         newest = self._log.shown()
-        self._tell()
+        self._log_problems()
         if newest.generation == self._snapshot.generation:  # that after it is damaged
             return False
         self._show(snapshot_of(self._log, newest))
         return True
 
-    def _tell(self) -> None:
-        """Log what was found wrong with manifests, once."""
-        while len(self._log.problems) > self._told:
-            log.warning("%s", self._log.problems[self._told])
-            self._told += 1
+    def _log_problems(self) -> None:
+        """Log each problem of the manifests once."""
+        while len(self._log.problems) > self._logged:
+            log.warning("%s", self._log.problems[self._logged])
+            self._logged += 1
 
     def _sweep(self) -> None:
         """Close the shards that are neither shown nor in use."""
@@ -210,7 +210,7 @@ class DatasetSource(PathSource):
         return attr
 
     def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
-        """The attributes of a directory that is there; `entry`: what its own entry says."""
+        """The attributes of a directory that is there; `entry`: those of its own entry."""
         attr = self.implied_attr(path)
         self.places.note(attr.id, path)
         if entry is None:
@@ -218,7 +218,7 @@ class DatasetSource(PathSource):
         return entry._replace(id=attr.id, mode=stat.S_IFDIR | stat.S_IMODE(entry.mode), size=0)
 
     def implied_attr(self, path: bytes) -> Attr:
-        """Of a directory that nothing but names below it tells of."""
+        """Return the attributes of a directory that exists only because of names below it."""
         id, mode = self.places.directory_id(path), stat.S_IFDIR | 0o755
         return Attr(id, mode, 0, self._snapshot.time_ns, *self.owner)
 
@@ -262,7 +262,7 @@ class DatasetSource(PathSource):
         return attr
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
-        """Ids of files tell where they are."""
+        """Remember the paths of directories; the id of a file has its place."""
         for id, path in zip(ids, paths, strict=True):
             if id >= OWN_IDS:
                 self.places.note(id, path)
@@ -409,7 +409,7 @@ class ShardTimes:
         return sorted({hour * HOUR // unit * unit for hour in self._hours})
 
     def _all(self) -> list[Seen]:
-        """What is shown, by the numbers of the shards."""
+        """Return the files that are shown, in the order of the numbers of the shards."""
         files = sorted(self._view.shown.values(), key=lambda files: files.number)
         return [shard.seen for shard in files if shard.seen]
 
@@ -438,7 +438,8 @@ def _attr_of(place: Place) -> Attr:
 
 
 def mount(path: str, options: Options) -> DatasetSource:
-    """What `winkfs mount` serves of a data set. Raises Refusal, ValueError, FormatError."""
+    """Return the Source of a data set for `winkfs mount`. Raises Refusal, ValueError,
+    FormatError."""
     return DatasetSource(path, options.as_of or None, timedir=options.timedir)
 
 

@@ -81,7 +81,7 @@ class Chain:
 
 
 class Turns:
-    """The same for any order of the shards. Memory: 1 byte a name, 2 from 257 shards on."""
+    """Shards in any order, like `Chain`. Memory: 1 byte a name, 2 from 257 shards on."""
 
     def __init__(self, numbers: Numbers, shards: int) -> None:
         self._numbers, self._shards = numbers, shards
@@ -90,7 +90,7 @@ class Turns:
         self._before = np.cumsum([np.zeros(shards, np.int64), *counts], axis=0)
 
     def _count(self, start: int, stop: int) -> Int64:
-        """How often it is the turn of each, int64[shards]."""
+        """Return how often it is the turn of each shard, int64[shards]."""
         return np.bincount(self._numbers[start:stop], minlength=self._shards)
 
     def place(self, index: int) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class MergedOrder:
     ) -> None:
         """For all that is to be seen: see `of`, `updated`.
 
-        owner  whom files belong to that have no owner of their own, nor another one by their shard
+        owner  user and group of files without an owner, in a shard that has no other one
         marks  bits of the hashes of the names, in order; None: names are found by searches alone
         """
         self.shards, self._order, self._sample, self._marks = shards, order, sample, marks
@@ -208,7 +208,7 @@ class MergedOrder:
         return made
 
     def updated(self, shards: Sequence[Seen]) -> MergedOrder:
-        """The same for other shards, of which some are those of this order, or less of them.
+        """Return an order for other shards. Those that this one has are not merged again.
 
         cost    as `of`, but where few names come a copy, and a search for each that comes
         """
@@ -228,7 +228,7 @@ class MergedOrder:
         return old._with(added)
 
     def _kept(self, shards: Sequence[Seen]) -> MergedOrder | None:
-        """What these shards still have of this order; None where they have more."""
+        """Return the part of this order that these shards still have; None if they have more."""
         numbers, there = self._order.numbers(), {id(s.catalog): i for i, s in enumerate(shards)}
         now, kept = np.full(len(self.shards), -1), np.ones(len(numbers), bool)
         for i, shard in enumerate(self.shards):
@@ -252,7 +252,7 @@ class MergedOrder:
         return made
 
     def _with(self, added: Sequence[tuple[bytes, int]]) -> MergedOrder:
-        """The same and some more names, ascending; each with the number of its shard."""
+        """Return this order with more names: ascending, each with the number of its shard."""
         at, places, names = 0, list[int](), [name for name, _ in added]
         for name in names:
             places.append(at := self.lower_bound(name, at))
@@ -281,7 +281,7 @@ class MergedOrder:
     # --- clashes ---
 
     def _clashes_of(self, indices: Iterable[int]) -> int:
-        """How many there are, where each has to do with one of these names."""
+        """Count the clashes among these names and the names above them."""
         found, seen = set(), {b""}
         for index in indices:
             found.add(index)
@@ -293,7 +293,7 @@ class MergedOrder:
         return sum(map(self._is_clash, found))
 
     def _is_clash(self, index: int) -> bool:
-        """Whether there is a file with this index, and names below it."""
+        """Return whether there is a file with this index, and names below it."""
         if index < 0 or self.row(index)[KIND] & 255 == FileType.DIR:
             return False
         below = self.name(index) + b"/"
@@ -322,7 +322,7 @@ class MergedOrder:
         return bisect.bisect_left(range(self.count), name, least, high, key=self.name)
 
     def _in_sheet(self, name: bytes) -> bool:
-        """Whether a name belongs into the rows that were used last."""
+        """Return whether a name belongs into the rows that were used last."""
         _, names = self._sheet
         return bool(names) and names[0] <= name <= names[-1]
 
@@ -346,7 +346,7 @@ class MergedOrder:
         return name
 
     def row(self, index: int) -> Row:
-        """The row with this index, whoever owns the file. Raises DerivedDamage."""
+        """Return the row with this index, without the owner of its shard. Raises DerivedDamage."""
         shard, block, at = self._single(index)
         return shard.single(block, at)
 
@@ -451,7 +451,7 @@ def _above(last: bytes, first: bytes) -> Iterator[bytes]:
 
 
 def _width(shards: Sequence[object]) -> type[np.unsignedinteger]:
-    """What holds their numbers."""
+    """Return the integer type for their numbers."""
     return np.uint8 if len(shards) <= 1 << 8 else np.uint16 if len(shards) <= 1 << 16 else np.uint32
 
 
@@ -463,7 +463,7 @@ def _mark(name: bytes) -> int:
 
 
 def _marks(names: Strings) -> npt.NDArray[np.uint16]:
-    """The same of many. Cost: a twentieth of another hash, name by name."""
+    """Return the marks of many names at once, see `_mark`."""
     if names.dtype.kind != "S":
         return np.fromiter(map(_mark, names), np.uint16, len(names))
     words = names.astype(f"S{names.itemsize + -names.itemsize % 8}").view("<u8")

@@ -144,10 +144,11 @@ class Places:
             return False
         del self.users[id]
         if not keep and id != self.root:
-            self.let_go(id)
+            self.release(id)
         return True
 
-    def let_go(self, id: int) -> None:
+    def release(self, id: int) -> None:
+        """Hold the path of an id no longer: it is among the recent ones."""
         path = self.held.pop(id, None)
         if path is not None:
             self.note(id, path)

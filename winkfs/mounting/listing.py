@@ -113,7 +113,7 @@ def all_fit(names: list[bytes]) -> bool:
 
 
 class View(Protocol):
-    """What a listing asks of the mount."""
+    """The part of a Source that a listing uses."""
 
     left_out: set[bytes]
     """Names that cannot be shown, which are in the log."""
@@ -232,7 +232,7 @@ class Listing:
         return Page(shorts, ids.copy(), attrs, range(behind, behind + len(shorts)))
 
     def _as_now(self, page: Page) -> Page | None:
-        """The same with what has changed since the order was made; None where not all are files
+        """Return a page with what has changed since the order was made; None if not all are files
         whose ids last, or none is left."""
         states = self._overlay.of(self.path).states
         gone = list[int]()
@@ -263,18 +263,18 @@ class Listing:
 
     def _attr(self, path: bytes) -> Attr | None:
         if fault := length_fault(path):
-            self._say(path, f"not shown: {to_str(path)}: {fault}")
+            self._warn(path, f"not shown: {to_str(path)}: {fault}")
             return None
         try:
             return self._view.attr(path)
         except DerivedDamage:
             raise
         except CorruptError as error:
-            self._say(path, f"cannot be read: {to_str(path)}: {error}")
+            self._warn(path, f"cannot be read: {to_str(path)}: {error}")
             return Attr(other_id(path, 0), stat.S_IFREG, UNREADABLE, 0, 0, 0)
 
-    def _say(self, path: bytes, what: str) -> None:
-        """Once for each path."""
+    def _warn(self, path: bytes, what: str) -> None:
+        """Log a warning once for each path."""
         known = self._view.left_out
         if len(known) < NAMED and path not in known:
             known.add(path)
@@ -336,14 +336,14 @@ class Listing:
 
     @property
     def _simple(self) -> bool:
-        """Whether the order has all that there is to know."""
+        """Return whether the order has all that is shown."""
         tree = self._view.tree
         changed = self._overlay.of(self.path)
         return not (changed.states or tree.clashes) and self._overlay is tree.overlay
 
     def _is_asked(self, name: bytes, index: int) -> bool:
-        """Whether something else than the order has the attributes of a name now, or it cannot be
-        shown."""
+        """Return whether the order does not have the attributes of a name as of now, or it cannot
+        be shown."""
         short = shown_part(name[len(self._name) :])
         return (
             self._overlay is not self._view.tree.overlay
@@ -353,7 +353,7 @@ class Listing:
         )
 
     def _hidden(self, name: bytes, index: int) -> bool:
-        """Whether there are names below a file, at its place in the order."""
+        """Return whether there are names below a file, at its place in the order."""
         if not self._view.tree.clashes:
             return False
         if shown_part(name[len(self._name) :]) in self._overlay.of(self.path).dirs:
@@ -390,8 +390,8 @@ class Listing:
 def walk(
     order: Order, low: int, high: int, offset: int, prefix: bytes
 ) -> Iterator[tuple[int, FileTable, int, int, bytes | None]]:
-    """What a directory has in an order, behind an offset: index of the first row of a block, its
-    rows, and which of them.
+    """Walk the entries of a directory in an order, from an offset on. Yields the index of the first
+    row of a block, its rows, and which of them.
 
     Rows [k, stop) follow each other in the directory itself, and the last is None; or row k is the
     first below a subdirectory, and the last is what its names begin with, but for a /. What
@@ -423,8 +423,8 @@ def walk(
 
 
 def has_entry(order: Order, name: bytes, names: list[bytes], stop: int) -> bool:
-    """Whether a directory has an entry of its name in an order, before the first name below it,
-    which is `names[stop]` of some that follow each other there."""
+    """Return whether a directory has an entry of its name in an order, before the first name below
+    it, which is `names[stop]` of some that follow each other there."""
     i = bisect.bisect_left(names, name, 0, stop)
     if i or names[0] == name:
         return names[i] == name

@@ -2,7 +2,7 @@
 
 Lookup       files by key, entries by position
 CacheBudget  what a mount does to the page cache of its container
-find_data, text_of      what extents tell: data and holes, and a text for people
+find_data, text_of      data and holes of extents, and a text about them for people
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAME: Final = 256  # bytes of a name, mostly
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 INODES: Final = 64  # inodes of several extents kept
 ATTRS: Final = 1 << 10  # attributes kept
-AHEAD: Final = 4 << 20  # bytes that the disk brings ahead of who reads files in order, at most
+AHEAD: Final = 4 << 20  # bytes that the disk brings ahead of a reader of files in order, at most
 SHOWN: Final = 64  # extents in a text
 
 
@@ -113,13 +113,13 @@ class Lookup:
         if found is None:
             known = self._content.inode(key)
             return None if known is None else self._found(*known)
-        return self._told(*found) if found else None
+        return self._decoded_found(*found) if found else None
 
     def at(self, pos: int) -> Found:
         """The file whose inode stands at a position."""
         self.touches(1)
         found = self._short.find_at(pos) or self._renewed(pos).find_at(pos)
-        return self._told(*found[1]) if found else self._found(pos, self.inode(pos))
+        return self._decoded_found(*found[1]) if found else self._found(pos, self.inode(pos))
 
     def name(self, pos: int) -> bytes:
         """Its name."""
@@ -135,7 +135,7 @@ class Lookup:
         self._short = renewed(self._short, self._store, {}, pos)
         return self._short
 
-    def _told(
+    def _decoded_found(
         self, fileid: int, size: int, ftype: int, mtime: int, word: bytes | None, at: int, pos: int
     ) -> Found:
         attrs = None if word is None else self._decoded(word, offset=at)
@@ -201,7 +201,7 @@ class Lookup:
             self._ahead = stop
 
     def present(self, pos: int, size: int) -> bool:
-        """Whether the page cache has the inode at a position and a content of `size` bytes before
+        """Return whether the page cache has the inode at a position and a content of `size` bytes before
         it, where `put` writes it. See `Storage.present`."""
         start = max(pos - size - ROUND, 0)
         storage = self._store.kv.storage

@@ -52,7 +52,7 @@ PAGES: Final = 16  # parts of directories that are
 
 
 class Numbered(View, Protocol):
-    """What numbers ask of a mount that never changes."""
+    """The part of a Source that never changes which numbers use."""
 
     @property
     def order(self) -> Order: ...
@@ -310,7 +310,7 @@ class Numbers:
             first = index - sheet.start
             stop = sheet.ends[first]
             plain = stop and not sheet.strange and sheet.depths[first] == depth
-            if plain and self._tells_all(shown(sheet.above[first])):
+            if plain and self._is_complete(shown(sheet.above[first])):
                 if offset:
                     first = min(max(offset - self._base - sheet.start, first), stop)
                 return sheet.page, first, stop
@@ -331,7 +331,7 @@ class Numbers:
         there are none."""
         low, high = self._overlay.range(path)
         at = max(offset - self._base, low)
-        if not self._tells_all(path):
+        if not self._is_complete(path):
             return None
         if at >= high:
             return NOTHING, 0, 0
@@ -344,8 +344,8 @@ class Numbers:
             return None
         return sheet.page, first, stop
 
-    def _tells_all(self, path: bytes) -> bool:
-        """Whether the order is all that there is to know of a directory."""
+    def _is_complete(self, path: bytes) -> bool:
+        """Return whether the order has all that is shown of a directory."""
         return path not in self._overlay.dirs and not self._view.tree.clashes
 
     def offset(self, offset: int) -> int:
@@ -405,7 +405,7 @@ class Numbers:
 
 
 def depth_of(path: bytes) -> int:
-    """How many components it has; of the top directory 0."""
+    """Return how many components a path has; 0 for the top directory."""
     return path.count(b"/") + 1 if path else 0
 
 

@@ -45,7 +45,7 @@ class OwnCopies(dict[int, int]):
 
 
 def _shared(one: bytes, other: bytes) -> bool:
-    """Whether a part of these is the same, but for zeros, which are room that was reserved."""
+    """Return whether a part of both is equal, except zeros, which are reserved space."""
     return any(
         one[at : at + PROBE] == other[at : at + PROBE] and any(one[at : at + PROBE])
         for at in range(0, len(one), PROBE)

@@ -1,7 +1,7 @@
 """ShardFiles: one shard of a mounted data set: what its files are, from its catalog, and what is in
 them; Seen: those of them that are to be seen, by name.
 
-Only contents, and rows of the catalog that do not say all, need its data file. Where that is lost,
+Only contents, and rows of the catalog that are not complete, need its data file. Where that is lost,
 the files are still listed, and reading one is EIO.
 """
 
@@ -78,7 +78,7 @@ class Seen:
         return rank + int(self._ranks.searchsorted(rank, "right"))
 
     def rank(self, row: int) -> int:
-        """How many are seen before a row."""
+        """Return how many are seen before a row."""
         return row - int(self.hidden.searchsorted(row))
 
     def last(self) -> bytes:
@@ -145,11 +145,11 @@ class Seen:
                 yield at[kept].tolist(), rows.take(kept)
 
     def _hides(self, low: int, high: int) -> bool:
-        """Whether some of the rows [low, high) are hidden."""
+        """Return whether some of the rows [low, high) are hidden."""
         return self.rank(high) - self.rank(low) < high - low
 
     def _seen(self, low: int, high: int) -> Bools:
-        """Which of the rows [low, high) are not."""
+        """Return which of the rows [low, high) are not hidden, bool[high - low]."""
         seen = np.ones(high - low, bool)
         first, stop = self.hidden.searchsorted([low, high]).tolist()
         seen[self.hidden[first:stop] - low] = False
@@ -186,7 +186,7 @@ class ShardFiles:
     def __init__(
         self, shard: Shard, number: int, owner: tuple[int, int], budget: CacheBudget
     ) -> None:
-        """What cannot be read is logged. `owner`: where the data file is lost."""
+        """Open a shard; log what cannot be read. `owner`: if the data file is lost."""
         self.record, self.base, self.number = shard.record, shard.base, number
         self.owner, self._budget = owner, budget
         self.error: str | None = None
@@ -269,7 +269,7 @@ class ShardFiles:
             return None
 
     def _read_inodes(self) -> Catalog | None:
-        """The same from the data file. Cost: see `build`."""
+        """Make a catalog from the data file. Cost: see `build`."""
         if self._store is not None:
             self._budget.drop()
             self._store.abandon()
@@ -295,7 +295,7 @@ class ShardFiles:
         return at < len(self._hidden) and self._hidden.item(at) == pos
 
     def row_at(self, pos: int) -> Row:
-        """The file whose inode is at a position, as its inode says. Raises CorruptError; ESTALE
+        """Return the file whose inode is at a position, as the inode has it. Raises CorruptError; ESTALE
         where the data file is lost, and the catalog has none."""
         id = self.number << POSITION | pos
         if self._store is None:
@@ -323,7 +323,7 @@ class ShardFiles:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def found(self, pos: int) -> Found:
-        """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""
+        """Return what the inode has. Raises CorruptError; OSError (EIO) if the data file is lost."""
         self._need()
         return self._lookup.at(pos)
 

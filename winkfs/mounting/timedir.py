@@ -7,8 +7,8 @@ In the name of a link a `/` is `%2F` and a `%` is `%25`, and it is shown as a pa
 with `~` and the file id. Days and hours of a container are those of the time index; one whose files
 have all been removed is empty.
 
-It is laid over what a Source shows, in the place of names that begin with `.time`. The Source says
-which files there are, see `ByTime`.
+It is laid over what a Source shows, in the place of names that begin with `.time`. The Source has
+the files, see `ByTime`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATH: Final = re.compile(rb"\.time(?:/(\d{4,}-\d\d-\d\d)(?:/(\d\d)(?:/(.+))?)?)?
 
 
 def link_name(name: bytes, fileid: int) -> bytes:
-    """What a file is called in its hour."""
+    """Return the name of a file in its hour."""
     made = shown_part(name.replace(b"%", b"%25").replace(b"/", b"%2F"))
     if len(made) <= MAX_COMPONENT:
         return made
@@ -55,7 +55,7 @@ class Timed(NamedTuple):
 
 
 class ByTime(Protocol):
-    """What is asked of the files."""
+    """The files of a mount, by their times."""
 
     def path(self, name: bytes) -> bytes:
         """The path of a file that is there, see `NameTree.file_path`."""
@@ -74,7 +74,7 @@ class ByTime(Protocol):
 
 
 class TimeDirectory:
-    """What is below `.time`."""
+    """The directory `.time` and all below it."""
 
     def __init__(self, files: ByTime, seed: int) -> None:
         """`seed`: of the ids, see `Places`."""
@@ -82,11 +82,11 @@ class TimeDirectory:
 
     @staticmethod
     def has(path: bytes) -> bool:
-        """Whether a path is `.time` or below it."""
+        """Return whether a path is `.time` or below it."""
         return within(path, TOP)
 
     def noted(self, path: bytes, places: Places) -> Attr | None:
-        """The same as `attr`, and the id is remembered."""
+        """Return the attributes as `attr` does, and remember the id."""
         attr = self.attr(path)
         if attr is not None:
             places.note(attr.id, path)

@@ -28,7 +28,7 @@ NEAR: Final = 512  # names below a directory up to which its implied children ar
 
 
 class Order(Protocol):
-    """What is asked of an order of names: see `winkfs.container.catalog.Catalog`."""
+    """Names in byte order: the part of `winkfs.container.catalog.Catalog` that a tree uses."""
 
     @property
     def count(self) -> int: ...
@@ -42,7 +42,7 @@ class Order(Protocol):
 
 
 class Changed:
-    """What is another in one directory than in the order.
+    """The differences of one directory from the order.
 
     states  entries that the order has: True: changed since, False: gone
     over    entries that came where the order has names below: they have the place of those
@@ -61,7 +61,8 @@ class Changed:
         self.gone = 0
 
     def knows(self, short: bytes) -> bool:
-        """Whether an entry has come or changed, or a child has a place among those that came."""
+        """Return whether an entry has come or changed, or a child has a place among those that
+        came."""
         return short in self.states or short in self.added or short in self.over
 
     def forget(self, short: bytes) -> None:
@@ -132,7 +133,7 @@ class Overlay:
                 yield prefix + short
 
     def is_gone(self, name: bytes) -> bool:
-        """Whether an entry of the order is no more."""
+        """Return whether an entry of the order is gone."""
         if not self.dirs:
             return False
         above, _, short = shown(name).rpartition(b"/")
@@ -148,7 +149,7 @@ class Overlay:
                     yield shown(name)
 
     def implies(self, path: bytes) -> bool:
-        """Whether there are names below a path in the order that are still there and are paths.
+        """Return whether there are names below a path in the order that still exist and are paths.
 
         cost    a search of the order, except for a path beside the last one: programs often make
                 files one after another
@@ -207,8 +208,8 @@ class Overlay:
 
 
 class NameTree:
-    """Which directories there are, and what is in them. The container knows which names have an
-    entry; the tree knows the rest, and notes in the overlay what it is told.
+    """The directories, and what is in them. The container knows which names have an entry; the tree
+    knows the rest, and its overlay has the changes that are reported to it.
 
     entry   -> the FTYPE of the container's entry of the name with this path, 0: there is none
     weight  changes in memory, about 200 bytes each
@@ -225,13 +226,13 @@ class NameTree:
     # looking
 
     def implied(self, path: bytes) -> bool:
-        """Whether a directory is there for another reason than its entry."""
+        """Return whether a directory exists for another reason than its entry."""
         above, _, short = path.rpartition(b"/")
         changed = self.overlay.dirs.get(above, NOTHING)
         return not path or short in changed.dirs or self.overlay.implies(path)
 
     def lacks(self, directory: bytes, short: bytes) -> bool:
-        """Whether a directory has no child of this name. False: that cannot be told without a
+        """Return whether a directory has no child of this name. False: that is not known without a
         look-up, since the order has names below it."""
         changed = self.overlay.dirs.get(directory, NOTHING)
         if changed.knows(short) or short in changed.dirs or short == SELF:
@@ -240,7 +241,7 @@ class NameTree:
         return low == high
 
     def is_empty(self, directory: bytes) -> bool:
-        """Whether nothing is shown in it."""
+        """Return whether nothing is shown in a directory."""
         return not self.has_own(directory) and self._nothing_below(directory)
 
     def _nothing_below(self, directory: bytes) -> bool:
@@ -254,11 +255,11 @@ class NameTree:
         return self.overlay.first(prefix, low) is None
 
     def has_own(self, directory: bytes) -> bool:
-        """Whether the file of its name is in it."""
+        """Return whether the file of its name is in a directory."""
         return self.clashes and self._entry(directory) not in (0, FileType.DIR)
 
     def shows_own(self, path: bytes) -> bool:
-        """Whether there is such a file at a path that ends with OWN."""
+        """Return whether there is such a file at a path that ends with OWN."""
         directory = path[: -len(OWN)]
         return self.has_own(directory) and self.implied(directory)
 
@@ -327,7 +328,7 @@ class NameTree:
         changed.added[short] = self._number
 
     def _set(self, directory: bytes, short: bytes, there: bool) -> None:
-        """Whether an entry of the order is there, now that it has changed."""
+        """Note whether an entry of the order exists, now that it has changed."""
         states = self.overlay.to_change(directory).states
         before, states[short] = states.get(short, True), there
         if before == there:
@@ -357,7 +358,7 @@ class NameTree:
             directory = above
 
     def _has_place(self, path: bytes) -> bool:
-        """Whether the order has an entry of the name with this path."""
+        """Return whether the order has an entry of the name with this path."""
         return self._place(name_below(path)) >= 0
 
     def _place(self, name: bytes) -> int:
@@ -371,11 +372,11 @@ class NameTree:
         self.version += 1
         if entry:
             self.remove(path)
-        self._let_go(path)
+        self._release(path)
         self.stay(path.rpartition(b"/")[0], exists=True)
 
-    def _let_go(self, directory: bytes) -> None:
-        """It does not stay any more."""
+    def _release(self, directory: bytes) -> None:
+        """Let a directory no longer stay when nothing is left below it."""
         above, _, short = directory.rpartition(b"/")
         changed = self.overlay.to_change(above)
         changed.dirs.discard(short)
@@ -386,12 +387,12 @@ class NameTree:
         """After its entries have moved one by one: the directories that stay go with them."""
         self.version += 1
         moved = [item for item in self.overlay.dirs.items() if within(item[0], old)]
-        self._let_go(old)
+        self._release(old)
         self.stay(old.rpartition(b"/")[0], exists=True)
         self.stay(new)
         for path, changed in moved:
             for short in list(changed.dirs):
-                self._let_go(path + b"/" + short)
+                self._release(path + b"/" + short)
                 self.stay(new + path[len(old) :] + b"/" + short)
 
     # over a new order
@@ -428,7 +429,7 @@ class NameTree:
         while directory and self._entry(directory) != FileType.DIR:
             if not self._nothing_below(directory):
                 return
-            self._let_go(directory)
+            self._release(directory)
             directory = directory.rpartition(b"/")[0]
 
     def _came(self, path: bytes, changed: Changed, *, shows: bool) -> None:
@@ -447,7 +448,7 @@ class NameTree:
             above = above.rpartition(b"/")[0]
 
     def recheck(self, there: Callable[[bytes], bool]) -> None:
-        """Which of the changed entries are there, by path, may be another than was noted."""
+        """Note anew which of the changed entries exist. `there`: whether a path does."""
         self.version += 1
         for path in list(self.overlay.paths()):
             above, _, short = path.rpartition(b"/")

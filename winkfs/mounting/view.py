@@ -1,4 +1,4 @@
-"""What a mount shows of a container: names, attributes and contents.
+"""Names, attributes and contents of a container as a mount shows them.
 
 ContainerNames   which names there are, as a tree of directories
 ContainerView    attributes and contents, by path and by id
@@ -57,7 +57,7 @@ log = logging.getLogger("winkfs.mount")
 
 
 class ContainerNames:
-    """Which names a mounted container has, and the parts of its handle that read what they name.
+    """The names of a mounted container, and the parts of its handle that read what they name.
 
     The names are a tree: BASE.cat and what changed since. It is built when the mount starts, and
     again where a damaged file, a failed write or another process makes that necessary.
@@ -159,12 +159,12 @@ class ContainerNames:
         return order, dict(sorted((order.changes() | dict.fromkeys(later, -1)).items()))
 
     def _many_changes(self) -> bool:
-        """Whether so much has changed in memory that it had better go into a new order."""
+        """Return whether so much has changed in memory that it should go into a new order."""
         return self.tree.weight > max(CHANGES, self.tree.overlay.order.count // 32)
 
     @property
     def needs_order(self) -> bool:
-        """Whether a new order costs less than what comes behind the old one."""
+        """Return whether a new order costs less than what comes behind the old one."""
         behind = self.store.kv.end - self.order.covered
         return self._many_changes() or behind > _longest(self.order, SYNCING_TAIL)
 
@@ -323,7 +323,7 @@ class ContainerView(PathSource):
         return self.names.store.owner
 
     def implied_attr(self, path: bytes) -> Attr:
-        """Of a directory that nothing but names below it tells of."""
+        """Return the attributes of a directory that exists only because of names below it."""
         id, (uid, gid) = self.places.directory_id(path), self._owner
         return Attr(id, stat.S_IFDIR | 0o755, 0, self._started_ns, uid, gid)
 
@@ -351,7 +351,7 @@ class ContainerView(PathSource):
         return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
     def present(self, pos: int, size: int) -> bool:
-        """Whether the page cache has what `read_at` takes, most likely."""
+        """Return whether the page cache has what `read_at` takes, most likely."""
         return self.names.lookup.present(pos, size)
 
     def bring(self, pos: int, size: int) -> None:
@@ -398,7 +398,7 @@ class ContainerView(PathSource):
         return attr
 
     def drafted(self, draft: Draft) -> Attr:
-        """The same of a file that is being made or changed, if not noted."""
+        """Return the attributes of a file that is being made or changed; they are not noted."""
         size = draft.body + len(draft.tail)
         attr = self._file_attr(draft.fileid, draft.ftype, size, draft.mtime, draft.attrs)
         return self._with_ctime(attr) if self.ctimes else attr

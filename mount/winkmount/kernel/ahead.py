@@ -50,8 +50,8 @@ class Stream:
     page, order  where they are, and the numbers there
     at           which of them was read last
     done, stop   behind the last one that was pushed; the end of the directory
-    mark         one that is left out, so that its reader asks for it: the kernel does not tell what
-                 it reads of the page cache; -1: none
+    mark         one that is left out, so that its reader asks for it: the kernel does not report
+                 what is read from the page cache; -1: none
     left_out     the last one that was read was not to be pushed: it may wait for what is
     window       how many were pushed at once
     """
@@ -68,8 +68,8 @@ class Stream:
         return self.done == self.stop and self.mark < 0
 
     def meets(self, node: int) -> bool:
-        """Whether a file is one that comes next, or that follows what was pushed, or one among
-        those that was not pushed."""
+        """Return whether a file is one that comes next, or that follows what was pushed, or one
+        among those that was not pushed."""
         after, done = self.at + 1, self.done
         try:
             at = self.order.index(node, after, min(max(after + SKIPPED, done + 1), self.stop))
@@ -86,10 +86,10 @@ class Stream:
         return True
 
     def batches(self) -> tuple[Batch | None, Batch | None]:
-        """What is pushed before the answer, and after it: twice as many files as before.
+        """Return what is pushed before the answer, and after it: twice as many files as before.
 
         Where many are read, most are pushed after it, and their reader comes back for one that is
-        left out before these, while they are being pushed: 20,000 HTML files in 0.79 s, not 0.86.
+        left out before these, while they are being pushed.
         """
         if self.mark >= 0:
             return None, None  # it is a large file, and others behind it are pushed
@@ -113,7 +113,7 @@ class Stream:
         return (self.page, chosen) if len(chosen) else None
 
     def _pushes(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Which of some files are pushed, bool[n]: not empty ones, nor large ones."""
+        """Return which of some files are pushed, bool[n]: not empty ones, nor large ones."""
         sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
         pushes: npt.NDArray[np.bool_] = (
             (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
@@ -173,7 +173,7 @@ class Ahead:
         return True
 
     def _stream(self, node: int) -> Stream | None:
-        """What a file continues; None: it begins one, or none."""
+        """Return the stream that a file continues; None: it begins one, or none."""
         for i, stream in enumerate(self._streams):
             if stream.meets(node):
                 self._astray = 0
@@ -188,14 +188,14 @@ class Ahead:
         found = self._nodes.around(node)
         if found is None:
             return None
-        # who has read a directory to its end goes on in the next one
+        # a reader of a whole directory goes on in the next one
         ended = next((one for one in self._streams if one.ended), None)
         stream = Stream(*found, ended.window if ended else 0)
         self._streams = [stream, *(one for one in self._streams if one is not ended)][:STREAMS]
         return stream if ended else None
 
     def _may_begin(self, node: int) -> bool:
-        """Whether a file is to be looked for. Files of a directory were mostly stored together, and
+        """Return whether a file is to be looked for. Files of a directory were mostly stored together, and
         their numbers are near each other: those of random reads are not."""
         near = any(0 < node - other <= NEAR for other in self._strays)
         self._strays = [node, *self._strays[: STREAMS - 1]]
@@ -216,7 +216,7 @@ class Ahead:
         if batch is not None:
             try:
                 self._push(batch)
-            except Exception:  # whoever reads the file is told
+            except Exception:  # the read of the file raises it
                 log.debug("readahead", exc_info=True)
 
 
@@ -263,7 +263,7 @@ class Waiting:
             held, size = wanted
             try:
                 self._nodes.bring(held[1], size)
-            except OSError:  # the read says so
+            except OSError:  # the read raises it
                 log.debug("bring", exc_info=True)
             try:
                 self._answer(held)
@@ -295,7 +295,7 @@ class Reads:
 
     @property
     def busy(self) -> bool:
-        """Whether another thread reads."""
+        """Return whether another thread reads."""
         return self._ahead.busy or self._waiting.busy > 0
 
     def start(self) -> None:

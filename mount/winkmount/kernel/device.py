@@ -42,7 +42,7 @@ LONG: Final = 0.25  # seconds that a request takes until another thread reads th
 
 
 class Refused(OSError):
-    """The mount cannot be made; the text says why."""
+    """The mount cannot be made; the text is the reason."""
 
 
 def mount(point: str, options: Mapping[str, str | bool]) -> int:
@@ -79,7 +79,7 @@ def _mount(device: int, point: str, options: Mapping[str, str | bool]) -> int:
 
 
 def _mount_by_helper(point: str, options: Mapping[str, str | bool]) -> int:
-    """For who may not mount: the helper does it, and passes a descriptor on."""
+    """Have the helper mount, for a user without the right to, and pass on its descriptor."""
     helper = shutil.which(HELPER)
     if helper is None:
         raise Refused(f"{HELPER} is not installed: apt install fuse3")
@@ -94,8 +94,8 @@ def _mount_by_helper(point: str, options: Mapping[str, str | bool]) -> int:
         its.close()
         _, found, _, _ = socket.recv_fds(ours, 1, 1)
     if done.returncode or not found:
-        said = done.stderr.decode(errors="replace").strip()
-        raise Refused(said or f"{HELPER} cannot mount on {point}")
+        reason = done.stderr.decode(errors="replace").strip()
+        raise Refused(reason or f"{HELPER} cannot mount on {point}")
     os.set_inheritable(found[0], False)
     return found[0]
 
@@ -118,7 +118,7 @@ def unmount(device: int, point: str) -> None:
 
 
 class Server(Protocol):
-    """What answers requests."""
+    """The part that answers requests."""
 
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request -> False: another thread will. The body is gone behind it."""
@@ -130,12 +130,12 @@ class Server(Protocol):
         """No request has come for a while: what is not needed may go."""
 
     def idle(self) -> bool:
-        """Whether no other thread waits until the kernel has taken something: that may need
+        """Return whether no other thread waits for the kernel to take something, which may need
         answers to further requests."""
 
 
 class Pace(NamedTuple):
-    """How a server waits for the kernel, and the kernel for it.
+    """The times that a server waits for the kernel, and the kernel for it.
 
     spin        seconds behind a request in which the device is asked for the next one before the
                 thread sleeps: to wake it takes as long
@@ -150,11 +150,10 @@ class Pace(NamedTuple):
 class Awake:
     """Keeps processors from halting while one request follows the other.
 
-    Who asks sleeps until there is an answer, and its processor halts meanwhile. A virtual one has
-    to be woken by its host then, which takes 20 us and more, four times for a new file: 7,800 new
-    files/s become 13,800. Linux leaves the processors of a guest that have nothing to do in a loop
-    as long as somebody holds LATENCY with 0, which root may. All of them: so only where they are
-    few.
+    A caller sleeps until there is an answer, and its processor halts meanwhile. A virtual processor
+    then has to be woken by its host, several times for a new file. Linux keeps the idle processors
+    of a guest in a loop as long as a process holds LATENCY with 0, which root may do. It does so
+    with all of them: so this is done only on a machine with few.
     """
 
     def __init__(self, latency: str = LATENCY, driver: Path = DRIVER) -> None:
@@ -179,8 +178,8 @@ class Awake:
 
 class Spinning:
     """When to go on asking. Where half of the waits are in vain it sleeps at once for a while, each
-    time for twice as long: whoever asks has other things to do, or others want the processors, and
-    then a wait takes them from who would ask.
+    time for twice as long: the callers have other things to do, or other processes want the
+    processors, and then a wait takes them from those that would ask.
 
     seconds  of a wait; 0: never
     awake    begins where waits pay, ends where they are in vain
@@ -219,7 +218,7 @@ class Spinning:
 
 class Standby:
     """A thread that reads what the kernel asks while the one that answers waits for the disk: so
-    that who is killed meanwhile gets away. What else it reads it keeps for that one."""
+    that a caller that is killed meanwhile gets away. It keeps other requests for that one."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -260,10 +259,10 @@ class Standby:
 
 
 class Connection:
-    """What the kernel asks on one device, until the mount is gone or a signal ends the server.
+    """The requests on one device, until the mount is gone or a signal ends the server.
 
     busy     unique number of the request that `serve` has answered now, 0: of none
-    callers  who waits for an answer from another thread, or behind one that takes long
+    callers  those that wait for an answer from another thread, or behind one that takes long
     """
 
     def __init__(self, device: int, pace: Pace) -> None:
@@ -309,7 +308,7 @@ class Connection:
         except BlockingIOError:
             return 0
         except OSError as error:
-            if error.errno in (errno.EINTR, errno.ENOENT):  # ENOENT: whoever asked has gone
+            if error.errno in (errno.EINTR, errno.ENOENT):  # ENOENT: the caller has gone
                 return 0
             if error.errno == errno.ENODEV:
                 return -1
@@ -321,7 +320,7 @@ class Connection:
         try:
             os.writev(self.device, (p.OUT.pack(p.OUT.size + len(data), -code, unique), data))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # nobody waits any more
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # the caller has gone
                 raise
 
     def store(self, node: int, data: bytes | memoryview) -> bool:
@@ -340,8 +339,8 @@ class Connection:
         return True
 
     def prune(self, nodes: Sequence[int]) -> bool:
-        """Have the kernel forget those files that nobody uses now -> False: it is older, and does
-        not know how. Cost: 1 us a file."""
+        """Have the kernel forget those of these files that are not in use -> False: it is older,
+        and cannot do that."""
         body = p.PRUNE_OUT.pack(len(nodes)) + struct.pack(f"={len(nodes)}Q", *nodes)
         try:
             os.writev(self.device, (p.OUT.pack(p.OUT.size + len(body), p.PRUNE, 0), body))
@@ -353,16 +352,16 @@ class Connection:
         return True
 
     def caller(self) -> tuple[int, int, int]:
-        """uid, gid and pid of who asks, during a request."""
+        """Return uid, gid and pid of the caller, during a request."""
         uid, gid, pid = p.CALLER.unpack_from(self._room)
         return uid, gid, pid
 
     def hold(self, unique: int) -> None:
-        """Another thread will answer this request, as soon as it is told of it."""
+        """Note that another thread will answer this request."""
         self.callers.waiting[unique] = self.caller()[2]
 
     def _interrupt(self, unique: int) -> None:
-        """A signal came to who waits for an answer."""
+        """Note that a signal came to a caller that waits for an answer."""
         if unique == self.busy:
             self.callers.waiting[unique] = self.caller()[2]
             if unique != self.busy:  # it has been answered meanwhile

@@ -19,7 +19,7 @@ S_IFMT: Final = 0o170000
 
 
 class Shown(NamedTuple):
-    """What is shown in the place of owner and permissions; None: they are."""
+    """Owner and permissions that are shown for all files; None: their own are."""
 
     uid: int | None = None
     gid: int | None = None

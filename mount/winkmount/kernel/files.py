@@ -103,7 +103,7 @@ class Files:
         return p.OPEN_OUT.pack(id, kept | self._flags)
 
     def _maps(self, flags: int) -> bool:
-        """Whether a file that is opened so may be mapped for writing."""
+        """Return whether a file opened with these flags may be mapped for writing."""
         return self._served.caching.pages and flags & os.O_ACCMODE == os.O_RDWR
 
     def _release(self, node: int, body: memoryview) -> bytes:

@@ -1,4 +1,4 @@
-"""Which numbers the kernel is given, and which it has to forget."""
+"""Giving: decides which numbers the kernel gets, and which it has to forget."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Giving:
 
 
 def _most() -> int:
-    """How many numbers the kernel may have of files that are only listed."""
+    """Return how many numbers the kernel may have of files that are only listed."""
     with Path("/proc/meminfo").open("rb") as file:
         free = next((line for line in file if line.startswith(b"MemAvailable:")), b" 0")
     return max(int(free.split()[1]) * 1024 // SHARE // HELD, LEAST)

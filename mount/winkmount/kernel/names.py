@@ -1,4 +1,4 @@
-"""What the kernel asks of files and directories that need not be open.
+"""Requests for files and directories that need not be open.
 
 Names   names and attributes
 Xattrs  extended attributes, and what a mount reports of itself in them

@@ -16,7 +16,7 @@ BY_ID: Final = 1 << 62  # numbers of files whose ids last: this and the id
 
 
 class Node:
-    """What a number stands for. `name` of `above`; it has lost its name where `above` is 0.
+    """A file or directory with a number: `name` in `above`. It has lost its name if `above` is 0.
 
     count   how often the kernel was given the number and has not forgotten it
     """
