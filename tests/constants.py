@@ -83,10 +83,10 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "compared": "winkfs.dataset.hidden.ROWS_PER_PASS",  # rows compared together
     },
     "an order": {
-        "merged": "winkfs.mounting.datasetnames.SOME",  # names merged at once
+        "merged": "winkfs.mounting.datasetnames.MERGED_NAMES",  # names merged at once
         "sheet": "winkfs.mounting.datasetnames.SHEET",  # rows read together
-        "small": "winkfs.mounting.datasetnames.SMALL",  # of one that is always made anew
-        "added": "winkfs.mounting.datasetnames.FEW",  # names put into an order one by one
+        "small": "winkfs.mounting.datasetnames.SMALL_ORDER",  # of one that is always made anew
+        "added": "winkfs.mounting.datasetnames.ADDED_NAMES",  # names put into an order one by one
     },
     "a LogStore": {
         "patience": "winkfs.stores.logstore.transaction.PATIENCE",  # seconds for a snapshot
@@ -107,8 +107,8 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "changes": "winkfs.mounting.view.CHANGES",  # changes to a new catalog
         # names of a directory that are listed, and entries that are made, at once
         "batch": ("winkfs.mounting.listing.BATCH", "winkfs.mounting.numbers.BATCH"),
-        "given": "winkmount.kernel.giving.LEAST",  # numbers that the kernel is given
-        "memory": "winkmount.kernel.giving.SHARE",  # part of the memory for numbers
+        "given": "winkmount.kernel.giving.LEAST_NUMBERS",  # numbers that the kernel is given
+        "memory": "winkmount.kernel.giving.MEMORY_SHARE",  # part of the memory for numbers
         "remembered": "winkfs.mounting.ids.RECENT",  # ids remembered
         "cached": "winkfs.mounting.lookup.PAGES",  # pages that a mount leaves in the cache
         "answer": "winkmount.mounts.ANSWER",  # seconds to a server's answer

@@ -17,8 +17,17 @@ from mounting import WINKFS, leave_dead, mounted, need_fuse, serving
 import winkfs
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.numbers import TOP, Numbers
-from winkmount.kernel.ahead import AHEAD, BEYOND, FIRST, LARGEST, Ahead, Batch, Held, Waiting
-from winkmount.kernel.giving import FREELY, IN_VAIN, PROBES, Giving
+from winkmount.kernel.ahead import (
+    BEYOND,
+    FIRST_PUSHED,
+    LARGEST_PUSHED,
+    MOST_PUSHED,
+    Ahead,
+    Batch,
+    Held,
+    Waiting,
+)
+from winkmount.kernel.giving import FREE_NUMBERS, IN_VAIN, PROBES, Giving
 
 FILES: Final = 600
 PER_FOLDER: Final = 150
@@ -26,7 +35,7 @@ PER_FOLDER: Final = 150
 
 def content(i: int) -> bytes:
     """Mostly small; some are not pushed: too large, or empty."""
-    size = LARGEST + 5000 if i % 97 == 50 else 0 if i % 41 == 7 else 900 + i * 7919 % 20_000
+    size = LARGEST_PUSHED + 5000 if i % 97 == 50 else 0 if i % 41 == 7 else 900 + i * 7919 % 20_000
     return (b"%06d " % i * (size // 7 + 1))[:size]
 
 
@@ -112,7 +121,7 @@ def test_files_in_order_are_pushed_once_with_few_requests(pushes: Pushes) -> Non
             asked += 1
     assert len(pushes.pushed) == len(set(pushes.pushed)) >= FILES * 0.8
     assert asked <= FILES * 0.2
-    assert not any(len(content(i)) in (0, LARGEST + 5000) for i in pushes.pushed)
+    assert not any(len(content(i)) in (0, LARGEST_PUSHED + 5000) for i in pushes.pushed)
 
 
 def test_only_a_reader_of_the_left_out_file_waits_for_the_pushes(
@@ -128,7 +137,7 @@ def test_only_a_reader_of_the_left_out_file_waits_for_the_pushes(
             threading.Event().wait(0.001)
         i += 1
     going = pushes.going
-    marked = max(j for j in range(going[0]) if 0 < len(content(j)) <= LARGEST)
+    marked = max(j for j in range(going[0]) if 0 < len(content(j)) <= LARGEST_PUSHED)
     assert marked not in pushes.pushed
     assert pushes.ahead.takes((marked, pushes.nodes[marked], b""))
     assert not pushes.ahead.takes((going[3], pushes.nodes[going[3]], b""))  # or it would hang
@@ -156,8 +165,8 @@ def test_a_reader_that_stops_gets_at_most_twice_what_it_read(pushes: Pushes) -> 
             if i not in pushes.pushed:
                 pushes.read(i)
         beyond = [i for i in pushes.pushed if i >= PER_FOLDER + stop]
-        assert len(beyond) <= max(2 * stop, FIRST)
-        assert len(beyond) <= AHEAD
+        assert len(beyond) <= max(2 * stop, FIRST_PUSHED)
+        assert len(beyond) <= MOST_PUSHED
         pushes.read(5)  # somewhere else
         pushes.read(FILES - 5)
 
@@ -205,8 +214,8 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
 def test_further_numbers_are_given_only_during_lookups() -> None:
     giving, folder = Giving(lambda numbers: False, None), 5
     giving.begins()
-    assert giving.gives(folder, FREELY) == FREELY
-    giving.gave(FREELY)
+    assert giving.gives(folder, FREE_NUMBERS) == FREE_NUMBERS
+    giving.gave(FREE_NUMBERS)
     assert giving.gives(folder, 10) == 0
     giving.looked_up(7)  # in another directory
     assert giving.gives(folder, 10) == 0
@@ -218,7 +227,7 @@ def test_further_numbers_are_given_only_during_lookups() -> None:
     given = [giving.gives(folder, 500) for _ in range(IN_VAIN // 500 + 2 * PROBES)]
     assert 0 not in given[: 100_000 // 500]
     assert given[-1] == 0  # they are not any more
-    giving.forget([folder, FREELY])
+    giving.forget([folder, FREE_NUMBERS])
     assert giving.gives(folder, 10) == 10
 
 

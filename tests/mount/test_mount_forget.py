@@ -145,7 +145,7 @@ def test_idle_memory_is_freed_after_many_forgets(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, and not while requests come. A dict that has grown stays as large."""
-    monkeypatch.setattr("winkmount.kernel.giving.MANY", 30)
+    monkeypatch.setattr("winkmount.kernel.giving.REST_AFTER", 30)
     rested = threading.Event()
     kernel.source.rest = rested.set  # type: ignore[attr-defined]
     nodes, giving = kernel.nodes, kernel.server.giving

@@ -29,7 +29,7 @@ import collections, json, sys
 from winkmount.kernel import giving
 from winkmount.kernel.listings import Listing
 from winkmount.kernel.server import Server
-giving.LISTED, giving.KNOWN = int(sys.argv[2]), 1 << 18
+giving.LISTED_NUMBERS, giving.KNOWN_NUMBERS = int(sys.argv[2]), 1 << 18
 asked, answer, following = collections.Counter(), Server.answer, Listing.next
 
 def counted(self, opcode, node, body):

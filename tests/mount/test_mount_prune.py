@@ -22,7 +22,7 @@ import sys
 from winkfs.cli import main
 from winkfs.mounting import container
 from winkmount.kernel import giving, nodes
-container.KEPT, giving.KNOWN, giving.PRUNED = 64, 200, 16
+container.KEPT_FILES, giving.KNOWN_NUMBERS, giving.PRUNED = 64, 200, 16
 forget, told = nodes.NodeTable.forget, sys.argv[1]
 def counted(paths, number, count):
     forget(paths, number, count)

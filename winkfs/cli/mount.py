@@ -100,7 +100,7 @@ def mount(
     from winkfs.registry import kind_of
     from winkmount.binding import MountError
     from winkmount.options import parse
-    from winkmount.service import Request, serve, serve_in_background, notify_systemd
+    from winkmount.service import Request, notify_systemd, serve, serve_in_background
 
     kind, path = kind_of(base)
     flags = ["ro"] * ro + ["follow"] * follow + [f"cache={cache}"] * bool(cache)

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from winkfs.container.draft import Draft
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
-LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
-KEPT: Final = 1 << 16  # see `Changing`; in a small cgroup
-FEW_KEPT: Final = 1 << 12
+ROOM_GOOD_FOR: Final = 0.05  # seconds after which it is looked how full the disk is
+KEPT_FILES: Final = 1 << 16  # see `Changing`; in a small cgroup
+KEPT_FILES_SMALL: Final = 1 << 12
 
 log = logging.getLogger("winkfs.mount")
 P = ParamSpec("P")
@@ -66,7 +66,7 @@ class ContainerSource(ContainerView, Changing):
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         settings = self.names.store.settings
         self._keeps_times = settings.attrs and settings.nanoseconds and not settings.ao
-        self.kept = KEPT if has_ample_memory() else FEW_KEPT
+        self.kept = KEPT_FILES if has_ample_memory() else KEPT_FILES_SMALL
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._copies = OwnCopies()
         self._clamped = Clamped()  # times that no file can have
@@ -618,7 +618,7 @@ class ContainerSource(ContainerView, Changing):
         now = time.monotonic()
         if now > self._room_until or size > self._room:
             self._room = self._spare(super().statfs())
-            self._room_until = now + LOOK
+            self._room_until = now + ROOM_GOOD_FOR
             if self._room < size:
                 self._room_until = 0.0
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 Place = tuple[ShardFiles, Row]
 """A file: its shard, and its row."""
-FILES: Final = 4  # open files a shard, and some
-MOST: Final = 1 << 17  # shards of a mount that has numbers
+SHARD_FILES: Final = 4  # open files a shard, and some
+NUMBERED_SHARDS: Final = 1 << 17  # shards of a mount that has numbers
 
 log = logging.getLogger("winkfs.mount")
 
@@ -90,7 +90,7 @@ class DatasetSource(PathSource):
 
     def _show(self, snapshot: Snapshot) -> None:
         """Show this generation. Cost: as `MergedOrder.updated`."""
-        _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
+        _may_open(SHARD_FILES * (len(snapshot.shards) + len(self._shards)))
         shown, columns = {}, snapshot.columns
         for shard in snapshot.shards:
             path = shard.record.path
@@ -270,7 +270,7 @@ class DatasetSource(PathSource):
     # what numbers ask for, see `numbers.Numbered`
 
     def numbered(self) -> Numbers | None:
-        few = all(files.number < MOST for files in self.shown.values())
+        few = all(files.number < NUMBERED_SHARDS for files in self.shown.values())
         return Numbers(self) if self.times is None and few else None
 
     def position(self, path: bytes) -> int:

@@ -28,17 +28,17 @@ from winkfs.container.table import COLUMNS, KIND, FileTable
 from winkfs.entry import FileType
 from winkfs.mounting.shards import Row, Seen
 
-SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:
-EACH: Final = 1 << 6
-FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
-PART: Final = 64
-SMALL: Final = 1 << 16  # names of an order that is always made anew
+MERGED_NAMES: Final = 1 << 14  # names that are merged at once, about, or for each shard:
+MERGED_SHARD_NAMES: Final = 1 << 6
+ADDED_NAMES: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
+ADDED_PART: Final = 64
+SMALL_ORDER: Final = 1 << 16  # names of an order that is always made anew
 SAMPLE: Final = 1 << 14  # names remembered for searches, at most
 STEP: Final = 1 << 12  # turns that are counted together, at least, or for each shard:
 STEPS: Final = 16
 SHEET: Final = 1 << 10  # rows that are read together, at least, or for each shard:
 SHEETS: Final = 16
-NEAR: Final = 64  # rows from one that was asked for to the next that are close together
+NEAR_ROWS: Final = 64  # rows from one that was asked for to the next that are close together
 WORTH: Final = 4  # times the shards: rows that may be read for one that is asked for, about
 KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
 KEPT_NAMES: Final = 1 << 12  # single names kept
@@ -160,8 +160,9 @@ class MergedOrder:
         """Of all that is to be seen; of files with one name only one is. Raises DerivedDamage.
 
         shards  by rank
-        cost    0.7 us a name; nothing where the names of the shards are one behind the other.
-                Memory while it runs: 200 bytes for SOME names, or EACH of each shard
+        cost    a merge of all names; nothing if the names of the shards are one behind the other.
+                Memory while it runs: 200 bytes for each of MERGED_NAMES names, or of
+                MERGED_SHARD_NAMES of each shard
         """
         shards = [shard for shard in shards if shard.count]
         return cls._chain(shards, owner) or cls._merged(shards, owner)
@@ -220,7 +221,7 @@ class MergedOrder:
         known = {id(shard.catalog) for shard in self.shards}
         new = [(i, shard) for i, shard in enumerate(shards) if id(shard.catalog) not in known]
         come = sum(shard.count for _, shard in new)
-        if old is None or old.count < SMALL or come > FEW + old.count // PART:
+        if old is None or old.count < SMALL_ORDER or come > ADDED_NAMES + old.count // ADDED_PART:
             return MergedOrder._merged(shards, self._owner)
         added = sorted(
             (name, i) for i, shard in new for names, _ in shard.names() for name in names.tolist()
@@ -376,7 +377,7 @@ class MergedOrder:
         """Rows with these indices are asked for -> whether they are kept, with those around them,
         as they are where they are so many, or many were asked for that lie close together."""
         number, few = start // self._step, WORTH * len(self.shards)
-        close = abs(start - self._asked) <= NEAR
+        close = abs(start - self._asked) <= NEAR_ROWS
         self._many = min(self._many if close else 0, few) + stop - start
         self._asked = stop
         if number not in self._sheets:
@@ -475,7 +476,7 @@ def _marks(names: Strings) -> npt.NDArray[np.uint16]:
 # --- merging ---
 
 
-class _Part(NamedTuple):
+class _Merged(NamedTuple):
     """Names in order: of which shard each is, and whether it is the entry of a directory."""
 
     names: Strings
@@ -523,10 +524,10 @@ class _Cursor:
             self._read.popleft()
 
 
-def _parts(shards: Sequence[Seen]) -> Iterator[_Part]:
+def _parts(shards: Sequence[Seen]) -> Iterator[_Merged]:
     """The names of all shards in order. Of those with one name that of the last shard is last."""
     cursors = [_Cursor(shard) for shard in shards]
-    each = max(SOME // max(len(shards), 1), EACH)
+    each = max(MERGED_NAMES // max(len(shards), 1), MERGED_SHARD_NAMES)
     last: bytes | None = b""
     while last is not None:
         last = min(filter(None, (cursor.ahead(each) for cursor in cursors)), default=None)
@@ -536,4 +537,4 @@ def _parts(shards: Sequence[Seen]) -> Iterator[_Part]:
             joined = np.concatenate(names)
             order = np.argsort(joined, kind="stable")  # joins runs: timsort
             numbers = np.repeat(which, list(map(len, names)))
-            yield _Part(joined[order], numbers[order], np.concatenate(directories)[order])
+            yield _Merged(joined[order], numbers[order], np.concatenate(directories)[order])

@@ -3,8 +3,8 @@
 Listing   an open directory, streamed from an order of names and what changed since
 walk      what a directory has in an order
 
-Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n,
-behind the file of the directory's own name LAST.
+Offsets: i + 1 behind the name at index i of the order, LATE_OFFSET + n behind the n-th name that
+came since, LAST_OFFSET behind the file of the directory's own name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from winkfs.container.table import ASK, FILEID, KIND, MODE_AT, SPECIAL, FileTabl
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
-from winkfs.mounting.tree import NameTree, Order
+from winkfs.mounting.tree import NameOrder, NameTree
 from winkfs.names import (
     MAX_COMPONENT,
     SELF,
@@ -38,12 +38,12 @@ from winkfs.names import (
 )
 from winkmount.source import UNREADABLE, Attr, DirEntry, Page
 
-LATE: Final = 1 << 61
-LAST: Final = 3 << 60
-FIRST: Final = 64  # names of the first batch
+LATE_OFFSET: Final = 1 << 61
+LAST_OFFSET: Final = 3 << 60
+FIRST_BATCH: Final = 64  # names of the first batch
 BATCH: Final = 1024
-NAMED: Final = 20  # names that cannot be shown and are in the log
-FEW: Final = 64  # rows that are cheaper one by one than as columns
+LOGGED_NAMES: Final = 20  # names that cannot be shown and are in the log
+FEW_ROWS: Final = 64  # rows that are cheaper one by one than as columns
 FILETYPE_DIR: Final = int(FileType.DIR)
 FORMAT: Final = 0o170000  # bits of a mode that are the kind of a file
 UINT32: Final = (1 << 32) - 1
@@ -74,7 +74,7 @@ def listed(
 ) -> tuple[list[Attr], Iterable[int], Iterable[int]]:
     """The attributes of rows of the catalog; which of them are directories, whose ids are those of
     their entries; and which rows do not have all that is shown: see `odd_rows`."""
-    if len(rows) > FEW:
+    if len(rows) > FEW_ROWS:
         columns = attributes(rows, owner).tolist()
         made = list(map(MAKE, repeat(Attr), zip(*columns, strict=True)))
         odd = np.flatnonzero(odd_rows(rows)).tolist()
@@ -182,17 +182,17 @@ class Listing:
         return self._entries(offset)
 
     def _entries(self, offset: int) -> Iterator[DirEntry]:
-        if offset < LATE and self._fixed is None:
+        if offset < LATE_OFFSET and self._fixed is None:
             offset = max(offset, (yield from self._ordered(offset)))
         if self._fixed is not None:
             yield from self._named(self._fixed, offset)
             return
         if self._late is None:
             added = self._overlay.of(self.path).added
-            self._late = [(LATE + number, short) for short, number in added.items()]
+            self._late = [(LATE_OFFSET + number, short) for short, number in added.items()]
         yield from self._named(self._late, offset)
-        if offset < LAST and self._view.tree.has_own(self.path):
-            yield from self._named([(LAST, SELF)], offset)
+        if offset < LAST_OFFSET and self._view.tree.has_own(self.path):
+            yield from self._named([(LAST_OFFSET, SELF)], offset)
 
     def page(self, offset: int, version: int) -> Page | None:
         """See `winkmount.source.Paged`."""
@@ -276,7 +276,7 @@ class Listing:
     def _warn(self, path: bytes, what: str) -> None:
         """Log a warning once for each path."""
         known = self._view.left_out
-        if len(known) < NAMED and path not in known:
+        if len(known) < LOGGED_NAMES and path not in known:
             known.add(path)
             log.warning("%s", what)
 
@@ -284,7 +284,7 @@ class Listing:
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
         """-> an offset behind what was given."""
-        order, tree, step = self._overlay.order, self._view.tree, FIRST
+        order, tree, step = self._overlay.order, self._view.tree, FIRST_BATCH
         low, high = self._overlay.range(self.path)
         behind = max(offset, low)
         for start, rows, k, stop, below in walk(order, low, high, offset, self._name):
@@ -388,7 +388,7 @@ class Listing:
 
 
 def walk(
-    order: Order, low: int, high: int, offset: int, prefix: bytes
+    order: NameOrder, low: int, high: int, offset: int, prefix: bytes
 ) -> Iterator[tuple[int, FileTable, int, int, bytes | None]]:
     """Walk the entries of a directory in an order, from an offset on. Yields the index of the first
     row of a block, its rows, and which of them.
@@ -422,7 +422,7 @@ def walk(
                 at = order.lower_bound(below + b"0", start + k)
 
 
-def has_entry(order: Order, name: bytes, names: list[bytes], stop: int) -> bool:
+def has_entry(order: NameOrder, name: bytes, names: list[bytes], stop: int) -> bool:
     """Return whether a directory has an entry of its name in an order, before the first name below
     it, which is `names[stop]` of some that follow each other there."""
     i = bisect.bisect_left(names, name, 0, stop)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go
-NAME: Final = 256  # bytes of a name, mostly
-ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
-INODES: Final = 64  # inodes of several extents kept
-ATTRS: Final = 1 << 10  # attributes kept
-AHEAD: Final = 4 << 20  # bytes that the disk brings ahead of a reader of files in order, at most
-SHOWN: Final = 64  # extents in a text
+NAME_BYTES: Final = 256  # bytes of a name, mostly
+ENTRY_BYTES: Final = 32  # bytes of an entry beside its value, mostly: 11, and "<file id>/D0"
+KEPT_INODES: Final = 64  # inodes of several extents kept
+KEPT_ATTRS: Final = 1 << 10  # attributes kept
+AHEAD_BYTES: Final = 4 << 20  # bytes that the disk reads ahead for files in order, at most
+SHOWN_EXTENTS: Final = 64  # extents in a text
 
 
 class CacheBudget:
@@ -94,8 +94,8 @@ class Lookup:
         self.touches = partial(budget.touches, store.kv.storage)
         self._region = memoryview(bytearray(0))
         self._ahead = 0  # bytes of the file up to which the disk was asked for them
-        self._inode_at = lru_cache(INODES)(store.inode_at)
-        self._decoded = lru_cache(ATTRS)(partial(Attrs.decode, file=store.kv.storage.name))
+        self._inode_at = lru_cache(KEPT_INODES)(store.inode_at)
+        self._decoded = lru_cache(KEPT_ATTRS)(partial(Attrs.decode, file=store.kv.storage.name))
 
     def close(self) -> None:
         """Release the descriptors that the short way has of its own."""
@@ -173,11 +173,11 @@ class Lookup:
         damaged: see `read`. They are good until the next call.
         """
         kv, inode = self._store.kv, self._store.inode_size
-        low, high = int(pointers.min()), int((pointers + sizes).max()) + ROUND
+        low, high = int(pointers.min()), int((pointers + sizes).max()) + ENTRY_BYTES
         near = high - low <= 2 * int(sizes.sum()) and kv.layout.standard and low > 0
-        if not near or high - ROUND > kv.visible:
+        if not near or high - ENTRY_BYTES > kv.visible:
             return [None] * len(pointers)
-        high += inode + ROUND + NAME  # `put` writes an inode behind its content
+        high += inode + ENTRY_BYTES + NAME_BYTES  # `put` writes an inode behind its content
         self.touches((high - low) // PAGE)
         self._expect(high, high - low)
         if high - low > len(self._region):
@@ -194,23 +194,23 @@ class Lookup:
     def _expect(self, at: int, size: int) -> None:
         """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings
         twice as many bytes, while these are checked and pushed."""
-        stop = min(at + min(2 * size, AHEAD), self._store.kv.end)
-        start = self._ahead if at <= self._ahead <= at + AHEAD else at
-        if stop - start >= min(size, AHEAD // 4):
+        stop = min(at + min(2 * size, AHEAD_BYTES), self._store.kv.end)
+        start = self._ahead if at <= self._ahead <= at + AHEAD_BYTES else at
+        if stop - start >= min(size, AHEAD_BYTES // 4):
             self._store.kv.storage.read_ahead(start, stop - start)
             self._ahead = stop
 
     def present(self, pos: int, size: int) -> bool:
-        """Return whether the page cache has the inode at a position and a content of `size` bytes before
-        it, where `put` writes it. See `Storage.present`."""
-        start = max(pos - size - ROUND, 0)
+        """Return whether the page cache has the inode at a position and a content of `size` bytes
+        before it, where `put` writes it. See `Storage.present`."""
+        start = max(pos - size - ENTRY_BYTES, 0)
         storage = self._store.kv.storage
         return storage.present(start, pos + self._store.inode_size - start)
 
     def bring(self, pos: int, size: int) -> None:
         """Have them brought from the disk, and wait for that. For any thread."""
-        start = max(pos - size - ROUND, 0)
-        self._store.kv.storage.read(start, pos + self._store.inode_size + NAME - start)
+        start = max(pos - size - ENTRY_BYTES, 0)
+        self._store.kv.storage.read(start, pos + self._store.inode_size + NAME_BYTES - start)
 
 
 def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
@@ -230,11 +230,11 @@ def text_of(extents: Sequence[Extent]) -> str:
     `bytes@position(zstd)` of a frame, `bytes@hole` and `bytes@memory`; the first of many, and how
     many there are."""
     parts = []
-    for pointer, skip, size in extents[:SHOWN]:
+    for pointer, skip, size in extents[:SHOWN_EXTENTS]:
         framed, skip = skip >= FRAME, skip & ~FRAME
         place = "hole" if pointer == 0 else "memory" if pointer < 0 else str(pointer)
         place += "(zstd)" if framed else ""
         parts.append(f"{size}+{skip}@{place}" if skip else f"{size}@{place}")
-    if len(extents) > SHOWN:
+    if len(extents) > SHOWN_EXTENTS:
         parts.append(f"... {len(extents)} in all")
     return " ".join(parts)

@@ -26,7 +26,7 @@ from winkfs.mounting.listing import (
     attributes,
     odd_rows,
 )
-from winkfs.mounting.tree import Order
+from winkfs.mounting.tree import NameOrder
 from winkfs.names import (
     any_odd,
     name_at,
@@ -46,7 +46,7 @@ DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
 NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
-MANY: Final = 64  # entries that are listed as a part of a block
+RUN_ENTRIES: Final = 64  # entries that are listed as a part of a block
 SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
 
@@ -55,7 +55,7 @@ class Numbered(View, Protocol):
     """The part of a Source that never changes which numbers use."""
 
     @property
-    def order(self) -> Order: ...
+    def order(self) -> NameOrder: ...
     @property
     def generation(self) -> int:
         """Grows when positions do not mean any more what they did."""
@@ -119,7 +119,7 @@ class Sheet:
 
     def _split(self, names: list[bytes]) -> list[bytes]:
         """Fill in the directories of the names -> what each is called there. Names of one directory
-        without others between them are looked at together: 0.4 of the time of each alone."""
+        without others between them are looked at together."""
         shorts, n = list[bytes](), len(names)
         self.above, self.depths = [], []
         while (at := len(shorts)) < n:
@@ -141,7 +141,7 @@ class Sheet:
         return shorts
 
 
-class Part(NamedTuple):
+class DirectoryPart(NamedTuple):
     """Entries of one directory behind `first`, up to the end of the page or of the directory."""
 
     first: int
@@ -168,7 +168,7 @@ class Numbers:
         self._others: dict[bytes, int] = {}
         self._known: list[bytes] = []  # the path with each of these numbers
         self._sheets: dict[int, Sheet] = {}
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, DirectoryPart] = {}
         self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
         self._sheet: Sheet | None = None
         self._above: tuple[bytes, int] = b"", self.places.root
@@ -338,7 +338,7 @@ class Numbers:
         sheet = self._sheet_of(at)
         first = at - sheet.start
         stop = sheet.until[first]
-        many = stop - first >= MANY or sheet.start + stop in (high, sheet.stop)
+        many = stop - first >= RUN_ENTRIES or sheet.start + stop in (high, sheet.stop)
         here = sheet.above[first] == name_below(path) and sheet.depths[first] == depth_of(path)
         if sheet.strange or not here or not many:
             return None
@@ -365,7 +365,7 @@ class Numbers:
             self._sheet = sheet
         return sheet
 
-    def _streamed(self, path: bytes, offset: int) -> Part:
+    def _streamed(self, path: bytes, offset: int) -> DirectoryPart:
         """As a listing has it, which knows everything."""
         at, behind = self._streams.pop(path, (-1, iter(())))
         if at != offset:
@@ -386,7 +386,7 @@ class Numbers:
             attrs,
             [entry.offset + self._base for entry in entries],
         )
-        return Part(offset, page, len(entries) < BATCH)
+        return DirectoryPart(offset, page, len(entries) < BATCH)
 
     def _listed(self, path: bytes, entry: DirEntry) -> int:
         """The number of what a listing gives; from the order, where that has not changed."""
@@ -409,6 +409,6 @@ def depth_of(path: bytes) -> int:
     return path.count(b"/") + 1 if path else 0
 
 
-def last_of(part: Part) -> int:
+def last_of(part: DirectoryPart) -> int:
     """The offset behind its last entry."""
     return part.page.offsets[-1] if part.page.offsets else part.first

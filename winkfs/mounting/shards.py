@@ -1,7 +1,7 @@
 """ShardFiles: one shard of a mounted data set: what its files are, from its catalog, and what is in
 them; Seen: those of them that are to be seen, by name.
 
-Only contents, and rows of the catalog that are not complete, need its data file. Where that is lost,
+Only contents, and rows of the catalog that are not complete, need its data file. If that is lost,
 the files are still listed, and reading one is EIO.
 """
 
@@ -109,7 +109,7 @@ class Seen:
 
     def names(self) -> Iterator[tuple[TextColumn, Bools]]:
         """The names, a block at a time, and which are entries of directories. Raises
-        DerivedDamage. Cost: 0.3 us a name."""
+        DerivedDamage."""
         for (number,), block in self.run.decoded(self.run.wanted(), 1):
             low, high = self.run.starts[number : number + 2]
             names, directories = block.texts, block.column(KIND) & 255 == FileType.DIR
@@ -295,8 +295,8 @@ class ShardFiles:
         return at < len(self._hidden) and self._hidden.item(at) == pos
 
     def row_at(self, pos: int) -> Row:
-        """Return the file whose inode is at a position, as the inode has it. Raises CorruptError; ESTALE
-        where the data file is lost, and the catalog has none."""
+        """Return the file whose inode is at a position, as the inode has it. Raises CorruptError;
+        ESTALE if the data file is lost, and the catalog has none."""
         id = self.number << POSITION | pos
         if self._store is None:
             return [id, id, *self._listed(pos).numbers[0, 2:].tolist()]
@@ -323,7 +323,7 @@ class ShardFiles:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def found(self, pos: int) -> Found:
-        """Return what the inode has. Raises CorruptError; OSError (EIO) if the data file is lost."""
+        """Return what an inode has. Raises CorruptError; EIO if the data file is lost."""
         self._need()
         return self._lookup.at(pos)
 

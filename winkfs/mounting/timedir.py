@@ -31,7 +31,7 @@ TOP: Final = b".time"
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 UP: Final = b"../../../"
-LAST: Final = 1 << 62  # offset behind `.time` in the top directory
+LAST_OFFSET: Final = 1 << 62  # offset behind `.time` in the top directory
 PATH: Final = re.compile(rb"\.time(?:/(\d{4,}-\d\d-\d\d)(?:/(\d\d)(?:/(.+))?)?)?", re.DOTALL)
 
 
@@ -117,7 +117,7 @@ class TimeDirectory:
             return self.entries(listing.path, offset)
         if listing.path:
             return listing.entries(offset)
-        return self._top(listing.entries(offset)) if offset < LAST else iter(())
+        return self._top(listing.entries(offset)) if offset < LAST_OFFSET else iter(())
 
     def _top(self, others: Iterable[DirEntry]) -> Iterator[DirEntry]:
         for entry in others:
@@ -125,7 +125,7 @@ class TimeDirectory:
                 yield entry
         top = self.attr(TOP)
         if top is not None:
-            yield DirEntry(TOP, top, LAST)
+            yield DirEntry(TOP, top, LAST_OFFSET)
 
     def entries(self, path: bytes, offset: int) -> Iterator[DirEntry]:
         """Of `.time` or a directory below it. Behind a link the offset is 1 + the position of its

@@ -24,10 +24,10 @@ from winkfs.names import AT, OWN, SELF, bad_prefix, name_below, part_shown, show
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
 REMEMBERED: Final = 1024  # FTYPEs of directories above names that changed
-NEAR: Final = 512  # names below a directory up to which its implied children are remembered
+NEAR_NAMES: Final = 512  # names below a directory up to which its implied children are remembered
 
 
-class Order(Protocol):
+class NameOrder(Protocol):
     """Names in byte order: the part of `winkfs.container.catalog.Catalog` that a tree uses."""
 
     @property
@@ -86,7 +86,7 @@ class Overlay:
     cost    a search of the order for a directory that is not remembered
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: NameOrder) -> None:
         self.order = order
         self.dirs: dict[bytes, Changed] = {}
         self._ranges: dict[bytes, tuple[int, int]] = {}
@@ -162,7 +162,7 @@ class Overlay:
             if low == high:
                 return False
             part = short if short[:1] != b"@" else part_shown(short)
-            if high - low <= NEAR and part not in self._near(above, low, high):
+            if high - low <= NEAR_NAMES and part not in self._near(above, low, high):
                 return False
             at = self.order.lower_bound(prefix, low)
             behind = self.order.name(at - 1) if at > low else prefix[: -len(part) - 1]
@@ -216,7 +216,7 @@ class NameTree:
     version grows with each change
     """
 
-    def __init__(self, order: Order, entry: Callable[[bytes], int]) -> None:
+    def __init__(self, order: NameOrder, entry: Callable[[bytes], int]) -> None:
         self.overlay = Overlay(order)
         self._entry = entry
         self._number = 0
@@ -458,12 +458,12 @@ class NameTree:
             elif not found:
                 changed.forget(short)
 
-    def renew(self, order: Order, ftypes: Mapping[bytes, int]) -> None:
+    def renew(self, order: NameOrder, ftypes: Mapping[bytes, int]) -> None:
         """Go on with another order of the names.
 
         ftypes  names that changed since it was made -> FTYPE of the entry, 0 if it is gone; -1:
                 unknown, ask
-        cost    in byte order each block of the order is decoded once; 12 us a name
+        cost    a search for each name; in byte order each block of the order is decoded once
         """
         before, self.overlay, ask = self.overlay, Overlay(order), self._entry
         self.weight, self.clashes = 0, self.clashes or order.clashes != 0

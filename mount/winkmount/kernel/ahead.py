@@ -27,14 +27,14 @@ from winkmount.source import Nodes, Page
 
 log = logging.getLogger("winkmount")
 
-FIRST, AHEAD = 2, 64  # files pushed before they are asked for, at first and at most
-AT_ONCE: Final = AHEAD // 2  # of a batch; there may be two
-MOST: Final = 1 << 20  # bytes of a batch
+FIRST_PUSHED, MOST_PUSHED = 2, 64  # files pushed before they are asked for, at first and at most
+BATCH_FILES: Final = MOST_PUSHED // 2  # of a batch; there may be two
+BATCH_BYTES: Final = 1 << 20  # bytes of a batch
 BEYOND: Final = 16  # files of a batch from which on the next one is pushed while these are read
-LARGEST: Final = 1 << 17  # bytes of a file that is pushed
+LARGEST_PUSHED: Final = 1 << 17  # bytes of a file that is pushed
 SKIPPED: Final = 3  # files that a reader may leave out and still go in order
 STREAMS: Final = 8  # readers at once
-NEAR: Final = 1 << 18  # numbers from one file to one that may be the next
+NEAR_NUMBERS: Final = 1 << 18  # numbers from one file to one that may be the next
 RARELY: Final = 256  # other reads in no order, of which one is looked for among all files: that
 # takes as long as many reads where readers go at random
 THREADS: Final = 4  # that wait for the disk
@@ -93,11 +93,11 @@ class Stream:
         """
         if self.mark >= 0:
             return None, None  # it is a large file, and others behind it are pushed
-        self.window = min(max(2 * self.window, FIRST), AT_ONCE)
+        self.window = min(max(2 * self.window, FIRST_PUSHED), BATCH_FILES)
         if self.window < BEYOND:
             return self._batch(self.window), None
         first = None if self.left_out else self._batch(self.window // 4)
-        found = np.flatnonzero(self._pushes(self.done, min(self.done + AHEAD, self.stop)))
+        found = np.flatnonzero(self._pushes(self.done, min(self.done + MOST_PUSHED, self.stop)))
         if not len(found):
             return first, None
         self.mark = self.done + int(found[0])
@@ -107,8 +107,8 @@ class Stream:
     def _batch(self, files: int) -> Batch | None:
         start = max(self.done, self.at + 1)
         stop = min(start + files, self.stop)
-        sizes = np.minimum(self.page.attrs[start:stop, 2], LARGEST)
-        self.done = start + int(np.searchsorted(np.cumsum(sizes), MOST, "right"))
+        sizes = np.minimum(self.page.attrs[start:stop, 2], LARGEST_PUSHED)
+        self.done = start + int(np.searchsorted(np.cumsum(sizes), BATCH_BYTES, "right"))
         chosen = np.flatnonzero(self._pushes(start, self.done)) + start
         return (self.page, chosen) if len(chosen) else None
 
@@ -116,7 +116,7 @@ class Stream:
         """Return which of some files are pushed, bool[n]: not empty ones, nor large ones."""
         sizes, modes = self.page.attrs[start:stop, 2], self.page.attrs[start:stop, 1]
         pushes: npt.NDArray[np.bool_] = (
-            (sizes > 0) & (sizes <= LARGEST) & (modes & S_IFMT == stat.S_IFREG)
+            (sizes > 0) & (sizes <= LARGEST_PUSHED) & (modes & S_IFMT == stat.S_IFREG)
         )
         return pushes
 
@@ -195,9 +195,9 @@ class Ahead:
         return stream if ended else None
 
     def _may_begin(self, node: int) -> bool:
-        """Return whether a file is to be looked for. Files of a directory were mostly stored together, and
-        their numbers are near each other: those of random reads are not."""
-        near = any(0 < node - other <= NEAR for other in self._strays)
+        """Return whether a file is to be looked for. Files of a directory were mostly stored
+        together, and their numbers are near each other: those of random reads are not."""
+        near = any(0 < node - other <= NEAR_NUMBERS for other in self._strays)
         self._strays = [node, *self._strays[: STREAMS - 1]]
         return near or self._astray <= STREAMS or not self._astray % RARELY
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-LOOK: Final = 0.05  # seconds between two looks at callers that were sent a signal and wait
+LOOK_EVERY: Final = 0.05  # seconds between two looks at callers that were sent a signal and wait
 MASKS: Final = ("SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")  # the first two: pending signals
 FATAL: Final = ~sum(
     1 << number - 1
@@ -61,7 +61,7 @@ class Callers:
                 self._signalled &= self.waiting.keys()
                 if not self._signalled:
                     return
-            time.sleep(LOOK)
+            time.sleep(LOOK_EVERY)
 
 
 def is_killed(thread: int) -> bool:

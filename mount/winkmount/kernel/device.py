@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from winkmount.kernel import protocol as p
-from winkmount.kernel.callers import LOOK, Callers
+from winkmount.kernel.callers import LOOK_EVERY, Callers
 
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
@@ -37,8 +37,8 @@ MOST_REST: Final = 512  # after many such looks
 LATENCY: Final = "/dev/cpu_dma_latency"
 DRIVER: Final = Path("/sys/devices/system/cpu/cpuidle/current_driver")
 MOST_AWAKE: Final = 8  # processors
-STILL: Final = 20  # milliseconds without a request
-LONG: Final = 0.25  # seconds that a request takes until another thread reads those behind it
+IDLE_AFTER: Final = 20  # milliseconds without a request
+SLOW_REQUEST: Final = 0.25  # seconds after which another thread reads the requests behind one
 
 
 class Refused(OSError):
@@ -242,7 +242,7 @@ class Standby:
 
     def _run(self) -> None:
         before = 0
-        while not self._ended.wait(LONG):
+        while not self._ended.wait(SLOW_REQUEST):
             busy = self._connection.busy
             if busy and busy == before:
                 self._stand_in(busy)
@@ -254,7 +254,7 @@ class Standby:
         poll, room = select.poll(), memoryview(bytearray(p.REQUEST))
         poll.register(self._connection.device, select.POLLIN)
         while self._connection.busy == busy:
-            if poll.poll(LOOK * 1000) and not self._connection.read_aside(room, busy):
+            if poll.poll(LOOK_EVERY * 1000) and not self._connection.read_aside(room, busy):
                 return
 
 
@@ -411,7 +411,7 @@ class Connection:
                         if until:
                             spinning.in_vain()
                             until = 0.0
-                        ready = dict(poll.poll(STILL))
+                        ready = dict(poll.poll(IDLE_AFTER))
                         if not ready:
                             awake.end()
                             standby.rest()

@@ -25,7 +25,7 @@ FALLOC_ZERO_RANGE: Final = 16
 log = logging.getLogger("winkmount")
 
 
-class Files:
+class FileRequests:
     """Requests for the contents of files, which are opened; the handle of one is its id.
 
     calls   the answers: by opcode, of a number and the body of the request
@@ -144,7 +144,7 @@ class Files:
         return p.WORDS.pack(size, 0)
 
     def _appended(self, file: OpenFile, offset: int, data: bytes) -> bool:
-        """Write at the end of a new file, in a third of the time -> False: it is another write."""
+        """Write at the end of a new file, the short way -> False: it is another write."""
         if file.fresh is None:
             return False
         if not self._source.append(file.fresh, offset, data, time.time_ns()):

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 from winkmount.kernel.nodes import NodeTable
 
-HELD: Final = 1100  # bytes that the kernel keeps for a number: an inode, and a name
-SHARE: Final = 8  # of the memory that is free: one part of so many is for them
-LEAST: Final = 1 << 16  # numbers
-FREELY: Final = 1 << 18  # numbers that are given whether files are looked at or not
-LOOK: Final = 1.0  # seconds until the next look at what is free
+NUMBER_BYTES: Final = 1100  # bytes that the kernel keeps for a number: an inode, and a name
+MEMORY_SHARE: Final = 8  # of the memory that is free: one part of so many is for them
+LEAST_NUMBERS: Final = 1 << 16  # numbers
+FREE_NUMBERS: Final = 1 << 18  # numbers that are given whether files are looked at or not
+LOOK_EVERY: Final = 1.0  # seconds until the next look at what is free
 PROBES: Final = 8  # one of so many replies leaves a file out
 IN_VAIN: Final = 1 << 17  # numbers since a file was looked up: find looks after 100,000 names
 
-KNOWN: Final = 1 << 18  # numbers of files that it may have, 100 MB here
-LISTED: Final = 1 << 20  # those of files that were only listed, 120 MB here
-MANY: Final = 1 << 14  # numbers that are forgotten before memory is given back
+KNOWN_NUMBERS: Final = 1 << 18  # numbers of files that it may have, 100 MB here
+LISTED_NUMBERS: Final = 1 << 20  # those of files that were only listed, 120 MB here
+REST_AFTER: Final = 1 << 14  # numbers that are forgotten before memory is given back
 MOST_PRUNED: Final = 1 << 12  # of those that were listed, at once
 PRUNED: Final = 256  # files that it is made to forget at once
 
@@ -30,15 +30,15 @@ class Giving:
     """Decides whether the kernel is given the numbers of files that it only lists, and has it
     forget some that it was given first.
 
-    It keeps an inode of 1 KB for each until it forgets it, which it reports, and making one takes
-    it several times as long as a name alone: that pays where the file is looked at, which then
-    costs no request. The first FREELY are given in any case. Further ones as long as files are
-    looked at: they are where a file is looked up that was listed without a number; so of those with
-    numbers a few are left out, too. Beyond a part of the memory that is free none are given.
+    It keeps an inode of 1 KB for each until it forgets it, which it reports, and making an inode
+    takes it several times as long as a name alone. That pays if the file is looked at, which then
+    costs no request. The first FREE_NUMBERS are given in any case, further ones as long as files
+    are looked at: the sign of that is a look-up of a file that was listed without a number, so a
+    few are left out among those with numbers. Beyond a part of the free memory none are given.
 
     Of a Source that changes, the server remembers numbers, too. So the kernel is made to forget
-    them beyond KNOWN and LISTED, and new files that are closed beyond `kept`: it would rather keep
-    their inodes than pages of other programs.
+    them beyond KNOWN_NUMBERS and LISTED_NUMBERS, and new files that are closed beyond `kept`: it
+    would rather keep their inodes than pages of other programs.
 
     held    numbers that the kernel was given and has not forgotten
     new     of these those of new files that are open
@@ -58,7 +58,7 @@ class Giving:
         self._wanted = False
         self._bare = 0  # the directory listed last in which a file had no number
         self._replies = self._in_vain = 0  # since a file without a number was looked up
-        self._prunes, self._beyond = True, 0  # numbers beyond KNOWN since the last prune
+        self._prunes, self._beyond = True, 0  # numbers beyond KNOWN_NUMBERS since the last prune
         self.new, self._closed = (
             set[int](),
             deque[int](),
@@ -71,18 +71,19 @@ class Giving:
         """A directory is listed from its start. Cost: sometimes a look at the free memory."""
         now = time.monotonic()
         if now >= self._due:
-            self._most, self._due = _most(), now + LOOK
+            self._most, self._due = _most(), now + LOOK_EVERY
 
     def gives(self, node: int, count: int) -> int:
         """Return to how many of so many files of a directory the kernel gets numbers."""
         table = self._table
         if table is not None:
-            if not (self._prunes or len(table.listed) < LISTED):
+            if not (self._prunes or len(table.listed) < LISTED_NUMBERS):
                 return 0
-            if not table.lasting and len(table.known) >= KNOWN:  # remembered as if looked up
+            # without lasting ids they are remembered as if they were looked up
+            if not table.lasting and len(table.known) >= KNOWN_NUMBERS:
                 return 0
         after = self.held + count
-        if after <= min(FREELY, self._most):
+        if after <= min(FREE_NUMBERS, self._most):
             return count
         if not self._wanted or after > self._most:
             self._bare = node
@@ -107,9 +108,9 @@ class Giving:
         table = self._table
         if table is None or not self._prunes:
             return
-        if len(table.known) > KNOWN:
+        if len(table.known) > KNOWN_NUMBERS:
             self._prune_oldest(table, count)
-        beyond = len(table.listed) - LISTED
+        beyond = len(table.listed) - LISTED_NUMBERS
         if beyond > 0:
             self._prune(table.listed, 0, min(beyond, MOST_PRUNED))
 
@@ -146,7 +147,7 @@ class Giving:
 
     def rest(self) -> bool:
         """Give memory back -> whether there was much."""
-        if self._table is None or self._forgotten < MANY:
+        if self._table is None or self._forgotten < REST_AFTER:
             return False
         self._forgotten = 0
         self._table.shrink()
@@ -159,4 +160,4 @@ def _most() -> int:
     """Return how many numbers the kernel may have of files that are only listed."""
     with Path("/proc/meminfo").open("rb") as file:
         free = next((line for line in file if line.startswith(b"MemAvailable:")), b" 0")
-    return max(int(free.split()[1]) * 1024 // SHARE // HELD, LEAST)
+    return max(int(free.split()[1]) * 1024 // MEMORY_SHARE // NUMBER_BYTES, LEAST_NUMBERS)

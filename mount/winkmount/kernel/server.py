@@ -19,7 +19,7 @@ from winkmount.kernel import protocol as p
 from winkmount.kernel.ahead import Reads
 from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.entries import Shown
-from winkmount.kernel.files import Files
+from winkmount.kernel.files import FileRequests
 from winkmount.kernel.giving import Giving
 from winkmount.kernel.listings import Directories, OpenDirectories
 from winkmount.kernel.names import Names, Xattrs
@@ -62,7 +62,7 @@ class Server:
         prune = connection.prune if connection else _cannot_prune
         self.giving = Giving(prune, self.table, kept)
         names = Names(served, numbers, self.giving, shown)
-        files = Files(served, numbers, names, self.giving)
+        files = FileRequests(served, numbers, names, self.giving)
         self.calls: p.Calls = {
             **names.calls, **Xattrs(served, numbers).calls, **files.calls,
             p.DESTROY: self._destroy,
