@@ -46,7 +46,7 @@ class Mount:
 
 
 def mounts() -> list[Mount]:
-    """All mounts this process sees, in the order they were made."""
+    """Return all mounts that this process sees, in the order they were made."""
     found = []
     table = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     for line in table.rstrip("\n").split("\n"):  # other line ends and spaces may be in a name
@@ -62,7 +62,7 @@ def _unescape(text: str) -> str:
 
 
 def mount_at(point: str) -> Mount | None:
-    """The topmost mount on this path, if it is a mount point."""
+    """Return the topmost mount on this path, if it is a mount point."""
     return next((mount for mount in reversed(mounts()) if mount.point == point), None)
 
 
@@ -181,7 +181,7 @@ def _sync(point: str, name: str, seconds: float | None) -> str | None:
 
 
 def _wait_for_the_end(mount: Mount, pid: int, pidfd: int, note: Callable[[str], object]) -> None:
-    """Of a server that was unmounted."""
+    """Wait for the end of a server that was unmounted; note why it takes long."""
     ended = select.poll()  # select() takes no descriptor above 1023
     ended.register(pidfd, select.POLLIN)
     if not ended.poll(SLOW * 1000):
@@ -191,8 +191,8 @@ def _wait_for_the_end(mount: Mount, pid: int, pidfd: int, note: Callable[[str], 
 
 
 def _keeper(mount: Mount) -> str:
-    """Where it is still mounted: on another directory, or in another mount namespace, as that of a
-    container that was started meanwhile; "": none is to be seen."""
+    """Return where a mount is still mounted: on another directory, or in another mount namespace,
+    as that of a container that was started meanwhile; "": none is to be seen."""
     for other in mounts():
         if other.device == mount.device:
             return f"it is mounted on {other.point} too"
@@ -272,5 +272,6 @@ def _busy(point: str) -> str:
 
 
 def connection(mount: Mount) -> Path:
-    """Where the kernel shows this FUSE connection; writing to `abort` in it ends a hung server."""
+    """Return where the kernel shows this FUSE connection; writing to `abort` in it ends a hung
+    server."""
     return Path("/sys/fs/fuse/connections", mount.device.partition(":")[2])

@@ -55,7 +55,7 @@ class OpenFile:
 
     @property
     def waiting(self) -> int:
-        """Bytes in waiting."""
+        """Return how many bytes wait."""
         return sum(len(run) for _, run in self._runs)
 
     def write(self, offset: int, data: bytes) -> None:
@@ -88,7 +88,7 @@ class OpenFile:
             self._files.pass_on()
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes as the last write left them."""
+        """Read bytes as the last write left them."""
         if self._runs:
             stop = offset + size
             if any(start < stop and offset < start + len(run) for start, run in self._runs):
@@ -100,7 +100,7 @@ class OpenFile:
         return self._source.read(self.id, offset, size)
 
     def shown(self, attr: Attr) -> Attr:
-        """The attributes of the file as of its last write."""
+        """Return the attributes of the file as of its last write."""
         if not self._runs:
             return attr
         written = self._written_ns
@@ -153,7 +153,7 @@ class OpenFiles(dict[int, OpenFile]):
             file.pass_on()
 
     def add(self, id: int) -> OpenFile:
-        """One user more. The Source has the file open."""
+        """Add a user of a file, which the Source has open."""
         file = self.get(id)
         if file is None:
             file = self[id] = OpenFile(self, id)
@@ -161,7 +161,7 @@ class OpenFiles(dict[int, OpenFile]):
         return file
 
     def remove(self, file: OpenFile) -> bool:
-        """One user less -> whether it was the last."""
+        """Remove a user of a file -> whether it was the last."""
         file.users -= 1
         if file.users:
             return False

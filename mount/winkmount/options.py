@@ -82,7 +82,7 @@ def parse(texts: Iterable[str]) -> Options:
 
 
 def _take(options: Options, item: str) -> bool:
-    """-> whether there is such an option. Raises ValueError."""
+    """Set an option -> whether there is such a one. Raises ValueError."""
     name, equals, value = item.partition("=")
     if equals and name in _NUMBERS:
         options.fuse[name] = _number(item, value, *_NUMBERS[name])
@@ -133,7 +133,7 @@ def _whole(item: str, value: str, least: int, most: int, unit: str) -> int:
 
 
 def _number(item: str, value: str, base: int, most: int) -> str:
-    """-> the number, as FUSE reads it."""
+    """Return a number as FUSE reads it."""
     if not value.isascii() or not value.isdigit():  # int() would take signs and underscores
         raise ValueError(f"{item}: {value!r} is not a number, 0 or more")
     try:

@@ -103,11 +103,12 @@ class Served:
         self._one_sync = threading.Lock()  # taken before the mutex
 
     def start(self) -> None:
-        """The kernel has the mount."""
+        """Report that the kernel has the mount."""
         self._on_start()
 
     def close(self) -> None:
-        """After the mount is gone: files that are still open are kept as they are."""
+        """Close the Source after the mount is gone. Files that are still open are kept as they
+        are."""
         with self.mutex:
             self.opened.pass_on()
         self.source.close()

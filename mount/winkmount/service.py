@@ -65,7 +65,7 @@ class Request:
 
 
 def check(request: Request) -> str:
-    """-> the mount point, resolved. A dead mount of the same kind there is cleared away.
+    """Return the mount point, resolved. A dead mount of the same kind there is cleared away.
 
     raises      MountError: what is missing, and how to get it
     """
@@ -100,7 +100,7 @@ def check(request: Request) -> str:
 
 
 def _check_mounted(request: Request, point: str) -> None:
-    """One mount of a kind a directory. One whose server was killed must not stop the next."""
+    """Refuse a second mount of one kind on a directory; clear away one whose server was killed."""
     mount = mount_at(point)
     if mount is None or mount.kind != f"fuse.{request.name}":
         return
@@ -194,7 +194,7 @@ def is_ending(pid: int) -> bool:
 
 
 def notify_systemd() -> None:
-    """The mount answers: what a unit of Type=notify waits for."""
+    """Notify systemd that the mount answers, which a unit of Type=notify waits for."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith("@"):
         address = f"\0{address[1:]}"
@@ -219,7 +219,7 @@ def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
 
 
 def _task(served: Served, options: Options) -> tuple[Callable[[], None], float]:
-    """-> what is to be done beside the answers to the kernel, and every how many seconds."""
+    """Return what is to be done in the background, and every how many seconds."""
 
     def sync() -> None:
         if served.changed.is_set():
@@ -323,7 +323,7 @@ class _Caller:
         os.close(pipe)
 
     def failed(self, reason: str) -> None:
-        """The pipe stays open until the process ends."""
+        """Report why there is no mount. The pipe stays open until the process ends."""
         if self._pipe < 0:
             log.error("%s", reason)
             return
@@ -332,7 +332,7 @@ class _Caller:
 
 
 def _background(request: Request, pipe: int, output: IO[bytes]) -> None:
-    """The server process. Never returns."""
+    """Run the server process. Never returns."""
     code = 1
     gc.freeze()  # what is garbage here would close files by numbers that are others' by then
     try:

@@ -77,7 +77,7 @@ class Source(Protocol):
     # names
 
     def lookup(self, parent: int, name: bytes) -> Attr:
-        """The file `name` in the directory `parent`. Raises FileNotFoundError."""
+        """Look up the file `name` in the directory `parent`. Raises FileNotFoundError."""
 
     def lacks(self, parent: int, name: bytes) -> bool:
         """Return whether there is no file `name` in a directory. False: see `lookup`. Raises
@@ -85,10 +85,11 @@ class Source(Protocol):
         return False
 
     def opendir(self, directory: int) -> Any:
-        """-> what `readdir` takes; costs no memory that grows with the directory."""
+        """Open a directory -> what `readdir` takes; costs no memory that grows with the
+        directory."""
 
     def readdir(self, handle: Any, offset: int) -> Iterator[DirEntry]:
-        """The names but `.` and `..` from an offset that an entry gave, 0: from the start.
+        """List the names but `.` and `..` from an offset that an entry gave, 0: from the start.
 
         A name that is there all the time comes once, whatever changes meanwhile; others may come.
         Any number of iterators of one handle may be half-way.
@@ -97,9 +98,9 @@ class Source(Protocol):
     def releasedir(self, handle: Any) -> None: ...
 
     def page(self, handle: Any, offset: int, version: int) -> Page | None:
-        """Entries of an open directory around an offset as columns, files all of them whose ids
-        last: `nodes` are these. Nothing comes before the first behind the offset. None: `readdir`
-        has them.
+        """Return entries of an open directory around an offset as columns, files all of them whose
+        ids last: `nodes` are these. Nothing comes before the first behind the offset. None:
+        `readdir` has them.
 
         version     as long as it is the same, so are the attributes of all files
         """
@@ -125,11 +126,11 @@ class Source(Protocol):
         """Remove a user of the file."""
 
     def read(self, id: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
-        counts as a hole. Raises ENXIO from the end on, or where no data follows."""
+        """Return the offset of the first byte from `offset` on that is (not) in a hole; the end of
+        the file counts as a hole. Raises ENXIO from the end on, or where no data follows."""
 
     # the whole
 
@@ -168,7 +169,7 @@ class Changing(Source, Protocol):
     # names
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        """An empty file, not open yet. Raises FileExistsError."""
+        """Make an empty file, not open yet. Raises FileExistsError."""
 
     def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr: ...
 
@@ -207,8 +208,8 @@ class Changing(Source, Protocol):
     def truncate(self, id: int, size: int) -> None: ...
 
     def punch(self, id: int, offset: int, size: int) -> None:
-        """Bytes that read as zeros from now on, a hole where holes are known. Never changes the
-        size of the file: `offset + size` is not behind its end."""
+        """Make bytes read as zeros, as a hole if the store knows holes. Never changes the size of
+        the file: `offset + size` is not behind its end."""
 
     def allocate(self, id: int, size: int) -> None:
         """Check that there is room for `size` more bytes. Raises ENOSPC."""
@@ -251,7 +252,8 @@ def run_steps(steps: Steps) -> None:
 
 
 def next_step(steps: Steps, error: OSError | None) -> Callable[[], None] | None:
-    """The next function to wait for; None: the end. `error`: what the last function raised."""
+    """Return the next function to wait for; None: the end. `error`: what the last function
+    raised."""
     return next(steps, None) if error is None else steps.throw(error)
 
 
@@ -306,26 +308,26 @@ class Nodes(Protocol):
     """
 
     def find(self, parent: int, name: bytes) -> tuple[int, Attr]:
-        """The file `name` in a directory -> its number. Raises FileNotFoundError."""
+        """Look up the file `name` in a directory -> its number. Raises FileNotFoundError."""
 
     def attr(self, node: int) -> Attr: ...
 
     def id(self, node: int) -> int:
-        """The id by which the Source knows it, now."""
+        """Return the id by which the Source knows a number now."""
 
     def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
-        """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
-        of a page in [start, stop), at least one, if there are any."""
+        """Return the entries of a directory but `.` and `..` behind an offset, 0: from the start:
+        those of a page in [start, stop), at least one, if there are any."""
 
     def around(self, node: int) -> tuple[Page, int, int] | None:
-        """Where a file is among those of its directory: a page that has them in [start, stop) is
-        (page, start, stop). None: that is not known."""
+        """Return where a file is among those of its directory: a page that has them in [start,
+        stop) is (page, start, stop). None: that is not known."""
 
     def contents(
         self, page: Page, chosen: npt.NDArray[np.int64]
     ) -> Sequence[bytes | memoryview | None]:
-        """The contents of some files of a page that `around` gave, int64[n] rows in it, all of
-        each; good until the next call. None: it has to be read alone."""
+        """Return the contents of some files of a page that `around` gave, int64[n] rows in it, all
+        of each; good until the next call. None: it has to be read alone."""
 
     def present(self, node: int, size: int) -> bool:
         """Return whether the first `size` bytes of a file can be read without waiting for the disk,
@@ -336,12 +338,12 @@ class Nodes(Protocol):
         OSError."""
 
     def ids(self, node: int) -> tuple[int, int]:
-        """Ids of a directory and of the one above."""
+        """Return the ids of a directory and of the one above."""
 
     def read(self, node: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of a file; fewer only at its end."""
+        """Read up to `size` bytes of a file; fewer only at its end."""
 
 
 def refuse(code: int) -> OSError:
-    """The OSError for an errno, to be raised."""
+    """Return the OSError for an errno, to be raised."""
     return OSError(code, os.strerror(code))

@@ -131,7 +131,7 @@ class AppendOnlySource(ContainerSource):
             raise NotAllowed(f"{AO}: its names cannot move", to_str(names[0]))
 
     def _touch(self, path: bytes) -> None:
-        """The time of a directory's entry is fixed."""
+        """Note that a name came or went. The time of a directory's entry is fixed."""
         if self.entry(path.rpartition(b"/")[0]) == FileType.DIR:
             self._changed()
         else:
@@ -220,7 +220,8 @@ class AppendOnlySource(ContainerSource):
         self._newest_ns = self._newest()
 
     def _put_in_time(self, name: bytes, spool: Spool) -> None:
-        """With the time that a stat has shown, which the kernel may keep for an hour."""
+        """Store a spool with the time that a stat has shown, which the kernel may keep for an
+        hour."""
         try:
             self._put_spool(name, spool, spool.shown_ns)
         except NotAllowed:
@@ -384,7 +385,8 @@ class ContainerTimes:
 
 
 def mount(path: str, options: Options) -> Source:
-    """A container as a Source. In the process that serves: a handle does not survive a fork."""
+    """Open a container as a Source, in the process that serves: a handle does not survive a
+    fork."""
     from winkfs.container.container import Container
 
     if options.as_of:

@@ -108,7 +108,8 @@ class ContainerSource(ContainerView, Changing):
         return sound and names.tree.lacks(self.places[parent], name)
 
     def _free(self, parent: int, name: bytes) -> bytes:
-        """-> the path, where there is nothing yet. The kernel has looked just before."""
+        """Return the path of a name that does not exist yet; raise FileExists if it does. The
+        kernel has looked just before."""
         path, names = self.places.child(parent, name), self.names
         known = self._missing == (path, names.tree, names.tree.version)
         known = known and self._container.troubles == names.troubles
@@ -122,8 +123,8 @@ class ContainerSource(ContainerView, Changing):
         return path
 
     def _need_directory(self, path: bytes) -> None:
-        """Before the file of a directory's name comes into it. Its entry takes the place of that of
-        the directory. Raises Refusal: the top directory has no name."""
+        """Prepare a directory for the file of its name, which comes into it. Its entry takes the
+        place of that of the directory. Raises Refusal: the top directory has no name."""
         if path == SELF:
             raise _refuse(errno.EPERM, path)
         directory = path[: -len(OWN)]
@@ -133,7 +134,7 @@ class ContainerSource(ContainerView, Changing):
             self.names.tree.remove(directory)
 
     def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
-        """-> path and attributes of what is there."""
+        """Return path and attributes of a name that exists."""
         path = self.places.child(parent, name)
         attr = self.attr(path)
         if attr is None:
@@ -148,7 +149,7 @@ class ContainerSource(ContainerView, Changing):
     # what every change notes
 
     def _touch(self, path: bytes) -> None:
-        """A name came or went: the directory it is in is as new as that."""
+        """Note that a name came or went: that sets the time of its directory."""
         if not self._dirty_since:
             self._changed()
         above = path.rpartition(b"/")[0]
@@ -156,12 +157,12 @@ class ContainerSource(ContainerView, Changing):
         self._touched.add(above)
 
     def _changed(self) -> None:
-        """Something is not on the disk yet."""
+        """Note that something is not on the disk yet."""
         if not self._dirty_since:
             self._dirty_since = time.time()
 
     def _changed_entry(self, path: bytes) -> None:
-        """A name has another inode."""
+        """Note that a name has another inode."""
         if not self._dirty_since:
             self._changed()
         self.names.tree.change(path)
@@ -211,7 +212,7 @@ class ContainerSource(ContainerView, Changing):
         return self.drafted(draft)
 
     def _new_implied(self, path: bytes) -> Attr:
-        """A directory without an entry."""
+        """Make a directory without an entry."""
         self.names.tree.stay(path)
         self._touch(path)
         return self.directory_attr(path)
@@ -219,7 +220,7 @@ class ContainerSource(ContainerView, Changing):
     def _put(
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Draft | None:
-        """A new entry, with what the container can keep of its attributes -> its draft, if it is
+        """Make an entry, with what the container can keep of its attributes -> its draft, if it is
         one."""
         self._need_room(len(data))
         mode, uid, gid = attrs
@@ -343,7 +344,8 @@ class ContainerSource(ContainerView, Changing):
         self.places.move(id, new)
 
     def _rename_directory(self, old: bytes, new: bytes, target: Attr | None) -> None:
-        """All names below it, or none. A crash in the middle leaves some under each name."""
+        """Move all names below a directory, or none. A crash in the middle leaves some under each
+        name."""
         names = self.names
         if target is not None and not target.is_dir:
             raise _refuse(errno.ENOTDIR, new)
@@ -382,7 +384,7 @@ class ContainerSource(ContainerView, Changing):
         self._moved_below(old, new, dict.fromkeys((*stored, *waiting)))
 
     def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
-        """The entries and spools of these names are below `new` now: so is all that is known."""
+        """Move all that is known of these names, which are below `new` now."""
         for name in names:
             moved = new + name[len(old) :]
             self.names.move(name, moved)
@@ -429,7 +431,7 @@ class ContainerSource(ContainerView, Changing):
         return path
 
     def _nearest(self, ns: int, name: bytes) -> int:
-        """-> the time nearest to this one that a file can have; the first that differ are named."""
+        """Return the nearest time that a file can have; the first times that differ are logged."""
         nearest = self._clamped.nearest(ns, name)
         assert nearest is not None
         if nearest != ns and self._clamped.number <= NAMED:
@@ -501,7 +503,7 @@ class ContainerSource(ContainerView, Changing):
         return self.drafted(draft)
 
     def _amend_draft(self, draft: Draft, change: Amendment, now_ns: int) -> bool:
-        """-> False: there was nothing to be changed, nor noted when."""
+        """Amend a draft -> False: nothing changed, so no time of a change is noted."""
         mode, uid, gid, mtime_ns = change
         if mtime_ns is not None:
             mtime_ns = self._nearest(mtime_ns, name_of(draft.key))
@@ -625,7 +627,7 @@ class ContainerSource(ContainerView, Changing):
         self._room -= size
 
     def _spare(self, disk: Mapping[str, int]) -> int:
-        """Bytes that may be written. `disk`: fields of statvfs(3)."""
+        """Return how many bytes may be written. `disk`: fields of statvfs(3)."""
         return disk["f_bavail"] * disk["f_frsize"] + self.names.changes.spare - RESERVE
 
     def statfs(self) -> Mapping[str, int]:
@@ -710,7 +712,7 @@ def can_have_entry(path: bytes) -> bool:
 
 
 def _too_long(name: bytes) -> Refusal:
-    """For a name that the next mount would not show."""
+    """Return the error for a name that the next mount would not show."""
     return _refuse(errno.ENAMETOOLONG, name[:80])
 
 

@@ -108,7 +108,7 @@ class DatasetSource(PathSource):
             self.times = TimeDirectory(ShardTimes(self), self.places.seed)
 
     def _ordered(self, make: Callable[[list[Seen]], MergedOrder]) -> MergedOrder:
-        """An order of what is shown; catalogs that turn out to be damaged are made anew."""
+        """Make an order of what is shown; catalogs that turn out to be damaged are made anew."""
         while True:
             try:
                 return make([files.seen for files in self.shown.values() if files.seen])
@@ -123,7 +123,7 @@ class DatasetSource(PathSource):
         self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and what it is
 
     def heal(self, error: Exception) -> bool:
-        """A shard whose catalog cannot be read any more is shown without it."""
+        """Show a shard whose catalog turned out to be damaged without it."""
         if not isinstance(error, DerivedDamage):
             return False
         for files in self.shown.values():
@@ -163,8 +163,8 @@ class DatasetSource(PathSource):
     # names
 
     def _index(self, path: bytes) -> int:
-        """Where the name with a path is in the order, -1: nowhere. Those that follow each other are
-        found fast: programs go through a directory as it is listed."""
+        """Return where the order has the name with a path, -1: nowhere. Names that follow each
+        other are found fast: programs go through a directory as it is listed."""
         known, last = self._last
         if path == known:
             return last
@@ -175,7 +175,8 @@ class DatasetSource(PathSource):
         return at
 
     def find(self, path: bytes) -> Place | None:
-        """The entry of the name with this path; None where there is none. Raises CorruptError."""
+        """Return the entry of the name with this path; None if there is none. Raises
+        CorruptError."""
         index = self._index(path) if path else -1
         if index < 0:
             return None
@@ -191,7 +192,7 @@ class DatasetSource(PathSource):
         return 0 if index < 0 else self.order.row(index)[KIND] & 255 or FileType.FILE
 
     def attr(self, path: bytes) -> Attr | None:
-        """The attributes of what is shown under a name; None where nothing is."""
+        """Return the attributes of what is shown under a path; None if nothing is."""
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
         if AT in path and path.endswith(OWN) and not self.tree.shows_own(path):
@@ -210,7 +211,7 @@ class DatasetSource(PathSource):
         return attr
 
     def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
-        """The attributes of a directory that is there; `entry`: those of its own entry."""
+        """Return the attributes of a directory that exists; `entry`: those of its own entry."""
         attr = self.implied_attr(path)
         self.places.note(attr.id, path)
         if entry is None:
@@ -232,7 +233,7 @@ class DatasetSource(PathSource):
         return _attr_of(self.file(id))
 
     def file(self, id: int) -> Place:
-        """The file of an id. Raises ESTALE where it is not shown any more, nor open.
+        """Return the file of an id. Raises ESTALE if it is neither shown any more nor open.
 
         Where nothing is opened, each read comes right after a look-up.
         """
@@ -246,7 +247,7 @@ class DatasetSource(PathSource):
         return files, files.row_at(pos)
 
     def _placed(self, id: int) -> tuple[ShardFiles, int]:
-        """-> the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
+        """Return the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
         if files is None or not (id in self.places.users or self._shows(files, pos)):
             raise stale()
@@ -258,7 +259,7 @@ class DatasetSource(PathSource):
     # what a listing asks for, see `listing.View`
 
     def later(self, attr: Attr, path: bytes) -> Attr:
-        """The order has all times."""
+        """Return the attributes unchanged: the order has all times."""
         return attr
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
@@ -274,14 +275,14 @@ class DatasetSource(PathSource):
         return Numbers(self) if self.times is None and few else None
 
     def position(self, path: bytes) -> int:
-        """The id of a file: its number."""
+        """Return the id of a file, which is its number."""
         found = self.find(path)
         if found is None:
             raise stale()
         return found[1][POS]
 
     def path_at(self, id: int) -> bytes:
-        """The path of a file. Raises CorruptError."""
+        """Return the path of a file. Raises CorruptError."""
         files, pos = self._placed(id)
         return self.tree.file_path(files.name_at(pos))
 
@@ -293,7 +294,7 @@ class DatasetSource(PathSource):
     read_at = read
 
     def contents(self, rows: Int64) -> Sequence[memoryview | None]:
-        """The contents of the files of these rows, see `numbers.Numbered`."""
+        """Return the contents of the files of these rows, see `numbers.Numbered`."""
         first, last = rows[[0, -1], POS] >> POSITION
         files = self._shards.get(int(first))
         if files is None or (rows[:, POS] >> POSITION != last).any():
@@ -344,7 +345,7 @@ class DatasetSource(PathSource):
         return files.read(row, 0, row[SIZE])
 
     def _entry_file(self, id: int) -> Place | None:
-        """Where a file is, or the entry of a directory; None for one without."""
+        """Return the place of a file, or of the entry of a directory; None if it has no entry."""
         if id < OWN_IDS:
             return self.file(id)
         found = None if self.timed(id) is not None else self.find(self.places[id])

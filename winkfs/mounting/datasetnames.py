@@ -136,7 +136,7 @@ class MergedOrder:
         owner: tuple[int, int],
         marks: npt.NDArray[np.uint16] | None = None,
     ) -> None:
-        """For all that is to be seen: see `of`, `updated`.
+        """Take all names: see `of`, `updated`.
 
         owner  user and group of files without an owner, in a shard that has no other one
         marks  bits of the hashes of the names, in order; None: names are found by searches alone
@@ -157,7 +157,8 @@ class MergedOrder:
 
     @classmethod
     def of(cls, shards: Sequence[Seen], owner: tuple[int, int]) -> Self:
-        """Of all that is to be seen; of files with one name only one is. Raises DerivedDamage.
+        """Make an order of all names; only one of several files with a name is visible. Raises
+        DerivedDamage.
 
         shards  by rank
         cost    a merge of all names; nothing if the names of the shards are one behind the other.
@@ -169,7 +170,8 @@ class MergedOrder:
 
     @classmethod
     def _chain(cls, shards: Sequence[Seen], owner: tuple[int, int]) -> Self | None:
-        """One behind the other; None where they are not, or there are clashes."""
+        """Make an order of shards one behind the other; None if they are not, or there are
+        clashes."""
         if any(shard.catalog.clashes for shard in shards):
             return None
         shards = sorted(shards, key=lambda shard: shard.run.firsts[0])
@@ -304,8 +306,8 @@ class MergedOrder:
     # --- what is asked of it ---
 
     def find(self, name: bytes) -> int:
-        """The index of a name, -1: there is none. Raises DerivedDamage. Cost: reads one block, or
-        as `lower_bound`."""
+        """Return the index of a name, -1: there is none. Raises DerivedDamage. Cost: reads one
+        block, or as `lower_bound`."""
         if self._marks is None or self._in_sheet(name):
             at = self.lower_bound(name)
             return at if at < self.count and self.name(at) == name else -1
@@ -328,13 +330,13 @@ class MergedOrder:
         return bool(names) and names[0] <= name <= names[-1]
 
     def _near(self, name: bytes) -> tuple[int, int]:
-        """-> indices between which the first name is that is not less."""
+        """Return indices between which the first name is that is not less."""
         names, at = self._sample
         i = bisect.bisect_left(names, name)
         return at.item(i - 1) if i else 0, at.item(i) if i < len(names) else self.count
 
     def name(self, index: int) -> bytes:
-        """The name with this index. Raises DerivedDamage."""
+        """Return the name with this index. Raises DerivedDamage."""
         first, names = self._sheet
         if first <= index < first + len(names):
             return names[index - first]
@@ -352,7 +354,7 @@ class MergedOrder:
         return shard.single(block, at)
 
     def _single(self, index: int) -> tuple[Seen, Blocks, int]:
-        """-> the shard that has this name, the block, and which of its rows it is."""
+        """Return the shard that has this name, the block, and which of its rows it is."""
         which, rank = self._order.place(index)
         shard = self.shards[which]
         row = shard.row(rank)
@@ -360,7 +362,7 @@ class MergedOrder:
         return shard, self._block(which, number), row - shard.run.starts[number]
 
     def _block(self, which: int, number: int) -> Blocks:
-        """A block of a shard. The last ones of all stay in memory."""
+        """Return a block of a shard. The last ones of all stay in memory."""
         found = self._blocks.pop((which, number), None) or self.shards[which].block(number)
         self._blocks[which, number] = found
         if len(self._blocks) > KEPT_BLOCKS:
@@ -368,14 +370,14 @@ class MergedOrder:
         return found
 
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Raises DerivedDamage."""
+        """Return the names with these indices. Raises DerivedDamage."""
         if self.near(start, stop, self._step):
             return self.part(start, stop).names
         return [self.name(index) for index in range(start, stop)]
 
     def near(self, start: int, stop: int, many: int) -> bool:
-        """Rows with these indices are asked for -> whether they are kept, with those around them,
-        as they are where they are so many, or many were asked for that lie close together."""
+        """Note which rows are asked for -> whether they are kept with those around them: if they
+        are so many, or many were asked for that lie close together."""
         number, few = start // self._step, WORTH * len(self.shards)
         close = abs(start - self._asked) <= NEAR_ROWS
         self._many = min(self._many if close else 0, few) + stop - start
@@ -388,7 +390,7 @@ class MergedOrder:
         return True
 
     def part(self, start: int, stop: int) -> FileTable:
-        """The rows with these indices, [start, stop): at least one. Raises DerivedDamage."""
+        """Return the rows with these indices, [start, stop): at least one. Raises DerivedDamage."""
         if not self.near(start, stop, len(self.shards) // 2):
             return self._read(start, stop)
         parts = []
@@ -399,8 +401,8 @@ class MergedOrder:
         return FileTable.concat(parts)
 
     def block(self, index: int) -> tuple[int, FileTable]:
-        """Rows that are read together, with that of this index: index of the first of them, and the
-        rows, not to be changed. Raises DerivedDamage."""
+        """Return the rows that are read together with that of this index: index of the first of
+        them, and the rows, not to be changed. Raises DerivedDamage."""
         number = index // self._step
         start = number * self._step
         rows = self._sheets.pop(number, None) or self._read(
@@ -413,7 +415,7 @@ class MergedOrder:
         return start, rows
 
     def _read(self, start: int, stop: int) -> FileTable:
-        """Rows with ids, see `shards.Row`. Memory: 150 bytes a name, and the name."""
+        """Read rows with ids, see `shards.Row`. Memory: 150 bytes a name, and the name."""
         texts: npt.NDArray[np.object_] = np.empty(stop - start, object)
         numbers = np.empty((stop - start, len(COLUMNS)), np.int64)
         for which, rank, at in self._order.spans(start, stop):
@@ -431,15 +433,15 @@ class MergedOrder:
 
 
 def _within(shard: Seen, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """The blocks that have some of the rows [low, high) of a shard, and which."""
+    """Yield the blocks that have some of the rows [low, high) of a shard, and which."""
     for number, part in shard.run.blocks(low, high):
         first = shard.run.starts[number]
         yield number, first + part.start, first + part.stop
 
 
 def _above(last: bytes, first: bytes) -> Iterator[bytes]:
-    """Names of files that may be among those up to `last` and have names below them from `first`
-    on, the next one.
+    """Yield the names of files that may be among those up to `last` and have names below them from
+    `first` on, the next one.
 
     All that is between such a file and the first name below it begins with its name; what follows
     that there is less than a /, or, behind the last of them, no more.
@@ -498,7 +500,7 @@ class _Cursor:
         return len(self._read) >= pieces
 
     def ahead(self, count: int) -> bytes | None:
-        """The name behind so many; None: there are no more."""
+        """Return the name behind so many; None: there are no more."""
         at, piece = self._at + count, 0
         while self._load(piece + 1):
             names = self._read[piece][0]
@@ -525,7 +527,8 @@ class _Cursor:
 
 
 def _parts(shards: Sequence[Seen]) -> Iterator[_Merged]:
-    """The names of all shards in order. Of those with one name that of the last shard is last."""
+    """Yield the names of all shards in order. Of those with one name that of the last shard is
+    last."""
     cursors = [_Cursor(shard) for shard in shards]
     each = max(MERGED_NAMES // max(len(shards), 1), MERGED_SHARD_NAMES)
     last: bytes | None = b""

@@ -20,7 +20,7 @@ LOW: Final = (1 << 61) - 1
 
 
 def directory_id(path: bytes, seed: int) -> int:
-    """The id of a directory that has had this path from the start.
+    """Return the id of a directory that has had this path from the start.
 
     seed    to make paths with equal ids one has to know it
     """
@@ -28,7 +28,8 @@ def directory_id(path: bytes, seed: int) -> int:
 
 
 def other_id(path: bytes, seed: int) -> int:
-    """The id of a file whose file id another one has, or that is not in the container yet."""
+    """Return the id of a file whose file id another one has, or that is not in the container
+    yet."""
     return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path, seed) & LOW)
 
 
@@ -72,7 +73,7 @@ class Places:
         return path
 
     def child(self, parent: int, name: bytes) -> bytes:
-        """The path of a name in a directory. Raises as an index does."""
+        """Return the path of a name in a directory. Raises as an index does."""
         above = self.held.get(parent)
         if above is None:
             above = self._young.get(parent)
@@ -81,7 +82,7 @@ class Places:
         return above + b"/" + name if above else name
 
     def directory_id(self, path: bytes) -> int:
-        """Id of the directory that has, or would have, this path."""
+        """Return the id of the directory that has, or would have, this path."""
         origin = self._origin(path) if self._origins else path
         return self._alone(directory_id(origin, self.seed), path)
 
@@ -90,7 +91,7 @@ class Places:
         return self._alone(other_id(path, self.seed), path)
 
     def _alone(self, id: int, path: bytes) -> int:
-        """-> the id, or another one where it is that of another path."""
+        """Return the id, or a different one if another path has it."""
         known = self._known(id)
         if known is None or known == path:
             return self._apart.get(path, id) if self._apart else id
@@ -117,7 +118,7 @@ class Places:
         return path
 
     def renew(self, path: bytes) -> None:
-        """The next directory of this path is another."""
+        """Give the next directory of this path a different id."""
         self._origins[path] = next(self._strange)
 
     def note(self, id: int, path: bytes) -> None:
@@ -154,12 +155,12 @@ class Places:
             self.note(id, path)
 
     def forget(self, id: int) -> None:
-        """It has no name any more."""
+        """Forget the path of an id: it has no name any more."""
         self.held.pop(id, None)
         self.forget_recent(id)
 
     def move(self, id: int, path: bytes) -> None:
-        """It has another name now."""
+        """Note that an id has another path now."""
         self.forget_recent(id)
         if id in self.held:
             self.held[id] = path
@@ -171,7 +172,8 @@ class Places:
             known.pop(id, None)
 
     def move_below(self, old: bytes, new: bytes) -> None:
-        """A directory has another name now: what is held below it, too; the rest is forgotten."""
+        """Note that a directory has another path now, as has what is held below it; the rest is
+        forgotten."""
         self._young, self._old, self._listed = {}, {}, {}
         for id, path in self.held.items():
             if within(path, old):

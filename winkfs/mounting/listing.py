@@ -58,7 +58,7 @@ log = logging.getLogger("winkfs.mount")
 
 
 def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
-    """The attributes of a row of the catalog. `owner`: of files without attributes."""
+    """Return the attributes of a row of the catalog. `owner`: of files without attributes."""
     _, id, size, mtime, _, ctime, kind, owned = row
     mode, (uid, gid), changed = MODE_OF[kind & 255], owner, 0
     if kind & SPECIAL:
@@ -72,8 +72,8 @@ def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
 def listed(
     rows: FileTable, owner: tuple[int, int]
 ) -> tuple[list[Attr], Iterable[int], Iterable[int]]:
-    """The attributes of rows of the catalog; which of them are directories, whose ids are those of
-    their entries; and which rows do not have all that is shown: see `odd_rows`."""
+    """Return the attributes of rows of the catalog; which of them are directories, whose ids are
+    those of their entries; and which rows do not have all that is shown: see `odd_rows`."""
     if len(rows) > FEW_ROWS:
         columns = attributes(rows, owner).tolist()
         made = list(map(MAKE, repeat(Attr), zip(*columns, strict=True)))
@@ -90,7 +90,7 @@ def listed(
 
 
 def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
-    """The fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
+    """Return the fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
 
     owner  of files without attributes
     """
@@ -127,19 +127,19 @@ class View(Protocol):
     def tree(self) -> NameTree: ...
     @property
     def owner(self) -> tuple[int, int]:
-        """Of files without attributes."""
+        """Return user and group of files without attributes."""
 
     def attr(self, path: bytes) -> Attr | None:
-        """Of a file or directory as of now; None where nothing is shown under this name."""
+        """Return the attributes of a file or directory as of now; None if nothing has this path."""
 
     def directory_attr(self, path: bytes) -> Attr:
-        """Of a directory."""
+        """Return the attributes of a directory."""
 
     def implied_attr(self, path: bytes) -> Attr:
-        """Of one that is there only because of names below it, as the order has it."""
+        """Return the attributes of a directory that exists only because of names below it."""
 
     def later(self, attr: Attr, path: bytes) -> Attr:
-        """The attributes that an order has, with times of changes that it does not have."""
+        """Return the attributes that an order has, with times of changes that it does not have."""
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember where files are that are handed out."""
@@ -165,13 +165,13 @@ class Listing:
         self.move(self.path)
 
     def fix(self) -> None:
-        """Before the path changes: the order does not have the names under the path to come.
+        """Keep all names before the path changes: the order does not have them under the new path.
         Memory: the names."""
         if self._fixed is None:
             self._fixed = [(entry.offset, entry.name) for entry in self._entries(0)]
 
     def move(self, path: bytes) -> None:
-        """After that."""
+        """Go on with another path."""
         self.path, self._prefix = path, path + b"/" if path else b""
         self._name = name_below(self._prefix)  # what the names begin with in the order
 
@@ -214,8 +214,8 @@ class Listing:
         return page
 
     def _columns(self, low: int, high: int, at: int) -> Page | None:
-        """The names of the block of the order that has the index `at`, those between low and high,
-        if all are files of the directory itself."""
+        """Return the names of the block of the order that has the index `at`, those between low and
+        high, if all are files of the directory itself."""
         start, rows = self._overlay.order.block(at)
         a, b = max(low - start, 0), min(high - start, len(rows))
         rows = rows if (a, b) == (0, len(rows)) else rows.part(a, b)
@@ -255,7 +255,7 @@ class Listing:
         return Page(names, page.nodes[kept], page.attrs[kept], offsets)
 
     def _named(self, names: list[tuple[int, bytes]], offset: int) -> Iterator[DirEntry]:
-        """The names behind an offset that are there."""
+        """Yield those of some names behind an offset that exist."""
         for number, short in names[bisect.bisect(names, (offset, b"\xff" * 256)) :]:
             attr = self._attr(self._prefix + short)
             if attr is not None:
@@ -283,7 +283,7 @@ class Listing:
     # names of the order
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
-        """-> an offset behind what was given."""
+        """Yield entries that the order has -> an offset behind them."""
         order, tree, step = self._overlay.order, self._view.tree, FIRST_BATCH
         low, high = self._overlay.range(self.path)
         behind = max(offset, low)
@@ -308,7 +308,8 @@ class Listing:
         return behind
 
     def _run(self, rows: FileTable, at: int) -> list[DirEntry]:
-        """Entries of rows that follow each other in the directory itself, the first at an index."""
+        """Return entries of rows that follow each other in the directory itself, the first at an
+        index."""
         view, cut = self._view, len(self._name)
         shorts = [name[cut:] for name in rows.names]
         shorts = list(map(shown_part, shorts)) if any_odd(shorts) else shorts
@@ -363,8 +364,9 @@ class Listing:
         return at < order.count and order.name(at).startswith(prefix)
 
     def _child(self, above: bytes, names: list[bytes], k: int, offset: int) -> list[DirEntry]:
-        """A subdirectory at the first of the names below it, the k-th of some; nothing where it has
-        another place. `above`: what these begin with, but for a /; `offset`: behind that name."""
+        """Return a subdirectory at the first of the names below it, the k-th of some; nothing if it
+        has another place. `above`: what these begin with, but for a /; `offset`: behind that
+        name."""
         short = shown_part(above[len(self._name) :])
         changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:

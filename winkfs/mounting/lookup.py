@@ -104,7 +104,7 @@ class Lookup:
     # inodes
 
     def find(self, key: bytes) -> Found | None:
-        """The file with this inode key."""
+        """Return the file with this inode key, or None."""
         self.touches(1)
         name = key[: -len(INODE)]
         found = self._short.find(name)
@@ -116,13 +116,13 @@ class Lookup:
         return self._decoded_found(*found) if found else None
 
     def at(self, pos: int) -> Found:
-        """The file whose inode stands at a position."""
+        """Return the file whose inode is at a position."""
         self.touches(1)
         found = self._short.find_at(pos) or self._renewed(pos).find_at(pos)
         return self._decoded_found(*found[1]) if found else self._found(pos, self.inode(pos))
 
     def name(self, pos: int) -> bytes:
-        """Its name."""
+        """Return the name of the file whose inode is at a position."""
         self.touches(1)
         found = self._short.find_at(pos) or self._renewed(pos).find_at(pos)
         return found[0] if found else name_of(self._inode_at(pos)[0])
@@ -131,7 +131,7 @@ class Lookup:
         return self._inode_at(pos)[1]
 
     def _renewed(self, pos: int) -> Short:
-        """The short way as it is now, for the inode at a position."""
+        """Return the short way as it is now, for the inode at a position."""
         self._short = renewed(self._short, self._store, {}, pos)
         return self._short
 
@@ -148,7 +148,7 @@ class Lookup:
     # contents
 
     def read(self, pos: int, whole: int, offset: int, size: int, pointer: int = BY_INODE) -> bytes:
-        """Up to `size` bytes from `offset` of the file whose inode stands at a position.
+        """Read up to `size` bytes from `offset` of the file whose inode stands at a position.
 
         whole    bytes of the file
         pointer  as in `FileTable`
@@ -166,8 +166,8 @@ class Lookup:
         return self._content.read(extents, offset, stop, holder=pos)
 
     def contents(self, positions: Int64, pointers: Int64, sizes: Int64) -> list[memoryview | None]:
-        """The contents of files of one entry each, int64[n] all, that are read at once: where their
-        inodes are, the entries, and the bytes of each file.
+        """Read the contents of files of one entry each at once. int64[n] each: where their inodes
+        are, the entries, and the bytes of each file.
 
         None where they lie far apart, or where an inode or a content is written in another way or
         damaged: see `read`. They are good until the next call.
@@ -192,8 +192,8 @@ class Lookup:
         return [data[a:b] if ok else None for ok, a, b in zip(both, starts, ends, strict=True)]
 
     def _expect(self, at: int, size: int) -> None:
-        """Files behind `at` are read next, as those in the `size` bytes before it: the disk brings
-        twice as many bytes, while these are checked and pushed."""
+        """Read ahead behind `at`, as the files in the `size` bytes before it were read: the disk
+        brings twice as many bytes, while these are checked and pushed."""
         stop = min(at + min(2 * size, AHEAD_BYTES), self._store.kv.end)
         start = self._ahead if at <= self._ahead <= at + AHEAD_BYTES else at
         if stop - start >= min(size, AHEAD_BYTES // 4):
@@ -214,7 +214,8 @@ class Lookup:
 
 
 def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
-    """Offset of the first byte from `offset` on that is (not) in a hole; see `Source.seek`."""
+    """Return the offset of the first byte from `offset` on that is (not) in a hole; see
+    `Source.seek`."""
     at = 0
     for pointer, _, size in extents:
         at += size

@@ -61,13 +61,13 @@ class Numbered(View, Protocol):
         """Grows when positions do not mean any more what they did."""
 
     def position(self, path: bytes) -> int:
-        """Of the inode of a file. Raises CorruptError."""
+        """Return the position of the inode of a file. Raises CorruptError."""
 
     def path_at(self, pos: int) -> bytes:
-        """The name of the file whose inode is there. Raises CorruptError."""
+        """Return the path of the file whose inode is there. Raises CorruptError."""
 
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
+        """Read up to `size` bytes of the file whose inode is there. Raises CorruptError."""
 
     def present(self, pos: int, size: int) -> bool:
         """See `winkmount.source.Nodes`, of the file whose inode is there."""
@@ -75,8 +75,8 @@ class Numbered(View, Protocol):
     def bring(self, pos: int, size: int) -> None: ...
 
     def contents(self, rows: Int64) -> Sequence[bytes | memoryview | None]:
-        """The contents of the files of these rows of the order, one entry each, int64[n, 8]; good
-        until the next call. None: read it alone."""
+        """Return the contents of the files of these rows of the order, one entry each, int64[n, 8];
+        good until the next call. None: read it alone."""
 
 
 class Sheet:
@@ -176,7 +176,7 @@ class Numbers:
     # numbers
 
     def of_directory(self, path: bytes, near: int = -1) -> int:
-        """The number of a directory. `near`: index of its entry in the order."""
+        """Return the number of a directory. `near`: index of its entry in the order."""
         if not path:
             return TOP
         order, name = self._order, name_below(path)
@@ -220,7 +220,7 @@ class Numbers:
         return self._view.path_at(node)
 
     def _name(self, epoch: int, index: int) -> bytes:
-        """Of a row of the order, or of one that was damaged and made anew."""
+        """Return the name of a row of the order, or of one that was damaged and made anew."""
         order = self._orders[epoch]
         if epoch == self._epoch:
             return order.name(index)
@@ -327,7 +327,7 @@ class Numbers:
         return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
 
     def _run(self, path: bytes, offset: int) -> tuple[Page, int, int] | None:
-        """Entries of a directory behind an offset where many are files one behind the other, or
+        """Return entries of a directory behind an offset, if many are files one behind the other or
         there are none."""
         low, high = self._overlay.range(path)
         at = max(offset - self._base, low)
@@ -366,7 +366,7 @@ class Numbers:
         return sheet
 
     def _streamed(self, path: bytes, offset: int) -> DirectoryPart:
-        """As a listing has it, which knows everything."""
+        """Return entries as a listing has them, which knows everything."""
         at, behind = self._streams.pop(path, (-1, iter(())))
         if at != offset:
             behind = Listing(self._view, path).entries(max(offset - self._base, 0))
@@ -389,7 +389,7 @@ class Numbers:
         return DirectoryPart(offset, page, len(entries) < BATCH)
 
     def _listed(self, path: bytes, entry: DirEntry) -> int:
-        """The number of what a listing gives; from the order, where that has not changed."""
+        """Return the number of an entry of a listing; from the order, if that has not changed."""
         index, attr = entry.offset - 1, entry.attr
         if attr.size == UNREADABLE:
             return 0
@@ -410,5 +410,5 @@ def depth_of(path: bytes) -> int:
 
 
 def last_of(part: DirectoryPart) -> int:
-    """The offset behind its last entry."""
+    """Return the offset behind the last entry."""
     return part.page.offsets[-1] if part.page.offsets else part.first

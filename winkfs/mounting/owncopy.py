@@ -26,7 +26,8 @@ class OwnCopies(dict[int, int]):
     """id of a file that begins as the data file does -> size of the data file at that time."""
 
     def check(self, store: Store, id: int, offset: int, data: bytes, path: bytes) -> None:
-        """Before a write. Raises Refusal EFBIG for what the data file got since the copy began."""
+        """Check a write before it is done. Raises Refusal EFBIG for what the data file got since
+        the copy began."""
         storage = store.kv.storage
         if offset == 0 and self._begins(store, data):
             self[id] = storage.size()

@@ -74,7 +74,7 @@ class Seen:
         self.count, self.size = run.count - len(self.hidden), run.totals()[1] - size
 
     def row(self, rank: int) -> int:
-        """The row of the catalog that has a rank."""
+        """Return the row of the catalog that has a rank."""
         return rank + int(self._ranks.searchsorted(rank, "right"))
 
     def rank(self, row: int) -> int:
@@ -82,23 +82,23 @@ class Seen:
         return row - int(self.hidden.searchsorted(row))
 
     def last(self) -> bytes:
-        """The last name, maybe of one that is hidden. Raises DerivedDamage."""
+        """Return the last name, maybe of one that is hidden. Raises DerivedDamage."""
         block = self.block(len(self.run.firsts) - 1)
         return block.name(block.starts[-1] - 1)
 
     def block(self, number: int) -> Blocks:
-        """One of its blocks. Raises DerivedDamage."""
+        """Read a block. Raises DerivedDamage."""
         return self.run.read(np.array([number]))
 
     def single(self, block: Blocks, index: int) -> Row:
-        """A row of one of its blocks."""
+        """Return a row of a block."""
         row = block.row(index)
         row[:2] = [self.number << POSITION | row[POS]] * 2
         return row
 
     def rows(self, block: Blocks, number: int, low: int, high: int) -> FileTable:
-        """Those of the rows [low, high) of the catalog, all of one block, that are seen: with ids,
-        see `Row`. `number`: of the block. Raises DerivedDamage."""
+        """Return those of the rows [low, high) of the catalog, all of one block, that are not
+        hidden, with ids: see `Row`. `number`: of the block. Raises DerivedDamage."""
         first = self.run.starts[number]
         rows = block.table.part(low - first, high - first)
         rows = rows.take(self._seen(low, high)) if self._hides(low, high) else rows
@@ -108,7 +108,7 @@ class Seen:
         return rows.with_numbers(numbers)
 
     def names(self) -> Iterator[tuple[TextColumn, Bools]]:
-        """The names, a block at a time, and which are entries of directories. Raises
+        """Yield the names, a block at a time, and which are entries of directories. Raises
         DerivedDamage."""
         for (number,), block in self.run.decoded(self.run.wanted(), 1):
             low, high = self.run.starts[number : number + 2]
@@ -120,7 +120,8 @@ class Seen:
                 yield names, directories
 
     def hours(self, unit: int) -> set[int]:
-        """The mtimes, divided by so many nanoseconds. Cost: reads blocks that may have several."""
+        """Return the mtimes, divided by so many nanoseconds. Cost: reads blocks that may have
+        several."""
         found = set[int]()
         ends = self.run.parts["mtime_min"].tolist(), self.run.parts["mtime_max"].tolist()
         for number, bounds in enumerate(zip(*ends, strict=True)):
@@ -133,8 +134,8 @@ class Seen:
         return found
 
     def within(self, times: Times, least: int) -> Iterator[tuple[list[int], FileTable]]:
-        """The rows from `least` on whose mtime is in some times, and which they are: a block at a
-        time. Raises DerivedDamage."""
+        """Yield the rows from `least` on whose mtime is in some times, and which they are: a block
+        at a time. Raises DerivedDamage."""
         for (number,), block in self.run.decoded(self.run.wanted(times=times), 1):
             low, high = self.run.starts[number : number + 2]
             low = max(low, least)
@@ -157,7 +158,7 @@ class Seen:
 
 
 def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
-    """The rows whose inodes stand at these ascending positions, and the sum of their sizes.
+    """Return the rows whose inodes are at these ascending positions, and the sum of their sizes.
 
     raises  DerivedDamage
     cost    one read for each block that may have one
@@ -309,13 +310,13 @@ class ShardFiles:
         return [id, id, found.size, mtime_ns, BY_INODE, ctime_ns, kind, owner]
 
     def name_at(self, pos: int) -> bytes:
-        """Its name. Raises as `row_at`."""
+        """Return the name of a file. Raises as `row_at`."""
         if self._store is None:
             return self._listed(pos).names[0]
         return self._lookup.name(pos)
 
     def _listed(self, pos: int) -> FileTable:
-        """The file as the catalog has it. Cost: reads the blocks that may have it."""
+        """Return the file as the catalog has it. Cost: reads the blocks that may have it."""
         catalog = self._catalog
         rows = [] if catalog is None else hidden_rows(catalog, np.array([pos]))[0].tolist()
         if catalog is not None and rows:
@@ -336,19 +337,19 @@ class ShardFiles:
         return self._store.shown.shown(attrs.xattrs)
 
     def extents(self, pos: int) -> Sequence[Extent]:
-        """Where the content lies. Raises as `found`."""
+        """Return where the content lies. Raises as `found`."""
         self._need()
         return self._lookup.inode(pos).extents
 
     # contents
 
     def read(self, row: Row, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
+        """Read up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
         self._need()
         return self._lookup.read(position(row), row[SIZE], offset, size, row[POINTER])
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
-        """The contents of the files of these rows, see `Lookup.contents`."""
+        """Return the contents of the files of these rows, see `Lookup.contents`."""
         self._need()
         positions = rows[:, POS] & (1 << POSITION) - 1
         return self._lookup.contents(positions, rows[:, POINTER], rows[:, SIZE])
@@ -368,12 +369,12 @@ class ShardFiles:
 
 
 def position(row: Row) -> int:
-    """Of the inode."""
+    """Return the position of the inode of a row."""
     return row[POS] & (1 << POSITION) - 1
 
 
 def one_run(catalog: Catalog, base: str) -> Catalog:
-    """The live rows of all runs of a BASE.cat as one, in memory or in a scratch catalog.
+    """Join the live rows of all runs of a BASE.cat as one, in memory or in a scratch catalog.
 
     raises  DerivedDamage; OSError
     """

@@ -49,7 +49,7 @@ class Spool:
 
     @property
     def shown_ns(self) -> int:
-        """The mtime a stat shows."""
+        """Return the mtime that a stat shows."""
         return self.changed_ns if self.mtime_ns is None else self.mtime_ns
 
     def read(self, offset: int, size: int) -> bytes:
@@ -79,7 +79,7 @@ class Spool:
         self.file, self.size, self._below = copy.file, size, None
 
     def _leave_memory(self) -> None:
-        """On a full disk nothing changes."""
+        """Go on in a temporary file. On a full disk nothing changes."""
         if isinstance(self.file, io.BytesIO):
             with self.file.getbuffer() as data, ExitStack() as undo:
                 file = undo.enter_context(tempfile.TemporaryFile(buffering=0, dir=self._directory))

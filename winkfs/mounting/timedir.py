@@ -58,7 +58,7 @@ class ByTime(Protocol):
     """The files of a mount, by their times."""
 
     def path(self, name: bytes) -> bytes:
-        """The path of a file that is there, see `NameTree.file_path`."""
+        """Return the path of a file that exists, see `NameTree.file_path`."""
 
     @property
     def owner(self) -> tuple[int, int]: ...
@@ -67,10 +67,11 @@ class ByTime(Protocol):
         """Days or hours in which files may have come, seconds since the epoch, ascending."""
 
     def find(self, name: bytes) -> Timed | None:
-        """The file of this name."""
+        """Return the file of this name, or None."""
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
-        """Those behind an offset whose mtime is in [start, stop) seconds, and maybe others."""
+        """Yield the files behind an offset whose mtime is in [start, stop) seconds, and maybe
+        others."""
 
 
 class TimeDirectory:
@@ -93,7 +94,7 @@ class TimeDirectory:
         return attr
 
     def attr(self, path: bytes) -> Attr | None:
-        """The attributes of a directory or link, None where there is none."""
+        """Return the attributes of a directory or link, None if there is none."""
         parsed = PATH.fullmatch(path)
         if parsed is None:
             return None
@@ -107,7 +108,7 @@ class TimeDirectory:
         return Attr(directory_id(path, self._seed), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
 
     def target(self, path: bytes) -> bytes:
-        """Where a link points to that is there."""
+        """Return the target of a link that exists."""
         *_, name = path.split(b"/", 3)
         return UP + self._files.path(self._name(path, name))
 
@@ -128,7 +129,7 @@ class TimeDirectory:
             yield DirEntry(TOP, top, LAST_OFFSET)
 
     def entries(self, path: bytes, offset: int) -> Iterator[DirEntry]:
-        """Of `.time` or a directory below it. Behind a link the offset is 1 + the position of its
+        """List `.time` or a directory below it. Behind a link the offset is 1 + the position of its
         inode."""
         day, hour, _ = PATH.fullmatch(path).groups()  # type: ignore[union-attr]
         if hour is not None:
@@ -168,7 +169,7 @@ class TimeDirectory:
         return Attr(other_id(path, self._seed), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
 
     def _name(self, path: bytes, link: bytes) -> bytes:
-        """The file a link stands for; empty where there is none."""
+        """Return the name of the file that a link stands for; empty if there is none."""
         made = part_shown(link)
         name = re.sub(rb"%(2F|25)", lambda m: b"/" if m[1] == b"2F" else b"%", made)
         if len(link) < MAX_COMPONENT or b"~" not in link or self._files.find(name):

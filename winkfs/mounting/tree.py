@@ -38,7 +38,8 @@ class NameOrder(Protocol):
     def name(self, index: int) -> bytes: ...
     def lower_bound(self, name: bytes, low: int = 0) -> int: ...
     def block(self, index: int) -> tuple[int, FileTable]:
-        """The block that has the name with this index: index of its first one, and its rows."""
+        """Return the block that has the name with this index: index of its first one, and its
+        rows."""
 
 
 class Changed:
@@ -66,7 +67,7 @@ class Changed:
         return short in self.states or short in self.added or short in self.over
 
     def forget(self, short: bytes) -> None:
-        """An entry that the order does not have went; a directory that stays has its place."""
+        """Forget an entry that the order does not have; a directory that stays keeps its place."""
         self.over.discard(short)
         if short not in self.dirs:
             self.added.pop(short, None)
@@ -95,7 +96,7 @@ class Overlay:
         self._gap: tuple[bytes, bytes | None, int] = b"", b"", 0
 
     def of(self, directory: bytes) -> Changed:
-        """For looking only."""
+        """Return the changes of a directory, to look at only."""
         return self.dirs.get(directory, NOTHING)
 
     def to_change(self, directory: bytes) -> Changed:
@@ -105,7 +106,7 @@ class Overlay:
         return found
 
     def range(self, directory: bytes) -> tuple[int, int]:
-        """Indices [a, b) of the names below a directory, at any depth."""
+        """Return the indices [a, b) of the names below a directory, at any depth."""
         if not directory:
             return 0, self.order.count
         found = self._ranges.get(directory)
@@ -126,7 +127,7 @@ class Overlay:
         return self.order.lower_bound(name + b"0", low)  # "0" follows "/"
 
     def paths(self) -> Iterator[bytes]:
-        """Of all entries that are another than in the order, or may be."""
+        """Yield the paths of all entries that differ from the order, or may do so."""
         for directory, changed in self.dirs.items():
             prefix = directory + b"/" if directory else b""
             for short in (*changed.states, *changed.over, *changed.added):
@@ -141,7 +142,7 @@ class Overlay:
         return changed is not None and changed.states.get(short) is False
 
     def remaining(self, directory: bytes) -> Iterator[bytes]:
-        """Paths of entries below a directory that the order has and that are still there."""
+        """Yield the paths of entries below a directory that the order has and that still exist."""
         low, high = self.range(directory)
         for at in range(low, high, BATCH):
             for name in self.order.names(at, min(at + BATCH, high)):
@@ -188,7 +189,8 @@ class Overlay:
         return found
 
     def first(self, prefix: bytes, at: int) -> int | None:
-        """Index of the first name from `at` on with this prefix that is there and is a path."""
+        """Return the index of the first name from `at` on with this prefix that exists and is a
+        path."""
         step, order = 1, self.order
         while at < order.count:
             several = step > 1
@@ -264,12 +266,12 @@ class NameTree:
         return self.has_own(directory) and self.implied(directory)
 
     def file_path(self, name: bytes) -> bytes:
-        """The path of a file that is there."""
+        """Return the path of a file that exists."""
         path = shown(name)
         return path + OWN if self.clashes and self.implied(path) else path
 
     def below(self, directory: bytes) -> Iterator[bytes]:
-        """Paths of all entries below a directory."""
+        """Yield the paths of all entries below a directory."""
         yield from self.overlay.remaining(directory)
         for path, changed in list(self.overlay.dirs.items()):
             if within(path, directory):
@@ -280,7 +282,7 @@ class NameTree:
     # changing
 
     def add(self, path: bytes, *, was_there: bool = False) -> None:
-        """An entry came. `was_there`: a directory that was implied has one now."""
+        """Note that an entry came. `was_there`: a directory that was implied has one now."""
         if AT in path and path.endswith(OWN):
             path, was_there, self.clashes = path[: -len(OWN)], True, True
             self.stay(path, exists=True)
@@ -298,7 +300,7 @@ class NameTree:
             self._append(changed, short)
 
     def change(self, path: bytes) -> None:
-        """An entry has another inode than before."""
+        """Note that an entry has another inode than before."""
         self.version += 1
         entry = path if AT not in path else path.removesuffix(OWN)
         above, _, short = entry.rpartition(b"/")
@@ -308,7 +310,7 @@ class NameTree:
             self.weight += 1
 
     def remove(self, path: bytes) -> None:
-        """An entry went. The directory it was in stays."""
+        """Note that an entry went. The directory it was in stays."""
         if AT in path and path.endswith(OWN):
             path = path[: -len(OWN)]
             self.stay(path, exists=True)
@@ -323,7 +325,7 @@ class NameTree:
         self.stay(above, exists=True)
 
     def _append(self, changed: Changed, short: bytes) -> None:
-        """A child without a place in the order comes behind all others."""
+        """Add a child without a place in the order: it comes behind all others."""
         self._number += 1
         changed.added[short] = self._number
 
@@ -340,7 +342,7 @@ class NameTree:
             directory = directory.rpartition(b"/")[0]
 
     def stay(self, directory: bytes, *, exists: bool = False) -> None:
-        """A directory and those above stay, whatever happens to the names below them.
+        """Let a directory and those above stay, whatever happens to the names below them.
 
         It may be new, unless it `exists`.
         """
@@ -362,13 +364,14 @@ class NameTree:
         return self._place(name_below(path)) >= 0
 
     def _place(self, name: bytes) -> int:
-        """Where the order has an entry of this name, -1: nowhere."""
+        """Return where the order has an entry of this name, -1: nowhere."""
         order = self.overlay.order
         at = order.lower_bound(name)
         return at if at < order.count and order.name(at) == name else -1
 
     def remove_directory(self, path: bytes, *, entry: bool) -> None:
-        """An empty one, with its entry if it has one. The directory it was in stays."""
+        """Remove an empty directory, with its entry if it has one. The directory it was in
+        stays."""
         self.version += 1
         if entry:
             self.remove(path)
@@ -384,7 +387,7 @@ class NameTree:
             changed.added.pop(short, None)
 
     def move_directory(self, old: bytes, new: bytes) -> None:
-        """After its entries have moved one by one: the directories that stay go with them."""
+        """Move the directories that stay, after the entries have moved one by one."""
         self.version += 1
         moved = [item for item in self.overlay.dirs.items() if within(item[0], old)]
         self._release(old)
@@ -398,7 +401,7 @@ class NameTree:
     # over a new order
 
     def replay(self, names: Iterable[bytes]) -> None:
-        """Names that came, changed or went since the order was made, whichever."""
+        """Take up names that came, changed or went since the order was made."""
         self.version += 1
         for name in names:
             path = shown(name)
@@ -417,7 +420,7 @@ class NameTree:
                 self._forget(above)
 
     def _notice_clash(self, path: bytes, at: int) -> None:
-        """At this place the order has what was a directory, maybe, and is a file now."""
+        """Note a clash at a place where the order may have a directory that is a file now."""
         order = self.overlay.order
         if self.clashes or at + 1 == order.count or self._entry(path) in (0, FileType.DIR):
             return
@@ -425,7 +428,7 @@ class NameTree:
             self.clashes = self.overlay.implies(path)
 
     def _forget(self, directory: bytes) -> None:
-        """A directory does not stay for names that went elsewhere."""
+        """Let directories no longer stay for names that are gone."""
         while directory and self._entry(directory) != FileType.DIR:
             if not self._nothing_below(directory):
                 return
@@ -433,7 +436,7 @@ class NameTree:
             directory = directory.rpartition(b"/")[0]
 
     def _came(self, path: bytes, changed: Changed, *, shows: bool) -> None:
-        """A name that the order does not have. `shows`: it is not too long."""
+        """Note a name that came and that the order does not have. `shows`: it is not too long."""
         above, _, short = path.rpartition(b"/")
         low, high = self.overlay.range(path)
         if low < high:

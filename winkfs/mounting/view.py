@@ -108,7 +108,7 @@ class ContainerNames:
         return 0 if found is None else found.ftype or FileType.FILE
 
     def find(self, path: bytes, key: bytes) -> Found | None:
-        """The inode of the name with a path; None too where it is damaged, but there are names
+        """Return the inode of the name with a path; None also if it is damaged, but there are names
         below it. Raises CorruptError."""
         try:
             return self.lookup.find(key)
@@ -120,7 +120,7 @@ class ContainerNames:
             raise
 
     def move(self, old: bytes, new: bytes) -> None:
-        """A file has another path."""
+        """Note that a file has another path."""
         self.tree.remove(old)
         self.tree.add(new)
         if old in self.alias:
@@ -146,8 +146,8 @@ class ContainerNames:
             self.tree = NameTree(build(self.store), self.entry)
 
     def _current_order(self) -> tuple[Catalog, dict[bytes, int]]:
-        """The catalog, written where it is missing, and the names that changed since its first run,
-        in byte order -> their FTYPEs, see `NameTree.renew`."""
+        """Return the catalog, written if it is missing, and the names that changed since its first
+        run, in byte order -> their FTYPEs, see `NameTree.renew`."""
         store = self.store
         order = open_catalog(store)
         if order is None or store.kv.end - order.covered > _longest(order, OPENING_TAIL):
@@ -204,7 +204,8 @@ class ContainerNames:
     # --- what happens to the container ---
 
     def recheck(self) -> None:
-        """The disk refused a write or a sync, and files that were not synced may be lost.
+        """Check which names exist, after the disk refused a write or a sync: files that were not
+        synced may be lost.
 
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
@@ -226,7 +227,8 @@ class ContainerNames:
             self.look_again(chain(later, drafts))
 
     def look_again(self, names: Iterable[bytes]) -> None:
-        """These may have come, changed or gone. What cannot be read now stays as it was noted."""
+        """Look up names that may have come, changed or gone. What cannot be read now stays as it
+        was noted."""
         with contextlib.suppress(OSError, FormatError):
             self.tree.replay(names)
             self._add_unstored()
@@ -269,7 +271,7 @@ class ContainerNames:
 
 
 def _longest(order: Catalog, least: int) -> int:
-    """Bytes that may lie behind an order, `least` for a small one."""
+    """Return how many bytes may lie behind an order, `least` for a small one."""
     return max(least, 256 * order.count)
 
 
@@ -319,7 +321,7 @@ class ContainerView(PathSource):
 
     @property
     def owner(self) -> tuple[int, int]:
-        """Of files without attributes."""
+        """Return user and group of files without attributes."""
         return self.names.store.owner
 
     def implied_attr(self, path: bytes) -> Attr:
@@ -328,7 +330,7 @@ class ContainerView(PathSource):
         return Attr(id, stat.S_IFDIR | 0o755, 0, self._started_ns, uid, gid)
 
     def position(self, path: bytes) -> int:
-        """Of the inode of a file. Raises CorruptError."""
+        """Return the position of the inode of a file. Raises CorruptError."""
         names, key = self.names, key_at(path)
         found = names.recent[1] if names.recent[0] == key else names.lookup.find(key)
         if found is None:
@@ -336,18 +338,18 @@ class ContainerView(PathSource):
         return found.pos
 
     def path_at(self, pos: int) -> bytes:
-        """The path of the file whose inode is there. Raises CorruptError."""
+        """Return the path of the file whose inode is there. Raises CorruptError."""
         return self.tree.file_path(self.names.lookup.name(pos))
 
     def read_at(self, pos: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
+        """Read up to `size` bytes of the file whose inode is there. Raises CorruptError."""
         names = self.names
         known = names.recent[1]
         found = known if known is not None and known.pos == pos else names.lookup.at(pos)
         return names.lookup.read(found.pos, found.size, offset, size)
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
-        """The contents of the files of these rows of the catalog, see `Lookup.contents`."""
+        """Return the contents of the files of these rows of the catalog, see `Lookup.contents`."""
         return self.names.lookup.contents(rows[:, POS], rows[:, POINTER], rows[:, SIZE])
 
     def present(self, pos: int, size: int) -> bool:
@@ -361,7 +363,7 @@ class ContainerView(PathSource):
     # --- attributes by path ---
 
     def attr(self, path: bytes) -> Attr | None:
-        """The attributes of what is shown under a name, whose id is known from now on."""
+        """Return the attributes of what is shown under a path, whose id is known from now on."""
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
         names = self.names
@@ -422,7 +424,8 @@ class ContainerView(PathSource):
         )
 
     def directory_attr(self, path: bytes, found: Found | None = None) -> Attr:
-        """The attributes of a directory that is there; `found`: what its name holds, if known."""
+        """Return the attributes of a directory that exists; `found`: what its name holds, if
+        known."""
         id, names = self.places.directory_id(path), self.names
         mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
         key = key_at(path)
@@ -452,8 +455,8 @@ class ContainerView(PathSource):
     # --- times of changes ---
 
     def note_change(self, id: int, now: int) -> None:
-        """Something of a file or directory has changed. The last REMEMBERED are known as long as
-        the mount: not every container keeps that, nor every change."""
+        """Note that a file or directory has changed. The last REMEMBERED are known as long as the
+        mount: not every container keeps that, nor every change."""
         self.ctimes.pop(id, None)
         self.ctimes[id] = now
         if len(self.ctimes) > REMEMBERED:
@@ -475,7 +478,7 @@ class ContainerView(PathSource):
         return attr
 
     def is_directory(self, id: int) -> bool:
-        """Of an id that is known."""
+        """Return whether a known id is that of a directory."""
         return id >= OWN_IDS and id == self.places.directory_id(self.places[id])
 
     def readlink(self, id: int) -> bytes:
@@ -513,7 +516,7 @@ class ContainerView(PathSource):
     # --- contents ---
 
     def read(self, id: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         spool = self.spools.get(id) if self.spools else None
         if spool is not None:
             return spool.read(offset, size)

@@ -146,7 +146,7 @@ class Ahead:
 
     @property
     def busy(self) -> bool:
-        """Something is being pushed."""
+        """Return whether something is being pushed."""
         return self._given != self._done
 
     def start(self) -> None:
@@ -157,7 +157,8 @@ class Ahead:
         self._thread.join()
 
     def takes(self, held: Held) -> bool:
-        """A file is read from its start -> whether the answer comes from here, in a while."""
+        """Take a read from the start of a file -> whether the answer comes from here, in a
+        while."""
         stream = self._stream(held[1])
         if stream is None:
             return False
@@ -235,8 +236,8 @@ class Waiting:
         self._caller = 0
 
     def takes(self, held: Held, size: int, caller: int) -> bool:
-        """A file is read -> whether the answer comes from here, in a while: not where there is one
-        reader, or where the page cache has it.
+        """Take a read of a file -> whether the answer comes from here, in a while: not where there
+        is one reader, or where the page cache has it.
 
         caller  the thread that reads
         """

@@ -40,7 +40,7 @@ class Callers:
         self._lock = threading.Lock()  # of `_signalled`, and of whether a thread looks
 
     def interrupt(self, unique: int) -> None:
-        """A signal came to the caller of a request."""
+        """Note that a signal came to the caller of a request."""
         if unique not in self.waiting:
             return
         with self._lock:

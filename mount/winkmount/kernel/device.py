@@ -46,7 +46,7 @@ class Refused(OSError):
 
 
 def mount(point: str, options: Mapping[str, str | bool]) -> int:
-    """-> a descriptor of the device, of a new mount on a directory.
+    """Mount on a directory -> a descriptor of the device.
 
     options  fsname, subtype; ro, noexec, sync, allow_other, default_permissions
     raises   Refused
@@ -66,7 +66,7 @@ def mount(point: str, options: Mapping[str, str | bool]) -> int:
 
 
 def _mount(device: int, point: str, options: Mapping[str, str | bool]) -> int:
-    """-> an errno, or 0."""
+    """Mount by mount(2) -> an errno, or 0."""
     data = [f"fd={device},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()}"]
     data += [name for name in _KERNEL if options.get(name)]
     flags = _ALWAYS | sum(flag for name, flag in _FLAGS.items() if options.get(name))
@@ -124,10 +124,10 @@ class Server(Protocol):
         """Answer a request -> False: another thread will. The body is gone behind it."""
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """The kernel does not hold some numbers any more: FORGET or BATCH_FORGET."""
+        """Note which numbers the kernel no longer holds: FORGET or BATCH_FORGET."""
 
     def rest(self) -> None:
-        """No request has come for a while: what is not needed may go."""
+        """Give back what is not needed: no request has come for a while."""
 
     def idle(self) -> bool:
         """Return whether no other thread waits for the kernel to take something, which may need
@@ -191,7 +191,8 @@ class Spinning:
         self._left, self._rest = 0, REST  # requests without a wait: still, and the next time
 
     def until(self) -> float:
-        """Until when to ask, by `time.perf_counter`, now that a request is answered; 0.0: not."""
+        """Return until when to ask, by `time.perf_counter`, now that a request is answered; 0.0:
+        not at all."""
         if self._waits == TRIES:
             self._look()
         if self._left:
@@ -203,7 +204,7 @@ class Spinning:
         return time.perf_counter() + self._seconds
 
     def in_vain(self) -> None:
-        """No request came so long."""
+        """Note that no request came within the wait."""
         self._vain += 1
 
     def _look(self) -> None:
@@ -232,7 +233,7 @@ class Standby:
         self._watches.set()
 
     def rest(self) -> None:
-        """None has come for a while. An idle mount is no work."""
+        """Pause: no request has come for a while, and an idle mount takes no processor time."""
         self._watches.clear()
 
     def end(self) -> None:
@@ -290,7 +291,7 @@ class Connection:
         return True
 
     def _init(self, length: int, wanted: int) -> bytes:
-        """The answer to an INIT of so many bytes."""
+        """Return the answer to an INIT of so many bytes."""
         _, minor, ahead, flags = p.INIT_IN.unpack_from(self._room, p.IN.size)
         if flags & p.INIT_EXT and length >= p.IN.size + p.INIT_MORE.size:
             flags |= p.INIT_MORE.unpack_from(self._room, p.IN.size)[0] << 32
@@ -302,7 +303,7 @@ class Connection:
         )
 
     def _receive(self) -> int:
-        """-> bytes of the next request; 0: there is none now; -1: the mount is gone."""
+        """Read the next request -> its bytes; 0: there is none now; -1: the mount is gone."""
         try:
             return os.readv(self.device, [self._room])
         except BlockingIOError:
@@ -369,7 +370,7 @@ class Connection:
         self.callers.interrupt(unique)
 
     def read_aside(self, room: memoryview, busy: int) -> bool:
-        """For the standby: keep the next request for `serve`, which takes long with another one.
+        """Keep the next request for `serve`, which takes long with another one: for the standby.
         False: the mount is gone."""
         try:
             length = os.readv(self.device, [room])
@@ -387,7 +388,7 @@ class Connection:
         return True
 
     def _next(self) -> int:
-        """As `_receive`: of what the standby has read, if there is such, else of the device."""
+        """Read the next request as `_receive` does, first of those that the standby has read."""
         while self._backlog:
             data = self._backlog.popleft()
             _, opcode, unique, _ = p.IN.unpack_from(data)
@@ -444,7 +445,7 @@ class Connection:
 
 @contextmanager
 def signals() -> Iterator[int]:
-    """-> a descriptor that can be read when a signal has come that ends a server."""
+    """Yield a descriptor that can be read when a signal has come that ends a server."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = {number: signal.signal(number, lambda *_: None) for number in ENDS}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -103,7 +103,7 @@ class Entries:
         return self._joined(self._raw[:, p.ENTRY_OUT.size :])
 
     def _joined(self, raw: npt.NDArray[np.uint8]) -> bytes:
-        """Rows without the room behind shorter names."""
+        """Join the rows, without the room behind shorter names."""
         cut = self._raw.shape[1] - self._sizes
         if cut.any():
             raw = raw[np.arange(raw.shape[1]) < (raw.shape[1] - cut)[:, None]]

@@ -107,7 +107,7 @@ class FileRequests:
         return self._served.caching.pages and flags & os.O_ACCMODE == os.O_RDWR
 
     def _release(self, node: int, body: memoryview) -> bytes:
-        """The kernel waits for no answer: what goes wrong here is only logged."""
+        """Close a file for one user. The kernel ignores the answer: errors are only logged."""
         fh, flags = p.OPEN_OUT.unpack_from(body)
         file = self._opened[fh]
         file.pass_on()
@@ -156,14 +156,14 @@ class FileRequests:
         return b""
 
     def _passed_on(self, fh: int) -> OpenFile:
-        """A file of which the Source knows every byte now. Raises what went wrong."""
+        """Pass on what waits in a file -> the file. Raises its error."""
         file = self._opened[fh]
         file.pass_on()
         file.raise_error()
         return file
 
     def _fsync(self, node: int, body: memoryview) -> bytes:
-        """Without the lock."""
+        """Make a file durable, without the lock."""
         if self._source.writable:
             with self._served.mutex:
                 id = self._passed_on(*p.HANDLE.unpack_from(body)).id
@@ -171,8 +171,8 @@ class FileRequests:
         return b""
 
     def _fallocate(self, node: int, body: memoryview) -> bytes:
-        """Room for a range, or zeros in its place. A punched hole gives no room back to the disk:
-        a container only grows."""
+        """Check for room for a range, or put zeros in its place. A punched hole gives no room back
+        to the disk: a container only grows."""
         fh, offset, size, mode = p.FALLOCATE_IN.unpack_from(body)
         id, end = self._passed_on(fh).id, offset + size
         held = self._source.stat(id).size

@@ -68,7 +68,8 @@ class Giving:
     # files that are listed
 
     def begins(self) -> None:
-        """A directory is listed from its start. Cost: sometimes a look at the free memory."""
+        """Note that a directory is listed from its start. Cost: sometimes a look at the free
+        memory."""
         now = time.monotonic()
         if now >= self._due:
             self._most, self._due = _most(), now + LOOK_EVERY
@@ -96,14 +97,14 @@ class Giving:
         return count - 1
 
     def looked_up(self, parent: int) -> None:
-        """The kernel asks for a file in a directory."""
+        """Note that the kernel looks up a file in a directory."""
         if parent == self._bare:
             self._wanted, self._in_vain = True, 0
 
     # numbers that are given and forgotten
 
     def gave(self, count: int = 1) -> None:
-        """The kernel got so many numbers."""
+        """Note that the kernel got so many numbers."""
         self.held += count
         table = self._table
         if table is None or not self._prunes:
@@ -130,7 +131,7 @@ class Giving:
         self._prunes = self._prune_now(old)
 
     def closed(self, number: int) -> None:
-        """A file was closed."""
+        """Note that a file was closed."""
         if number in self.new:
             self.new.discard(number)
             self._closed.append(number)
@@ -138,7 +139,7 @@ class Giving:
                 self._prunes = self._prune_now([self._closed.popleft() for _ in range(PRUNED)])
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """The kernel has forgotten numbers: each and how often, in turns."""
+        """Note the numbers that the kernel has forgotten: each and how often, in turns."""
         self._forgotten += len(numbers) // 2
         self.held = max(self.held - sum(numbers[1::2]), 0)
         if self._table is not None:

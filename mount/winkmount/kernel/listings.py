@@ -100,7 +100,7 @@ class OpenDirectories:
         return b""
 
     def _fsyncdir(self, node: int, body: memoryview) -> bytes:
-        """Without the lock."""
+        """Make everything durable, without the lock."""
         if self._source.writable:
             self._served.sync()
         return b""
@@ -162,7 +162,7 @@ class OpenDirectories:
         return b"".join(parts)
 
     def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
-        """The numbers of what is listed that the kernel gets, 0: none."""
+        """Return the numbers of the entries that the kernel gets, 0: none."""
         files = self._giving.gives(node, len(entries))
         numbers = self._table.give_many(node, entries[:files], files=True)
         numbers += self._table.give_many(node, entries[files:], files=False)
@@ -198,7 +198,8 @@ class Directories:
         return self._list(node, body, plus=True)
 
     def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
-        """Entries from an offset on until there is no more room: 1 is behind `.`, 2 behind `..`."""
+        """Return entries from an offset on, until there is no more room: 1 is behind `.`, 2 behind
+        `..`."""
         _, offset, room = p.READ_IN.unpack_from(body)
         first = b""
         if offset < DOTS:

@@ -219,7 +219,7 @@ class Names:
         return uid, gid if group is None else group
 
     def _handed_on(self, directory: int) -> int | None:
-        """The group that the set-group-ID bit of a directory hands on; None: it has none."""
+        """Return the group that the set-group-ID bit of a directory hands on; None: it has none."""
         if directory not in self._groups:
             if len(self._groups) >= KNOWN_DIRS:
                 self._groups.clear()
@@ -294,7 +294,7 @@ class Xattrs:
             self.calls |= {p.SETXATTR: self._setxattr, p.REMOVEXATTR: self._removexattr}
 
     def _settled(self, node: int) -> int:
-        """The id of a file of which the Source knows every byte."""
+        """Pass on what waits in a file -> its id."""
         id = self._nodes.id(node)
         self._served.opened.settle(id)
         return id

@@ -87,7 +87,7 @@ class NodeTable:
         return self.id(number), self._above(self.known[number]).id
 
     def _above(self, node: Node) -> Node:
-        """The directory that a name is in, the top one where the name is gone."""
+        """Return the directory that a name is in, the top one if the name is gone."""
         above = self.known.get(node.above or TOP)
         if above is None:  # the kernel has forgotten it
             raise refuse(errno.ESTALE)
@@ -119,8 +119,8 @@ class NodeTable:
                 self._look_up(number)
 
     def _look_up(self, number: int) -> None:
-        """From the nearest directory above that the Source still knows, not from the top: a tree
-        may be deep."""
+        """Look up a number from the nearest directory above that the Source still knows, not from
+        the top: a tree may be deep."""
         way = list[Node]()
         while number != TOP:
             node = self.known.get(number)
@@ -223,7 +223,7 @@ class NodeTable:
             listed.update(dict.fromkeys(numbers, Run(above, names, numbers)))
 
     def forget(self, number: int, count: int) -> None:
-        """The kernel has forgotten a number so often."""
+        """Note that the kernel has forgotten a number so often."""
         node = self.known.get(number)
         if node is None:
             self._forget_listed(number, count)
@@ -255,13 +255,14 @@ class NodeTable:
     # names that go and move
 
     def gone(self, above: int, name: bytes) -> None:
-        """A name was removed. A file that was only listed is not open: nothing asks for it."""
+        """Note that a name was removed. A file that was only listed is not open: nothing asks for
+        it."""
         number = self._names.pop((above, name), None)
         if number is not None:
             self.known[number].above = 0
 
     def moved(self, above: int, name: bytes, new_above: int, new_name: bytes) -> None:
-        """A file or directory has another name; what had that one is gone."""
+        """Note that a file or directory has another name; the file that had it is gone."""
         number = self._names.pop((above, name), None)
         self.gone(new_above, new_name)
         if number is not None:

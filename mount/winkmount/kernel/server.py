@@ -112,7 +112,7 @@ class Server:
             log.error("the answer to a request that waited: %s", error)
 
     def forget(self, opcode: int, node: int, body: memoryview) -> None:
-        """The kernel does not hold some numbers any more."""
+        """Note which numbers the kernel no longer holds."""
         if opcode == p.FORGET:
             numbers = [node, *p.LONG.unpack_from(body)]
         else:
