@@ -395,12 +395,13 @@ class Numbers:
             return 0
         if index < self._order.count:
             start, rows = self._order.block(index)
-            row, name, (above, _, short) = index - start, name_below(path), path.rpartition(b"/")
-            if attr.is_dir and rows.names[row].startswith(name + b"/"):
+            known, name = rows.names[index - start], name_below(path)
+            if attr.is_dir and known.startswith(name + b"/"):
                 return self._number(index, depth_of(path))
-            if rows.names[row] == name and short not in self._overlay.of(above).states:
-                found = rows.numbers[row, POS]
-                return self.of_directory(path, index) if attr.is_dir else int(found)
+            above, _, short = path.rpartition(b"/")
+            if known == name and short not in self._overlay.of(above).states:
+                pos = rows.numbers[index - start, POS]
+                return self.of_directory(path, index) if attr.is_dir else int(pos)
         return self._of(path, attr)
 
 
