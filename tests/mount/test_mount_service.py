@@ -21,6 +21,7 @@ import winkfs
 from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.service import check, serve_in_background
+from winkmount.source import Steps
 
 pytestmark = pytest.mark.in_memory
 
@@ -141,8 +142,8 @@ def test_a_busy_mount_reports_it_and_goes_on(base: str) -> None:
     with mounted(base) as there:
         with (there / "f").open("rb"):
             status, text = command("umount", there)
-            says = f"{there}: busy: `fuser -vm {there}` says by whom"
-            assert (status, text.startswith(says), text.count("\n")) == (1, True, 0)
+            reason = f"{there}: busy: `fuser -vm {there}` lists its users"
+            assert (status, text.startswith(reason), text.count("\n")) == (1, True, 0)
         assert (there / "f").read_bytes() == b"x"
 
 
@@ -328,8 +329,8 @@ def test_read_only_source_is_never_asked_for_a_change() -> None:
 
 def test_failed_background_sync_is_tried_again() -> None:
     class Full(MemorySource):
-        def sync(self) -> None:
-            super().sync()
+        def syncing(self, id: int | None) -> Steps:
+            yield from super().syncing(id)
             if self.syncs == 1:
                 raise OSError(errno.ENOSPC, "full")
 
