@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import test_full_disk
-from test_full_disk import Disk
+import test_failing_disk
+from test_failing_disk import FullDisk
 
 import winkfs
 from winkfs.dataset.compaction import compact
@@ -17,7 +17,7 @@ from winkfs.dataset.manifest import create
 from winkfs.dataset.packing import pack_shards
 from winkfs.dataset.transaction import begin
 
-disk = test_full_disk.disk  # a fixture
+full_disk = test_failing_disk.full_disk  # a fixture
 
 
 def files(root: str) -> dict[str, bytes]:
@@ -25,18 +25,18 @@ def files(root: str) -> dict[str, bytes]:
         return {entry.name: entry.read() for entry in opened.scan()}
 
 
-def test_sync_with_deletes_goes_on_when_there_is_room(disk: Disk) -> None:
-    root = create(disk.folder / "ds").root
+def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: FullDisk) -> None:
+    root = create(full_disk.folder / "ds").root
     with winkfs.open(root, "a") as opened:
         opened.put_many((f"{n}", b"1") for n in range(200))
     with winkfs.open(root, "a") as opened:
         for n in range(150):
             opened.delete(f"{n}")
-        disk.fill()
+        full_disk.fill()
         for change in (lambda: opened.put("new", b"2" * 50_000), opened.sync):
             with pytest.raises(OSError, match="No space"):
                 change()
-        disk.make_room()
+        full_disk.make_room()
         opened.put("new", b"2" * 50_000)
         assert opened.sync() == 2
     expected = {f"{n}": b"1" for n in range(150, 200)} | {"new": b"2" * 50_000}
@@ -44,8 +44,10 @@ def test_sync_with_deletes_goes_on_when_there_is_room(disk: Disk) -> None:
     assert winkfs.verify(root).problems == []
 
 
-def test_compaction_and_pack_leave_the_data_set_as_it_was(disk: Disk, tmp_path: Path) -> None:
-    root = create(disk.folder / "ds").root
+def test_compaction_and_pack_leave_the_data_set_as_it_was(
+    full_disk: FullDisk, tmp_path: Path
+) -> None:
+    root = create(full_disk.folder / "ds").root
     tree = tmp_path / "tree"
     tree.mkdir()
     for n in range(8):
@@ -53,14 +55,14 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(disk: Disk, tmp_path: 
         with winkfs.open(root, "a") as opened:
             opened.put(f"old{n}", os.urandom(100_000))
     before = files(root)
-    disk.fill(500_000)
+    full_disk.fill(500_000)
     with pytest.raises(OSError, match="No space"):
         compact(root)
     with pytest.raises(OSError, match="No space"):
         pack_shards(tree, root, 3, update=True)
     assert os.listdir(f"{root}/_pending") == []
     assert files(root) == before
-    disk.make_room()
+    full_disk.make_room()
     assert compact(root).removed == 8
     vacuum(root, older_than=0)
     pack_shards(tree, root, 3, update=True)
@@ -71,9 +73,9 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(disk: Disk, tmp_path: 
 @pytest.mark.parametrize("kind", ["folder", "tar"])
 @pytest.mark.parametrize("there", [False, True])
 def test_a_pack_that_fails_leaves_no_empty_data_set(
-    disk: Disk, tmp_path: Path, kind: str, there: bool
+    full_disk: FullDisk, tmp_path: Path, kind: str, there: bool
 ) -> None:
-    tree, root = tmp_path / "tree", disk.folder / "ds"
+    tree, root = tmp_path / "tree", full_disk.folder / "ds"
     tree.mkdir()
     for n in range(8):
         (tree / f"{n}").write_bytes(os.urandom(100_000))
@@ -85,12 +87,12 @@ def test_a_pack_that_fails_leaves_no_empty_data_set(
         with tarfile.open(source, "w") as archive:
             archive.add(tree, ".")
     for room in (0, 30_000, 500_000):
-        disk.fill(room)
+        full_disk.fill(room)
         with pytest.raises(OSError, match="No space"):
             pack_shards(source, root, 3)
-        assert sorted(os.listdir(disk.folder)) == (["ds", "filler"] if there else ["filler"])
+        assert sorted(os.listdir(full_disk.folder)) == (["ds", "filler"] if there else ["filler"])
         assert not there or os.listdir(root) == []
-        disk.make_room()
+        full_disk.make_room()
     pack_shards(source, root, 3)
     assert len(files(str(root))) >= 8
 

@@ -374,6 +374,12 @@ class SimulatedDisk:
             left.append(naming)
         self._namings = left
 
+    def fill(self, room: int | None) -> None:
+        """Leave so many bytes for files to grow; None: any number."""
+        with self.lock:
+            used = sum(os.fstat(file.fd).st_size for _, file in self._files())
+            self.capacity = None if room is None else used + room
+
     def room(self, file: File, size: int) -> int:
         """-> bytes up to which a file may grow, at most `size`."""
         if self.capacity is None:

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from errno import ENOSPC
 from typing import Any, NamedTuple
 
 from interrupts import Interrupter
@@ -42,6 +43,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "zstd": {"compress": "zstd:1"},
     "interrupts": {},
     "mount": {},
+    "full": {},
+    "full ao": {"ao": True},
+    "full classic": {"classic": True},
     "data set": {},
     "data set zstd": {"compress": "zstd:1"},
     "data set columns": {"columns": COLUMNS},
@@ -732,4 +736,54 @@ class InterruptedLife(Life):
     SMALL = {"the index": {"replayed": 1}}  # noqa: RUF012
 
 
-KINDS: dict[str, type[Life]] = {"mount": MountLife, "interrupts": InterruptedLife}
+class FullLife(Life):
+    """A disk that is full now and then: a call is refused whole, and the handle goes on."""
+
+    def is_faulty(self) -> bool:
+        return False
+
+    def step(self) -> None:
+        verb, action = self.choose()
+        room = self.rng.choice((None, 0, 512, 4096, 20_000, 100_000))
+        self.say(f"{verb}, {'any' if room is None else room} bytes free")
+        self.since, before = [], dict(self.model)
+        self.disk.fill(room)
+        try:
+            action()
+        except OSError as error:
+            self.say(f"  -> {error}")
+            if error.errno != ENOSPC and not self.ao:  # where a time may be before the last one
+                raise
+            self.disk.fill(None)
+            self.refused(before)
+        self.disk.fill(None)
+        if self.rng.random() < 0.4:
+            self.check(self.disk.crash(self.rng))
+
+    def refused(self, before: State) -> None:
+        """Nothing of the call is there, but for the first files of many; all of the rest is."""
+        if self.container.closed:
+            self.start()
+            self.pending.append(state_of(self.container))
+            before = self.pending[-1]
+            if all(differs(before, state) for state in (self.acked, *self.pending[:-1])):
+                raise Wrong("a close on a full disk has lost a file")
+        self.model = state_of(self.container)
+        if all(differs(self.model, state) for state in (before, *self.since)):
+            raise Wrong(f"a refused call has changed {differs(self.model, before)}")
+        self.pending += [*self.since, dict(self.model)]  # to recover may be to sync
+        self.mixed = True
+
+    def end(self) -> None:
+        super().end()
+        if left := [path for path in self.disk.paths() if ".tmp" in path]:
+            raise Wrong(f"a close has left {left}")
+
+
+KINDS: dict[str, type[Life]] = {
+    "mount": MountLife,
+    "interrupts": InterruptedLife,
+    "full": FullLife,
+    "full ao": FullLife,
+    "full classic": FullLife,
+}

@@ -375,6 +375,23 @@ def requeue(folder: Path, *, shared: bool = False) -> None:
         queue.requeue()
 
 
+def run_create(folder: Path) -> None:
+    try:
+        c = winkfs.create(folder / "c", ao=True)
+    except FileExists:
+        c = winkfs.open(folder / "c", "a")
+    with c:
+        if "a" not in c:
+            c.put("a", b"1", mtime=1)
+
+
+def created_state(folder: Path) -> State:
+    try:
+        return container_state(folder)
+    except NoSuchFile:
+        return {}
+
+
 def run_ring(folder: Path) -> None:
     create_ring(folder / "ring", pages=8, exist_ok=True)
 
@@ -437,6 +454,7 @@ def compact_messages(folder: Path) -> None:
 
 
 VERBS: dict[str, Verb] = {
+    "create": Verb(lambda *_: None, run_create, created_state),
     "repair": Verb(
         make_damaged,
         lambda folder: repair(folder / "c", apply=True),

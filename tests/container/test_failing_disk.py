@@ -1,0 +1,833 @@
+"""Disks that fail or are full, and syncs in steps: what the simulated lives do not show.
+
+Those have the random part, calls that fail, power cuts and shortages of room: see
+`simulated/test_power_cuts.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from container_checks import assert_sound, contents, path_of
+from oracle_read import check
+from oracle_recipes import RECIPES
+from seam import Call, disk_calls, refusing
+from simulated.disk import Event, SimulatedDisk
+
+import winkfs
+from winkformats.disk import pagecache
+from winkfs import Container
+
+Files = dict[str, bytes]
+Model = dict[bytes, bytes]
+Steps = Generator[Callable[[], None], None, None]
+FAULTS = ("write", "patch", "sync", "truncate", "directory sync", "rename", "link")
+VARIANTS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "classic": {"classic": True},
+    "ao": {"ao": True},
+}
+SIZE = 6 << 20  # bytes of the disk that is full
+
+
+def files_of(base: str | Path, mode: str = "r") -> Files:
+    with winkfs.open(base, mode) as c:
+        return {name: c.read(name) for name in c.names()}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("old", b"acknowledged")
+    return tmp_path / "c"
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> dict[str, bool]:
+    return VARIANTS[request.param]
+
+
+# --- a sync that fails is final: nothing is acknowledged over what it may have dropped ---
+
+
+class Refusing:
+    """fdatasync of BASE.data number `at` fails, and what it should have written is gone."""
+
+    def __init__(self) -> None:
+        self.at, self.count = 0, 0
+
+    def __call__(self, call: Call) -> None:
+        if call.verb == "sync" and call.path.endswith(".data"):
+            self.count += 1
+            if self.count == self.at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), call.path)
+
+
+@pytest.fixture
+def disk() -> Iterator[Refusing]:
+    refusing_disk = Refusing()
+    with disk_calls(refusing_disk):
+        yield refusing_disk
+
+
+@pytest.mark.parametrize("at", [1, 2])  # of the entries, of the superblock
+def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
+    c = winkfs.open(base, "a")
+    disk.at, disk.count = at, 0
+    c.put("new", b"1")
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        c.sync()
+    assert caught.value.errno == errno.EIO
+    for again in (c.sync, lambda: c.put("x", b""), lambda: c.put_many([("y", b"")]),
+                  lambda: c.delete("old"), c.save_catalog):  # fmt: skip
+        with pytest.raises(OSError, match=r"a sync failed .* open it again") as caught:
+            again()
+        assert "\n" not in str(caught.value)
+    assert c.read("old") == b"acknowledged"
+    with pytest.raises(OSError, match="a sync failed"):
+        c.close()
+    c.close()  # it is closed all the same
+    found = files_of(base)
+    assert found == {"old": b"acknowledged"} | ({"new": b"1"} if at == 2 else {})
+    with winkfs.open(base, "a") as again_open:  # the lock is free
+        again_open.put("after", b"2")
+    assert files_of(base) == found | {"after": b"2"}
+    assert winkfs.verify(base).problems == []
+
+
+def test_nothing_is_written_over_what_was_dropped(base: Path, disk: Refusing) -> None:
+    """The kernel marks the pages clean: a later fdatasync would succeed without them."""
+    before = path_of(base, ".data").read_bytes()
+    with pytest.raises(OSError, match="a sync failed"), winkfs.open(base, "a") as c:
+        disk.at, disk.count = 1, 0
+        c.put("new", b"x" * 100_000)
+        with pytest.raises(OSError, match="Input/output error"):
+            c.sync()
+    assert path_of(base, ".data").read_bytes()[: len(before)] == before
+
+
+def test_a_handle_that_only_reads_what_it_had_goes_on(base: Path, disk: Refusing) -> None:
+    c = winkfs.open(base, "a")
+    c.put("draft", b"never written")
+    c.append("draft", b", either")
+    disk.at, disk.count = 1, 0
+    with pytest.raises(OSError):
+        c.sync()
+    assert list(c.names()) == ["old"]
+    assert "draft" not in c and len(c) == 1
+    assert list(c.get_many(["old"])) == [b"acknowledged"]
+    with pytest.raises(OSError):
+        c.close()
+
+
+@pytest.mark.parametrize(
+    ("call", "end"), [("sync", ".idx.tmp"), ("rename", ".idx"), ("directory sync", "")]
+)
+def test_a_failed_derived_file_is_reported_and_loses_nothing(
+    base: Path, call: str, end: str
+) -> None:
+    c = winkfs.open(base, "a")
+    c.put("new", b"1")
+    with disk_calls(refusing(call, end)) as calls:
+        c.close()  # the data is as durable as ever
+    assert call in {made.verb for made in calls}
+    assert [note for note in c.notes if "a derived file was not written" in note]
+    assert files_of(base) == {"old": b"acknowledged", "new": b"1"}
+    assert winkfs.reindex(base) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("classic", [False, True])
+def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, seed: int) -> None:
+    """The next writer sees them in the page cache."""
+    disk = SimulatedDisk(seed, evicts=False)
+    base = f"{disk.path}/c"
+    c = winkfs.create(base, classic=classic)
+    c.put_many((f"n{i}", b"first") for i in range(300))
+    c.sync()
+    c.put_many((f"n{i}", b"second") for i in range(40))
+    c.sync()  # sets the delflags of the first
+    c.put("lost", b"")
+    disk.arm("sync")
+    for end in (c.sync, c.close):
+        with pytest.raises(OSError, match="Input/output error"):
+            end()
+    with winkfs.open(base, "a") as after:
+        after.put("after", b"")
+    image = disk.crash()
+    assert winkfs.verify(f"{image.path}/c").problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("classic", [False, True])
+def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> None:
+    """It may be of a sync that failed, and in the page cache alone."""
+    for seed in range(20):
+        disk = SimulatedDisk(seed, evicts=False)
+        c = winkfs.create(f"{disk.path}/c", classic=classic)
+        c.put("a", b"1")
+        c.sync()
+        c.put("b", b"2")
+        disk.arm("sync", 2)  # of the superblock
+        for end in (c.sync, c.close):
+            with pytest.raises(OSError, match="Input/output error"):
+                end()
+        with winkfs.open(f"{disk.path}/c", "a") as after:
+            found = list(after.names())
+            after.sync()
+            image = disk.crash()
+        with winkfs.open(f"{image.path}/c") as reader:
+            assert list(reader.names()) == found == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_no_delflag_follows_from_an_unsynced_superblock() -> None:
+    """That of a sync that failed: the next writer finds it, and what it supersedes."""
+    for seed in range(14):
+        disk = SimulatedDisk(seed, evicts=False)
+        c = winkfs.create(f"{disk.path}/c")
+        c.put_many((f"n{i}", b"first") for i in range(8))
+        c.sync()
+        c.put_many((f"n{i}", b"second") for i in range(8))
+        disk.arm("sync", 2)  # of the superblock
+        for end in (c.sync, c.close):
+            with pytest.raises(OSError, match="Input/output error"):
+                end()
+        images: list[SimulatedDisk] = []
+        disk.watch = lambda event: images.append(disk.crash())  # noqa: B023
+        winkfs.open(f"{disk.path}/c", "a").close()
+        disk.watch = None
+        for image in images:
+            assert winkfs.verify(f"{image.path}/c").problems == []
+            with winkfs.open(f"{image.path}/c") as reader:
+                found = {reader.read(name) for name in reader.names()}
+                assert len(reader) == 8 and found in ({b"first"}, {b"second"})
+
+
+def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
+    """What it lost is gone, so there is nothing to sync; another try does not report success
+    while the disk refuses everything."""
+    disk = SimulatedDisk(1)
+    with winkfs.create(f"{disk.path}/c") as made:
+        made.put_many((f"n{i}", b"old") for i in range(3000))
+    c = winkfs.open(f"{disk.path}/c", "a")
+    c.put("synced", b"1")
+    c.sync()
+    c.put("new", b"1")
+    for call in ("write", "sync"):
+        disk.arm(call, 1, errno.EIO, for_good=True)
+    for _ in range(3):
+        with pytest.raises(OSError, match="Input/output error"):
+            c.sync()
+    with pytest.raises(OSError, match="Input/output error"):
+        c.close()
+
+
+# --- a small disk of the kernel ---
+
+
+class ThinDisk:
+    """ext4 without a journal on a loop device, whose backing store is on a small tmpfs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.mounted = folder / "store", folder / "disk"
+        self.filler = self.store / "filler"
+        self.image = self.store / "image"
+        self.store.mkdir()
+        self.mounted.mkdir()
+        self.run("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", self.store)
+        self.run("truncate", "-s", "64M", self.image)
+        self.run("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", self.image)
+        self.mount()
+
+    def run(self, *command: object) -> None:
+        subprocess.run([str(c) for c in command], check=True, capture_output=True, timeout=60)
+
+    def mount(self) -> None:
+        self.run("mount", "-o", "loop", self.image, self.mounted)
+
+    def remount(self) -> None:
+        """What the page cache held and the disk did not take is gone after this."""
+        self.run("umount", self.mounted)
+        self.mount()
+
+    def fill(self) -> None:
+        free = os.statvfs(self.store)
+        with self.filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+
+    def close(self) -> None:
+        self.filler.unlink(missing_ok=True)
+        for path in (self.mounted, self.store):
+            subprocess.run(["umount", "-l", path], capture_output=True, check=False)
+
+
+@pytest.fixture
+def thin(tmp_path: Path) -> Iterator[ThinDisk]:
+    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+        pytest.skip("needs root and mkfs.ext4")
+    disk = None
+    try:
+        disk = ThinDisk(tmp_path)
+    except subprocess.CalledProcessError as error:
+        subprocess.run(["umount", "-l", tmp_path / "store"], capture_output=True, check=False)
+        pytest.skip(f"no loop devices here: {error.stderr.decode(errors='replace').strip()}")
+    yield disk
+    disk.close()
+
+
+@pytest.mark.parametrize("variant", [{}, {"ao": True}, {"classic": True}], ids=str)
+def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
+    thin: ThinDisk, variant: dict[str, bool]
+) -> None:
+    base = thin.mounted / "c"
+    acknowledged: Files = {"first": os.urandom(100_000)}
+    with winkfs.create(base, **variant) as c:
+        c.put("first", acknowledged["first"])
+    thin.remount()
+    failed = 0
+    thin.fill()
+    for round_ in range(6):
+        if round_ == 3:
+            thin.filler.unlink()  # there is room again
+        writes = {f"r{round_}/{i}": os.urandom(300_000) for i in range(4)}
+        try:
+            c = winkfs.open(base, "a")
+        except OSError:
+            failed += 1
+            continue
+        try:
+            for name, content in writes.items():
+                c.put(name, content)
+            c.sync()
+            acknowledged |= writes
+            c.put("later", b"%d" % round_)
+            c.sync()
+            acknowledged["later"] = b"%d" % round_
+        except OSError:
+            failed += 1
+            for _ in range(3):  # the same handle never acknowledges again
+                with pytest.raises(OSError):
+                    c.sync()
+        try:
+            c.close()
+        except OSError:
+            failed += 1
+    assert failed, "the disk was never full: the test shows nothing"
+    thin.remount()
+    found = files_of(base)
+    lost = {name for name, content in acknowledged.items() if found.get(name) != content}
+    assert not lost
+    assert winkfs.verify(base).problems == []
+
+
+def test_a_failure_seen_while_dropping_pages_fails_the_sync(
+    thin: ThinDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
+    dropped = []
+    write, drop = os.pwritev, pagecache.drop
+
+    def without(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return write(fd, buffers, offset)
+
+    def note(fd: int, start: int, stop: int) -> int:
+        dropped.append(drop(fd, start, stop))
+        return dropped[-1]
+
+    monkeypatch.setattr(os, "pwritev", without)
+    base = thin.mounted / "c"
+    with winkfs.create(base) as c:
+        c.put("first", b"1")
+    thin.remount()
+    c = winkfs.open(base, "a")
+    c.put("second", b"2")
+    c.sync()
+    thin.fill()
+    filler = (thin.store / "rest").open("wb", buffering=0)
+    with filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    monkeypatch.setattr(pagecache, "drop", note)
+    files = {f"n{i}": os.urandom(1 << 19) for i in range(40)}
+    for i, (name, data) in enumerate(files.items()):
+        c.put(name, data)
+        c.store.kv.flush()
+        c.store.kv.drain()
+        if i == 8:
+            time.sleep(1)  # it is being written back, in vain
+            thin.filler.unlink()
+            (thin.store / "rest").unlink()
+        if dropped:
+            break
+    assert dropped[0], "the disk was never full: the test shows nothing"
+    for end in (c.sync, c.close):
+        with pytest.raises(OSError):
+            end()
+    thin.remount()
+    assert files_of(base) == {"first": b"1", "second": b"2"}
+
+
+class FullDisk:
+    """A tmpfs of SIZE bytes, with a file that fills it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.filler = folder, folder / "filler"
+
+    def fill(self, leave: int = 0) -> None:
+        """Leave that many bytes, whole pages."""
+        self.filler.touch()
+        free = os.statvfs(self.folder)
+        room = free.f_bavail * free.f_frsize - leave
+        if room > 0:
+            with self.filler.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), self.filler.stat().st_size, room)
+
+    def make_room(self) -> None:
+        self.filler.unlink()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[FullDisk]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = os.getuid() == 0 and not subprocess.call(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder],
+        stderr=subprocess.DEVNULL,
+    )
+    if not mounted:
+        assert os.environ.get("CI") != "true", "CI must be able to mount a tmpfs"
+        pytest.skip("only root can mount a small disk")
+    yield FullDisk(folder)
+    subprocess.check_call(["umount", "-l", folder])
+
+
+def full(action: Callable[[], object]) -> bool:
+    """Run -> whether the disk was full; the error must say so in one line."""
+    try:
+        action()
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+        assert "\n" not in str(error)
+        return True
+    return False
+
+
+def assert_no_leftovers(disk: FullDisk) -> None:
+    names = {path.name for path in disk.folder.iterdir()}
+    assert not [name for name in names if ".tmp" in name], names
+
+
+def begun(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:
+    """A container with a few files, synced, and hardly any preallocated room left."""
+    container = winkfs.create(base, **variant)
+    model = {b"old%d" % i: b"%d" % i * 500 for i in range(40)}
+    model[b"ballast"] = b"ballast" * 595_000  # FILEINCR is 4 MiB
+    container.put_many(model.items())
+    container.sync()
+    return container, model
+
+
+@pytest.mark.slow
+def test_put_until_the_disk_is_full(full_disk: FullDisk, variant: dict[str, bool]) -> None:
+    base = full_disk.folder / "c"
+    container, model = begun(base, variant)
+    for number in range(1000):
+        data = b"%d " % number * 5_000
+        if full(lambda: container.put(f"n{number}", data)):  # noqa: B023
+            break
+        model[b"n%d" % number] = data
+        assert number < 900, "the disk never got full"
+    assert full(lambda: container.put("again", bytes(2_500_000)))
+    assert contents(container) == model
+    full_disk.fill()
+    with winkfs.open(base) as reader:
+        assert reader.read("old7") == model[b"old7"]
+    container.close()
+    with winkfs.open(base) as reader:
+        assert contents(reader) == model
+    assert check(base, clean=False).files.keys() == model.keys()
+    assert_no_leftovers(full_disk)
+    full_disk.make_room()
+    with winkfs.open(base, "a") as again:
+        again.put("again", b"1")
+        assert contents(again) == model | {b"again": b"1"}
+    assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [0, 4096, 8192, 12288, 16384])
+def test_create_on_a_full_disk(leave: int, full_disk: FullDisk, variant: dict[str, bool]) -> None:
+    base = full_disk.folder / "c"
+    full_disk.fill(leave)
+    was_full = full(lambda: winkfs.create(base, **variant).close())
+    assert was_full or leave
+    if was_full:
+        assert not path_of(base, ".data").exists() or winkfs.verify(base).problems == []
+    assert_no_leftovers(full_disk)
+    full_disk.make_room()
+    if was_full and not path_of(base, ".data").exists():
+        winkfs.create(base, **variant).close()
+    with winkfs.open(base, "a") as container:
+        container.put("a", b"1")
+    assert_sound(base, {b"a": b"1"})
+
+
+# --- each call fails in turn ---
+
+
+class Faults:
+    """Calls to the disk, counted; the one numbered `at` fails with EIO, or all from it on."""
+
+    def __init__(self) -> None:
+        self.arm(0)
+
+    def __call__(self, call: Call) -> None:
+        if call.verb not in FAULTS:
+            return
+        self.count += 1
+        if self.at and (self.count == self.at or (self.for_good and self.count > self.at)):
+            self.failed = self.failed or call.verb
+            raise OSError(errno.EIO, "the disk failed")
+
+    def arm(self, at: int, for_good: bool = False) -> None:
+        self.at, self.count, self.for_good, self.failed = at, 0, for_good, ""
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    found = Faults()
+    with disk_calls(found, reads=False):
+        yield found
+
+
+class Life:
+    """A fixed life of a container, one step at a time; `model` is what it must show."""
+
+    def __init__(self, base: Path, variant: dict[str, bool]) -> None:
+        self.base, self.ao = base, variant.get("ao", False)
+        self.model: Model = {b"old%d" % i: b"%d" % i * 50 for i in range(6)}
+        self.container = winkfs.create(base, **variant)
+        self.container.put_many(self.model.items())
+        self.container.sync()
+        self.synced = dict(self.model)
+
+    def steps(self) -> Iterator[tuple[Callable[[], object], Model]]:
+        """(what to do, what the container then holds)."""
+        c, model = self.container, dict(self.model)
+
+        def after(**changes: bytes | None) -> Model:
+            for name, data in changes.items():
+                if data is None:
+                    del model[name.encode()]
+                else:
+                    model[name.encode()] = data
+            return dict(model)
+
+        many = {f"many{i}": b"%d" % (i + 10) * 15_000 for i in range(15)}
+        large = b"large" * 500_000
+        yield lambda: c.put("new", b"1"), after(new=b"1")
+        yield lambda: c.put_many(many.items()), after(**many)
+        yield lambda: c.put("large", large), after(large=large)
+        yield c.sync, dict(model)
+        yield (
+            lambda: c.put_many([("old1", b"again"), ("many5", b"a")]),
+            after(old1=b"again", many5=b"a"),
+        )
+        yield lambda: c.delete("old2"), after(old2=None)
+        if not self.ao:
+            yield (
+                lambda: c.append("old3", b"+" * 2_000_000),
+                after(old3=model[b"old3"] + b"+" * 2_000_000),
+            )
+            yield lambda: c.rename("old4", "old5"), after(old5=model[b"old4"], old4=None)
+            yield lambda: c.write("large", 9, b"X"), after(large=large[:9] + b"X" + large[10:])
+        yield c.sync, dict(model)
+        yield c.close, dict(model)
+
+
+@pytest.mark.slow
+@pytest.mark.in_memory
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_each_call_to_the_disk_fails_in_turn(
+    for_good: bool,
+    variant: dict[str, bool],
+    base: Path,
+    faults: Faults,
+    every: Callable[[str], slice],
+) -> None:
+    """One OSError; what was synced is there; with a sound disk the handle goes on, or a new one."""
+    chosen = every("failing calls")
+    for at in itertools.count(1 + chosen.start, chosen.step):
+        faults.arm(0)
+        for path in base.parent.iterdir():
+            path.unlink()
+        life = Life(base, variant)
+        container, reached, synced = life.container, life.model, life.model
+        faults.arm(at, for_good)
+        failed_at, wanted = "", life.model
+        for number, (step, wanted) in enumerate(life.steps()):
+            try:
+                step()
+            except OSError as error:
+                assert error.errno == errno.EIO, error
+                failed_at = f"call {at}, {faults.failed} in step {number}"
+                break
+            reached = wanted
+            if step in (container.sync, container.close):
+                synced = wanted
+        if not failed_at and not faults.failed:
+            break
+        if not failed_at:  # a derived file, or the second superblock, which the next writer makes
+            faults.arm(0)
+            with winkfs.open(base, "a") as again:
+                again.put("old0", wanted[b"old0"])
+            assert_sound(base, wanted)
+            continue
+        assert_goes_on(container, faults, reached, wanted, synced, failed_at)
+    assert at > 10
+
+
+def assert_goes_on(
+    container: Container,
+    faults: Faults,
+    reached: Model,
+    wanted: Model,
+    synced: Model,
+    failed_at: str,
+) -> None:
+    """reached: before the failing step, wanted: after it; synced: what had been promised."""
+    base = Path(container.base)
+    faults.arm(0)
+    with winkfs.open(base) as reader:
+        seen = contents(reader)
+    for name in synced.keys() & reached.keys() & wanted.keys():
+        if synced[name] == reached[name] == wanted[name]:
+            assert seen[name] == synced[name], failed_at
+    try:
+        container.put("after", b"1")
+        container.sync()
+        found = contents(container)
+        container.close()
+    except (OSError, ValueError):  # the handle gave up: a new one goes on
+        with suppress(OSError, ValueError):
+            container.close()
+        with winkfs.open(base, "a") as again:
+            again.put("after", b"1")
+            found = contents(again)
+    assert found.pop(b"after") == b"1"
+    for name in synced.keys() & reached.keys() & wanted.keys():
+        if synced[name] == reached[name] == wanted[name]:
+            assert found[name] == synced[name], failed_at
+    for name, data in found.items():
+        assert data in (synced.get(name), reached.get(name), wanted.get(name)), (failed_at, name)
+    try:
+        assert_sound(base, found | {b"after": b"1"})
+    except Exception as error:
+        raise AssertionError(failed_at) from error
+
+
+@pytest.mark.slow
+@pytest.mark.in_memory
+@pytest.mark.parametrize("name", ["unclean", "unclean_flags_unset", "unclean_append_only"])
+def test_each_call_of_a_recovery_fails_in_turn(name: str, base: Path, faults: Faults) -> None:
+    """What a dead writer left is finished in the end, however often the first try fails."""
+    for at in itertools.count(1):
+        faults.arm(0)
+        for path in base.parent.iterdir():
+            path.unlink()
+        model = {key: file.content for key, file in RECIPES[name](base).items()}
+        faults.arm(at)
+        with suppress(OSError):
+            winkfs.open(base, "a").close()
+        failed, _ = faults.failed, faults.arm(0)
+        with winkfs.open(base) as reader:
+            assert contents(reader) == model
+        winkfs.open(base, "a").close()
+        try:
+            assert_sound(base, model)
+        except Exception as error:
+            raise AssertionError(f"call {at}, {failed}") from error
+        if not failed:
+            break
+    assert at > 5
+
+
+def test_the_index_is_never_changed_in_place(variant: dict[str, bool], tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with disk_calls() as calls:
+        for step, _ in Life(base, variant).steps():
+            step()
+        winkfs.reindex(base)
+    written = {Path(call.path).name for call in calls if call.verb in ("write", "patch")}
+    assert written - {"c.lock"} <= {
+        "c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.cat.tmp", "c.cat",
+    }  # fmt: skip
+    assert not path_of(base, ".idx.tmp").exists()
+
+
+# --- a sync in steps, with changes and other syncs between them ---
+
+
+def change(container: winkfs.Container, files: Files, dice: random.Random, turn: int) -> None:
+    name, data = f"n{dice.randrange(12)}", b"<%d>" % turn * dice.choice([0, 1, 50, 3000])
+    verb = dice.choice(["put", "append", "write", "delete", "rename", "mtime", "cut"])
+    if verb == "put" or name not in files:
+        container.put(name, data)
+        files[name] = data
+    elif verb == "append":
+        container.append(name, data)
+        files[name] += data
+    elif verb == "write":
+        at = dice.randrange(len(files[name]) + 1)
+        container.write(name, at, data)
+        files[name] = files[name][:at] + data + files[name][at + len(data) :]
+    elif verb == "delete":
+        container.delete(name)
+        del files[name]
+    elif verb == "rename":
+        new = f"n{dice.randrange(12)}"
+        container.rename(name, new)
+        files[new] = files.pop(name)
+    elif verb == "cut":
+        container.truncate(name, len(files[name]) // 2)
+        files[name] = files[name][: len(files[name]) // 2]
+    else:
+        container.utime(name, turn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_leaves_what_was_there_when_a_sync_began(seed: int) -> None:
+    dice, files = random.Random(seed), Files()
+    disk = SimulatedDisk(seed)
+    base = f"{disk.path}/c"
+    winkfs.create(base).close()
+    states, acknowledged = [Files()], 0  # as of the begin of each sync
+    running: tuple[Steps, Callable[[], None] | None, int] | None = None
+    container = winkfs.open(base, "a")
+    for turn in range(120):
+        for _ in range(dice.choice([0, 1, 3])):
+            change(container, files, dice, turn)
+        act = dice.random()
+        if running is None and act < 0.5:
+            states.append(dict(files))
+            steps = container.syncing()
+            running = steps, next(steps, None), len(states) - 1
+        elif running is not None and act < 0.6:
+            steps, wait, number = running
+            if wait is None:
+                acknowledged, running = max(acknowledged, number), None
+            else:
+                wait()
+                running = steps, next(steps, None), number
+        elif act > 0.93:
+            states.append(dict(files))
+            container.sync()
+            acknowledged = len(states) - 1
+        if dice.random() < 0.5:
+            image = disk.crash(dice)
+            other = f"{image.path}/c"
+            found = files_of(other)
+            assert found in states[acknowledged:], f"turn {turn}"
+            if dice.random() < 0.2:
+                assert files_of(other, "a") == found
+                assert winkfs.verify(other).problems == []
+    if running is not None:
+        running[0].close()
+    container.close()
+    assert files_of(base) == files
+    assert winkfs.verify(base).problems == []
+
+
+def test_a_failed_step_is_final(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    container = winkfs.create(base)
+    container.put("a", b"1")
+    container.sync()
+    container.put("b", b"2")
+    steps = container.syncing()
+    wait = next(steps)
+    with disk_calls(refusing("sync")), pytest.raises(OSError, match="Input/output") as caught:
+        wait()
+    with pytest.raises(OSError):
+        steps.throw(caught.value)
+    for attempt in (
+        container.sync,
+        lambda: container.put("c", b"3"),
+        container.syncing().__next__,
+    ):
+        with pytest.raises(OSError):
+            attempt()
+    assert container.read("a") == b"1"
+    assert "b" not in container
+    with pytest.raises(OSError):
+        container.close()
+    assert files_of(base, "a") == {"a": b"1"}
+
+
+def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -> None:
+    """Else a power cut could leave the old inode marked, and not the new one."""
+    base = tmp_path / "c"
+    container = winkfs.create(base)
+    container.put("a", b"1")
+    container.sync()
+    store = container.store
+    old = store.index.lookup(b"a/I0")
+    container.put("b", b"2")
+    steps = container.syncing()
+    wait = next(steps)
+    container.put("a", b"11")
+    while True:
+        wait()
+        following = next(steps, None)
+        if following is None:
+            break
+        wait = following
+    assert not store.kv.get(old).deleted
+    container.sync()
+    assert store.kv.get(old).deleted
+    container.close()
+    assert winkfs.verify(base).problems == []
+
+
+def test_a_running_sync_keeps_its_published_flags_from_another() -> None:
+    """The second version is durable, but the sync has not ended; the third one is on its way."""
+    disk = SimulatedDisk(1)
+    base = f"{disk.path}/c"
+    container = winkfs.create(base)
+    container.put("a", b"1")
+    container.sync()
+    container.put("a", b"22")
+    steps = container.syncing()
+    next(steps)()
+    next(steps)()
+    container.put("a", b"333")
+    images: list[SimulatedDisk] = []
+
+    def cut(event: Event) -> None:
+        if event.call == "sync" and not images:
+            images.extend(disk.crash() for _ in range(30))
+
+    disk.watch = cut
+    container.sync()
+    disk.watch = None
+    for image in images:
+        assert files_of(f"{image.path}/c") == {"a": b"22"}
+    assert next(steps, None) is None
+    container.close()
+    assert files_of(base) == {"a": b"333"}
+    assert winkfs.verify(base).problems == []
