@@ -15,6 +15,7 @@ import marks
 import pytest
 import warm
 from clusters import cluster as cluster  # a fixture
+from constants import small_blocks as small_blocks  # a fixture
 from drivers import cluster_driver as cluster_driver  # a fixture
 from hypothesis import settings
 from sparking import end_applications

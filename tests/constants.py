@@ -126,6 +126,12 @@ def shrink(patch: pytest.MonkeyPatch, what: str, **values: object) -> None:
             patch.setattr(place, value)
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catalogs of few files have several blocks."""
+    shrink(monkeypatch, "the catalog", block=4)
+
+
 def make_chains(patch: pytest.MonkeyPatch) -> None:
     """A file that is changed gets an inode that builds on the one before, however small it is."""
     shrink(patch, "chains", extents=0, ratio=0.2)

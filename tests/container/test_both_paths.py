@@ -189,6 +189,7 @@ def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
     assert sum(type(answer) is bytes for answer in said) > 600
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 def test_both_paths_report_the_same_damage(tmp_path, monkeypatch, every):
     """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""

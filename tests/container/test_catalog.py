@@ -682,12 +682,10 @@ def test_runs_are_joined_and_the_last_row_of_a_name_counts(
     )] == [(name, pos) for name, pos in sorted(model.items()) if pos >= 0]  # fmt: skip
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("variant", ["plain", "classic xxh3"])
-def test_files_of_some_time_are_those_of_today(
-    variant: str, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_some_time_are_those_of_today(variant: str, base: Path) -> None:
     """Blocks with other mtimes are passed over, but never one that hides an older row."""
-    shrink(monkeypatch, "the catalog", block=4)
     times = {f"{i % 7}/{i:02}": i for i in range(60)}
     with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
         container.put_many((name, b"x", mtime) for name, mtime in times.items())

@@ -60,6 +60,7 @@ def laid_out(values: list[bytes], gap: int) -> tuple[np.ndarray, np.ndarray, np.
     return raw, at, lengths
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.sets(NAMES, min_size=1, max_size=60), st.integers(1, 30), st.integers(0, 9),
@@ -170,6 +171,7 @@ def chance() -> random.Random:
     return random.Random(7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", [1, 3, 64], indirect=True)
 @pytest.mark.parametrize("odd", [0, 3])
 def test_any_range_of_names(odd: int, chance: random.Random) -> None:

@@ -77,6 +77,7 @@ def finish(handle: Any, path: Path) -> None:
         holds(reader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKE)
 def test_a_wrong_argument_is_one_clear_error_and_loses_nothing(
     make: Callable[[Path], Any], tmp_path: Path
@@ -96,6 +97,7 @@ def test_a_wrong_argument_is_one_clear_error_and_loses_nothing(
     finish(handle, tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [container, dataset])
 def test_wrong_arguments_raise_one_error_and_lose_nothing(
     make: Callable[[Path], Any], tmp_path: Path

@@ -446,6 +446,7 @@ def test_small_overwrites_in_a_row_share_an_entry(c: Container) -> None:
     assert c.superblock["FILESIZE"] - before[0] < 50 * 100 + 101 * 24 + 300
 
 
+@pytest.mark.slow
 def test_a_file_of_very_many_extents(tmp_path: Path) -> None:
     """Overwrites that wait, truncations and growth between them, as a bytearray has it."""
     chance = random.Random(5)

@@ -194,6 +194,7 @@ def renamed(root: str) -> None:
             d.rename("moved", name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("how", [joined, lambda root: rebalance(root, shards=1), renamed])
 def test_a_data_set_keeps_everything(

@@ -328,6 +328,7 @@ def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path) -> N
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tails")
 def test_lives_with_tails_show_what_they_should(
     base: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -494,6 +495,7 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(base: Path) -> No
         assert_catalog(store, catalog, [*names, b"before", b"g"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("few", "closes", "files", "wanted", "last"),
     [  # the first run is joined with more than its half behind it; one of many rows, with as many

@@ -205,6 +205,7 @@ def test_random_conditions_agree_with_plain_python() -> None:
     assert seen == {True, False, None}
 
 
+@pytest.mark.slow
 def test_random_conditions_choose_what_sqlite_chooses() -> None:
     rng = random.Random(4)
     rows = [

@@ -183,6 +183,7 @@ def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPat
         assert len(opened(root)) <= before + 2 * 6  # one of them sees how long what is mapped is
 
 
+@pytest.mark.slow
 def test_threads_share_a_reader(root: str) -> None:
     for n in range(4):
         datasets.add(root, {f"{n}/{i}": b"%d" % i for i in range(50)})

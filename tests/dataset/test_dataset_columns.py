@@ -160,6 +160,7 @@ def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPat
         rebalance(root, shards=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("how", ["compact", "one shard", "five shards"])
 def test_rewritten_shards_keep_values_types_and_nulls(how: str, ao: bool, root: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from catalog_checks import far_times, store_of
-from constants import shrink
 from seam import disk_calls
 
 import winkfs
@@ -89,18 +88,12 @@ def wanted(base: Path, tombs_at: int = 0) -> ShardRecord:
         )  # fmt: skip
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catalogs of few files have several blocks."""
-    shrink(monkeypatch, "the catalog", block=4)
-
-
 def runs(base: Path) -> int:
     with Catalog(FileStorage(f"{base}.cat")) as file:
         return len(file.runs)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("catalog", ["there", "missing", "behind", "several runs", "damaged"])
 def test_the_shard_record_agrees_with_the_inodes(
@@ -188,7 +181,7 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
 # --- names by position ---
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("damage", [False, True])
 @pytest.mark.parametrize("long", ["", "x" * 300])
 def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Path) -> None:

@@ -284,6 +284,7 @@ def test_overlong_entries_and_uneven_columns_are_refused():
 # --- which path ---
 
 
+@pytest.mark.slow
 def test_an_environment_variable_selects_the_path():
     text = "from winkformats import native; print(native.name())"
     for value, name in (("0", "pure Python"), ("1", "compiled"), ("", "compiled")):

@@ -263,6 +263,7 @@ def test_long_names_stand_where_they_belong(root: Path) -> None:
     check(root, files)
 
 
+@pytest.mark.slow
 def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
     shards = [
         {f"{i:05}": b"" for i in range(k, 9000, 3)} | {f"{k}" * 60_000: b""} for k in range(3)
@@ -360,6 +361,7 @@ def order_of(source: DatasetSource) -> MergedOrder:
     return source.order
 
 
+@pytest.mark.slow
 def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
     names = [f"{i:04}" for i in range(4000)]
     datasets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))

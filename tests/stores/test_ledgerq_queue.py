@@ -539,6 +539,7 @@ def test_sync_policies(path: str) -> None:
     assert durable(interval=0.02) == 3  # the default: what one second brings is lost, no more
 
 
+@pytest.mark.slow
 def test_a_queue_is_imported_and_used_without_numpy(path: str) -> None:
     """numpy takes longer to import than all the rest."""
     script = """
@@ -1253,6 +1254,7 @@ def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.Mon
         assert queue.pending() == 8000
 
 
+@pytest.mark.slow
 def test_memory_of_pending_messages_with_priorities(tmp_path: Path) -> None:
     import tracemalloc
 

@@ -299,6 +299,7 @@ def test_what_is_durable_is_confirmed_by_name(path: str, sync: str) -> None:
 # --- threads and processes ---
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("segments")
 def test_many_threads_write_read_remove_and_compact(path: str) -> None:
     wrong: list[object] = []
@@ -348,6 +349,7 @@ def test_many_threads_write_read_remove_and_compact(path: str) -> None:
     assert verify(path).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("segments")
 def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
     fill(path, range(100))
