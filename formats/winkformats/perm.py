@@ -164,7 +164,7 @@ class Perm(CellFile):
         return stored.reshape(-1, 2)[which].astype(np.int64)
 
     def iterate(self, start: int = 0) -> Iterator[Pair]:
-        """(left, right) from index `start` on, read in blocks."""
+        """Yield (left, right) from index `start` on, read in blocks."""
         self._flush()
         for pairs in self._run().part(min(start, len(self)), len(self)).blocks(FLUSH // PAIR.size):
             yield from zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True)
@@ -172,10 +172,10 @@ class Perm(CellFile):
     def group(self, compare: Compare | None = None, *, budget: int = BUDGET) -> None:
         """Sort by the right integers, and equal ones by `compare`.
 
-        compare     (pair, pair) -> negative, 0 or positive, usually by the keys behind the left
-                    integers. Without it, and where it says 0, pairs keep their order
-        budget      bytes of memory; more pairs go through sorted runs in a file beside this one
-        raises      OSError, and what `compare` raises: the perm is then as it was
+        compare     (pair, pair) -> negative, 0 or positive, usually by the keys of the left
+                    integers. Without it, and if it returns 0, pairs keep their order
+        budget      bytes of memory; more pairs are sorted in runs in a file beside this one
+        raises      OSError, and what `compare` raises: then the perm is unchanged
         """
         self._reorder(functools.partial(self._grouped, compare, budget))
 
@@ -186,7 +186,7 @@ class Perm(CellFile):
         key: Callable[[Pair], Any] | None = None,
         budget: int = BUDGET,
     ) -> None:
-        """Sort by a comparison of pairs, or by a key of each pair; stable. Else as `group`.
+        """Sort by a comparison of pairs, or by a key of each pair; stable. See `group`.
 
         raises  ValueError unless exactly one of compare and key is given
         """

@@ -51,7 +51,7 @@ class CellFile(Closing):
         """Make all cells durable, then the superblock that includes them.
 
         variables   further ones to store in the same write. After a change in place DATAEND is 0
-                    until the caller, who knows what the cells cover now, gives it here
+                    until it is given here: only the caller knows what the cells cover now
         now         SYNCTIME, seconds since the epoch
         raises      OSError
         """

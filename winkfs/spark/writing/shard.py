@@ -168,15 +168,12 @@ class NewShard:
         return self._writer.finish()
 
     def abandon(self) -> None:
-        """Close it as it is, and remove it."""
+        """Close the shard without a sync, and remove it."""
         self._writer.abandon()
 
 
 class Attempt:
-    """The shards of one task attempt, one after another.
-
-    name    no other attempt has it
-    """
+    """The shards of one task attempt, written one after another; name: unique."""
 
     def __init__(self, transaction: Transaction, name: str, options: SinkOptions) -> None:
         self._transaction, self._name, self._options = transaction, name, options
@@ -186,10 +183,10 @@ class Attempt:
         self.clamped = Clamped()
 
     def write(self, batches: Iterable[pa.RecordBatch], inputs: Inputs) -> None:
-        """Write all batches; the records are of what is durable then.
+        """Write all batches; `records` then has the durable shards.
 
         raises  ValueError, Refusal, OSError; then no file of the attempt is left
-        cost    memory: a batch, and 20 MiB
+        memory  a batch, and 20 MiB
         """
         now = time.time_ns()
         try:
