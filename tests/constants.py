@@ -89,15 +89,15 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "added": "winkfs.mounting.datasetnames.ADDED_NAMES",  # names put into an order one by one
     },
     "a LogStore": {
-        "patience": "winkfs.stores.logstore.transaction.PATIENCE",  # seconds for a snapshot
+        "patience": "winkfs.stores.logstore.transaction.SNAPSHOT_PATIENCE",  # seconds
     },
     "a message store": {
-        "segment": "winkfs.stores.messagestore.core.ROLL",  # bytes of a segment
-        "large": "winkfs.stores.messagestore.core.LARGE",  # bytes of a large message
-        "gathered": "winkfs.stores.messagestore.core.BUFFER",  # bytes gathered
-        "journal": "winkfs.stores.messagestore.core.JOURNAL_ROOM",  # bytes of a journal
-        "together": "winkfs.stores.messagestore.compaction.TOGETHER",  # bytes compacted together
-        "looked_up": "winkfs.stores.messagestore.compaction.MANY",  # messages looked up together
+        "segment": "winkfs.stores.messagestore.core.SEGMENT_BYTES",  # bytes of a segment
+        "large": "winkfs.stores.messagestore.core.LARGE_BODY_BYTES",  # bytes of a large message
+        "gathered": "winkfs.stores.messagestore.core.BUFFER_BYTES",  # bytes gathered
+        "journal": "winkfs.stores.messagestore.core.JOURNAL_BYTES",  # bytes of a journal
+        "together": "winkfs.stores.messagestore.compaction.GROUP_BYTES",  # bytes compacted together
+        "looked_up": "winkfs.stores.messagestore.compaction.PASS_MESSAGES",  # looked up together
     },
     "a queue": {
         "gathered": "winkfs.stores.ledgerq.tail.BUFFER",  # bytes gathered

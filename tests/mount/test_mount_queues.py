@@ -14,7 +14,7 @@ from test_mount_records import soon
 from warm import PACKAGES
 
 from winkfs.stores import ringpage
-from winkfs.stores.general import FLAT
+from winkfs.stores.general import FLAT_RECORDS
 from winkfs.stores.ledgerq import HIGH, Queue, Rotation, create
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
@@ -75,7 +75,8 @@ def test_without_follow_it_is_as_of_the_mount(tmp_path: Path) -> None:
 def test_many_messages_lie_in_directories(tmp_path: Path) -> None:
     create(str(tmp_path / "q"), by_priority=True)
     with Queue(tmp_path / "q", "a", rotation=Rotation(messages=1000)) as queue:
-        queue.push_many([{"payload": b"%d" % i, "priority": i % 3} for i in range(FLAT + 500)])
+        count = FLAT_RECORDS + 500
+        queue.push_many([{"payload": b"%d" % i, "priority": i % 3} for i in range(count)])
         assert len(queue.pop_many(2000)) == 2000
         wanted = sorted(message.id for message in queue.messages())
     with mounted(tmp_path / "q", "--ro") as there:
@@ -84,7 +85,7 @@ def test_many_messages_lie_in_directories(tmp_path: Path) -> None:
         queue.seek(1)
     with mounted(tmp_path / "q", "--ro") as there:
         assert (there / "4000-4999/4123").read_bytes() == (there / "4123").read_bytes() == b"4122"
-        assert names(there) == list(range(1, FLAT + 501))
+        assert names(there) == list(range(1, FLAT_RECORDS + 501))
 
 
 def test_records_of_a_ring_buffer_are_followed(tmp_path: Path) -> None:

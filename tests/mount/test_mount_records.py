@@ -16,12 +16,12 @@ import shelf
 from mounting import mounted
 from shelf import COUNTING, REAL, WRITER, made, writing
 
-from winkfs.stores.general import FLAT
+from winkfs.stores.general import FLAT_RECORDS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory, pytest.mark.usefixtures("installed")]
 
 installed, shelves = shelf.installed, shelf.shelves  # fixtures
-MANY = FLAT + 5
+MANY = FLAT_RECORDS + 5
 
 
 @pytest.fixture(params=REAL)

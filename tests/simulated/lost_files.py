@@ -194,7 +194,7 @@ class MessagesStore(Messages):
     def stages(self) -> Iterator[Callable[[], object]]:
         rng = random.Random(6)
         patch = pytest.MonkeyPatch()
-        patch.setattr(winkfs.stores.messagestore.core, "ROLL", 3000)
+        patch.setattr(winkfs.stores.messagestore.core, "SEGMENT_BYTES", 3000)
         yield lambda: create_messages(os.fspath(self.folder / "m"), checksums=True)
         for number in range(3):
             yield lambda number=number: self._more(rng, number)

@@ -668,7 +668,7 @@ def test_a_reader_during_a_compaction_finds_no_dead_message(
     path: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It scans segments that it does not know yet, whose messages are about to move."""
-    monkeypatch.setattr("winkfs.stores.messagestore.core.JOURNAL_ROOM", 1 << 20)  # no snapshot
+    monkeypatch.setattr("winkfs.stores.messagestore.core.JOURNAL_BYTES", 1 << 20)  # no snapshot
     fill(path, range(3))
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
         for i in range(3, 200):

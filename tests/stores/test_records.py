@@ -16,8 +16,8 @@ from shelf import REAL, made, writing
 import winkfs
 from winkfs.errors import CorruptError, NoSuchFile
 from winkfs.stores import general
-from winkfs.stores.general import FLAT, NumberFan, RecordSource, TextFan, levels_of
-from winkfs.stores.records import MANY, Ids, Part, Records, Row, batches
+from winkfs.stores.general import FLAT_RECORDS, NumberFan, RecordSource, TextFan, levels_of
+from winkfs.stores.records import BATCH_RECORDS, Ids, Part, Records, Row, batches
 
 
 class Numbered(Records):
@@ -114,7 +114,7 @@ def test_no_good_body_is_lost_beside_those_that_are_wrong(
             assert isinstance(body, CorruptError) and body.offset == row.offset
         else:
             assert body == b"%3d" % int(row.id)
-    assert not wrong or 0 < store.read_alone <= MANY
+    assert not wrong or 0 < store.read_alone <= BATCH_RECORDS
 
 
 def test_batches_hold_so_many_bytes() -> None:
@@ -123,7 +123,7 @@ def test_batches_hold_so_many_bytes() -> None:
     found = list(batches(rows, 9))
     assert [row for some in found for row in some] == rows
     assert [[row.size for row in some] for some in found] == [[3, 3, 3], [10], [0, 0, 9], [1, 1]]
-    assert [len(some) for some in batches(rows[:1] * (MANY + 1))] == [MANY, 1]
+    assert [len(some) for some in batches(rows[:1] * (BATCH_RECORDS + 1))] == [BATCH_RECORDS, 1]
 
 
 def test_the_listing_has_all_ids(tmp_path: Path) -> None:
@@ -179,8 +179,9 @@ def test_find_leaves_out_what_is_not_there(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "width", "levels"),
-    [(0, 256, 0), (FLAT, 256, 0), (FLAT + 1, 256, 1), (FLAT << 8, 256, 1),
-     ((FLAT << 8) + 1, 256, 2), (10**7, 256, 2), (FLAT + 1, 1000, 1), (10**7, 1000, 2)],
+    [(0, 256, 0), (FLAT_RECORDS, 256, 0), (FLAT_RECORDS + 1, 256, 1), (FLAT_RECORDS << 8, 256, 1),
+     ((FLAT_RECORDS << 8) + 1, 256, 2), (10**7, 256, 2), (FLAT_RECORDS + 1, 1000, 1),
+     (10**7, 1000, 2)],
 )  # fmt: skip
 def test_there_are_so_many_levels(count: int, width: int, levels: int) -> None:
     assert levels_of(count, width) == levels
@@ -202,7 +203,7 @@ def tree(source: RecordSource, directory: int, path: str = "") -> dict[str, int]
 
 
 def test_numbers_lie_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(general, "FLAT", 2)
+    monkeypatch.setattr(general, "FLAT_RECORDS", 2)
     last = (1 << 63) - 1
     source = RecordSource(
         Numbered(str(tmp_path), [0, 1, 999, 1000, 4711, last, *range(10_000, 12_100)])
@@ -220,7 +221,7 @@ def test_numbers_lie_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_letters_lie_by_their_beginnings(tmp_path: Path) -> None:
-    store = Lettered(str(tmp_path), FLAT + 1)
+    store = Lettered(str(tmp_path), FLAT_RECORDS + 1)
     source = RecordSource(store)
     found = tree(source, source.root)
     texts = [text.decode() for text in store.texts.tolist()]
@@ -247,7 +248,7 @@ def test_no_other_path_is_a_directory(fan: TextFan | NumberFan, path: bytes) -> 
 
 def test_a_listing_goes_on_as_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in parts, while the store changes; the next one shows the change."""
-    monkeypatch.setattr(general, "RARELY", 0)
+    monkeypatch.setattr(general, "LISTING_LIFETIME", 0)
     store = Numbered(str(tmp_path), range(1000))
     source = RecordSource(store)
     handle = source.opendir(source.root)
@@ -301,7 +302,7 @@ def test_bodies_are_kept_while_they_are_read_in_parts(
     for id in ids[1:3]:
         with pytest.raises(FileNotFoundError):
             source.read(id, 0, 9)
-    monkeypatch.setattr(general, "KEPT", 30)
+    monkeypatch.setattr(general, "BODY_CACHE_BYTES", 30)
     for id in ids[3:]:
         assert source.read(id, 0, 2) == source.read(id, 0, 2)
     assert len(source._bodies) <= 11

@@ -1,13 +1,13 @@
-"""What can be done with any store that has a `Reader`: info, verify, a read-only mount.
+"""Functions for any store that has a `Reader`: info, verify, a read-only mount.
 
-A store with many files has forms of its own: these read the names of all files into memory, save
-those of a store of records.
+They read the names of all files into memory, except for a store of records. A kind of store with
+many files registers functions of its own.
 
-In a mount of a store of records, up to FLAT records lie in the top directory. Where there are more
-at the mount, they lie in directories: `ab/cd/abcd...` for hexadecimal ids, `5000-5999/5123` for
-numbers. A look-up of `5123` in the top directory finds that record, too. A look-up asks the store;
-a listing needs the ids of all records, in order, which are collected when a directory is listed, or
-looked up, for the first time.
+A mount of a store of records shows up to FLAT_RECORDS records in the top directory. If there are
+more when it is mounted, they are in subdirectories: `ab/cd/abcd...` for hexadecimal ids,
+`5000-5999/5123` for numbers. A look-up of `5123` in the top directory finds that record, too. A
+look-up asks the store. A listing needs the sorted ids of all records, which are collected when a
+directory is first listed or looked up.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from winkmount.source import Attr, DirEntry, Source, refuse
 if TYPE_CHECKING:
     from winkmount.options import Options
 
-FLAT: Final = 4096  # records in a directory that is not divided further, on average
-RARELY: Final = 10  # how many times as long as collecting the ids took, these are good at least
-KEPT: Final = 64 << 20  # bytes of bodies that are kept while they are read in parts
-AT_ONCE: Final = 256  # names made of ids at a time
-LAST: Final = (1 << 63) - 1
+FLAT_RECORDS: Final = 4096  # records of a directory without subdirectories, on average
+LISTING_LIFETIME: Final = 10  # ids are reused for so many times the span that collecting them took
+BODY_CACHE_BYTES: Final = 64 << 20  # bytes of bodies kept while they are read in parts
+NAMES_AT_ONCE: Final = 256  # ids turned into names at a time
+MAX_ID: Final = (1 << 63) - 1
 
 log = logging.getLogger("winkfs.mount")
 
 
 def info(path: str) -> dict[str, Any]:
-    """-> how many files there are, and their bytes; the facts of a store of records.
+    """Return the number of files and their bytes; of a store of records its `stats`.
 
-    cost  a scan, save of a store of records
+    cost  a scan; none of a store of records
     """
     with open_silently(path) as store:
         record = {"base": path, "kind": kind_of(path)[0].name}
@@ -68,15 +68,15 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         report.add(str(error))
 
     with open_silently(path) as store:
-        for name, told, content in _contents(store, damaged):
+        for name, listed, content in _contents(store, damaged):
             report.files += 1
             if isinstance(content, Exception):
                 report.add(f"{path}: {name}: {content}")
                 continue
             size = len(content)
             report.bytes += size
-            if size != told:
-                report.add(f"{path}: {name}: {size} bytes, {told} are told")
+            if size != listed:
+                report.add(f"{path}: {name}: {size} bytes, {listed} are listed")
             if progress is not None:
                 progress(size)
         for problem in store.problems:
@@ -85,7 +85,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 
 
 def _contents(store: Reader, damaged: Problem) -> Iterator[tuple[str, int, bytes | Exception]]:
-    """Name and size of each file, and its content, or what is wrong with it."""
+    """Yield name and size of each file, and its content or the error that reading it raised."""
     if isinstance(store, Records):
         for some in batches(store.rows()):
             for row, content in store.contents(some):
@@ -99,7 +99,7 @@ def _contents(store: Reader, damaged: Problem) -> Iterator[tuple[str, int, bytes
 
 
 def mount(path: str, options: Options) -> Source:
-    """What `winkfs mount` serves. Raises Refusal for an option that it does not have."""
+    """Return the Source that `winkfs mount` serves. Raises Refusal for an option that it lacks."""
     for name, given in (("timedir", options.timedir), ("as_of", bool(options.as_of))):
         if given:
             raise Refusal(f"{name} is not for a {kind_of(path)[0].name}", path)
@@ -107,7 +107,7 @@ def mount(path: str, options: Options) -> Source:
     if not isinstance(store, Records):
         return ReaderSource(store)
     if options.follow and store.numbers:
-        options.cache = "none"  # it would cut a new version off at the size of the one before
+        options.cache = "none"  # the kernel would cut a new version off at the size of the old one
     return RecordSource(store)
 
 
@@ -124,7 +124,7 @@ class ReaderSource(Source):
             log.warning("not shown: %s: %s", to_str(path), length_fault(path))
             del files[path]
         self._below: dict[bytes, list[bytes]] = {b"": []}  # directory -> names in it
-        self._paths = [b"", b""]  # by id; none has id 0
+        self._paths = [b"", b""]  # by id; id 0 is not used
         self._ids = {b"": self.root}
         for path in sorted(files):
             self._add(path, files[path].ftype == FileType.DIR)
@@ -165,7 +165,7 @@ class ReaderSource(Source):
             yield DirEntry(names[number], self.lookup(directory, names[number]), number + 1)
 
     def releasedir(self, directory: int) -> None:
-        """As `open`."""
+        """Do nothing, as `open`."""
 
     # attributes
 
@@ -191,10 +191,10 @@ class ReaderSource(Source):
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        """The store is open already."""
+        """Do nothing: the store is open already."""
 
     def release(self, id: int) -> None:
-        """As `open`."""
+        """Do nothing, as `open`."""
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         entry = self._files[self._paths[id]]
@@ -217,14 +217,14 @@ class ReaderSource(Source):
 
 
 def _seek(size: int, offset: int, *, hole: bool) -> int:
-    """In a file without holes. Raises OSError (ENXIO)."""
+    """Find data or a hole in a file without holes. Raises OSError (ENXIO)."""
     if not 0 <= offset < size:
         raise refuse(errno.ENXIO)
     return size if hole else offset
 
 
 def _statfs(size: int, files: int) -> dict[str, int]:
-    """Of a file system that is full."""
+    """Return the fields of statvfs(3) for a full file system."""
     return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": -(-size // 4096), "f_bfree": 0,
             "f_bavail": 0, "f_files": files, "f_namemax": 255}  # fmt: skip
 
@@ -241,11 +241,11 @@ class TextFan:
         self.levels = levels
 
     def folder(self, id: bytes, level: int) -> bytes:
-        """The path of the directory of an id, `/` behind each level; b"": the top directory."""
+        """Return the directory of an id, with `/` after each level; b"": the top directory."""
         return b"".join(id[2 * i : 2 * i + 2] + b"/" for i in range(level))
 
     def bounds(self, path: bytes) -> tuple[Any, Any] | None:
-        """The first and the last id that a directory may have; None for what can be none."""
+        """Return the first and last id that a directory may have; None if it cannot exist."""
         key, level = path.replace(b"/", b""), path.count(b"/")
         if level > self.levels or not re.fullmatch(rb"[0-9a-f]{%d}" % (2 * level), key):
             return None
@@ -272,25 +272,25 @@ class NumberFan:
         """See `TextFan`."""
         level = path.count(b"/")
         if not path:
-            return 0, LAST
+            return 0, MAX_ID
         found = re.search(rb"([0-9]{1,19})-[0-9]+/\Z", path)
         if found is None or level > self.levels or self.folder(found[1], level) != path:
             return None
         low = int(found[1])
-        return (low, min(low + self._unit(level) - 1, LAST)) if low <= LAST else None
+        return (low, min(low + self._unit(level) - 1, MAX_ID)) if low <= MAX_ID else None
 
 
 def levels_of(count: int, width: int) -> int:
-    """How deep so many records lie."""
+    """Return the depth of the directories for so many records."""
     levels = 0
-    while count > FLAT * width**levels:
+    while count > FLAT_RECORDS * width**levels:
         levels += 1
     return levels
 
 
 @dataclass(slots=True)
 class _Listing:
-    """Ids of a directory, [at, stop) of all: what a handle lists does not change."""
+    """Ids [at, stop) of all ids: those of one directory, as of the time it was opened."""
 
     path: bytes
     ids: Ids
@@ -299,10 +299,10 @@ class _Listing:
 
 
 class RecordSource(Source):
-    """The records of a store as of the mount, or of the last `refresh`.
+    """Records of a store as of the mount, or of the last `refresh`.
 
-    Memory beside that of the store, once a directory was listed: a number, or the text of the id,
-    for each record, twice while they are collected.
+    Memory in addition to the store's, once a directory has been listed: the id of each record, as
+    a number or as text; twice that while the ids are collected.
     """
 
     def __init__(self, store: Records) -> None:
@@ -310,7 +310,7 @@ class RecordSource(Source):
         self._store = store
         fan = NumberFan if store.numbers else TextFan
         self._fan: TextFan | NumberFan = fan(levels_of(len(store), fan.width))
-        self._places = Places()  # directories with "/" behind them
+        self._places = Places()  # paths of directories end with "/"
         self.root = self._places.root
         self._ids: Ids | None = None
         self._stale, self._good_until = False, 0.0
@@ -332,13 +332,13 @@ class RecordSource(Source):
     # all ids
 
     def _all(self) -> Ids:
-        """The ids of all records, ascending; with --follow from a moment ago."""
+        """Return the ids of all records, ascending; with --follow they may be seconds old."""
         if self._ids is None or (self._stale and time.monotonic() >= self._good_until):
             started = time.monotonic()
             self._stale = False
             self._ids = self._collected()
             now = time.monotonic()
-            self._good_until = now + RARELY * (now - started)
+            self._good_until = now + LISTING_LIFETIME * (now - started)
         return self._ids
 
     def _collected(self) -> Ids:
@@ -389,8 +389,8 @@ class RecordSource(Source):
             yield DirEntry(path[len(found.path) : -1], self._directory(path), at - found.at)
 
     def _records(self, found: _Listing, offset: int) -> Iterator[DirEntry]:
-        for first in range(found.at + offset, found.stop, AT_ONCE):
-            some = found.ids[first : min(first + AT_ONCE, found.stop)].tolist()
+        for first in range(found.at + offset, found.stop, NAMES_AT_ONCE):
+            some = found.ids[first : min(first + NAMES_AT_ONCE, found.stop)].tolist()
             names = map(_name, some)
             behind = {name: at for at, name in enumerate(names, first + 1 - found.at)}
             for row in self._store.find(map(os.fsdecode, behind)):
@@ -398,7 +398,7 @@ class RecordSource(Source):
                 yield DirEntry(name, self._record(row, name), behind[name])
 
     def releasedir(self, found: _Listing) -> None:
-        """Its ids are kept as long as it is."""
+        """Do nothing: the ids are released with the listing."""
 
     # attributes
 
@@ -446,13 +446,13 @@ class RecordSource(Source):
             self._bodies.pop(id, None)
 
     def read(self, id: int, offset: int, size: int) -> bytes:
-        """What is open is one version of it, if there is room to keep it."""
+        """Read from one version of the body as long as the file is open and the cache has room."""
         body = self._bodies.pop(id, None)
         if body is None:
             body = next(iter(self._store.bodies([self._store.named(self._places[id])])))
         if id in self._places.users or offset + size < len(body):
             self._bodies[id] = body
-            while len(self._bodies) > 1 and sum(map(len, self._bodies.values())) > KEPT:
+            while len(self._bodies) > 1 and sum(map(len, self._bodies.values())) > BODY_CACHE_BYTES:
                 del self._bodies[next(iter(self._bodies))]
         return body[offset : offset + size]
 
@@ -472,5 +472,5 @@ class RecordSource(Source):
 
 
 def _name(id: Any) -> bytes:
-    """The name of a record by its id in `Ids`."""
+    """Return the name of a record for an item of `Ids`."""
     return bytes(id) if isinstance(id, bytes) else b"%d" % id

@@ -1,5 +1,5 @@
-"""StoreHandle: what every store has while it is open: its mode and locks, how it is synced, closed,
-and kept until then."""
+"""StoreHandle: the part that all stores share: mode, locks, sync, close, and the end of the
+process."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Calls = list[Callable[[], object]]
 
 
 def one_of(what: str, given: object, known: Sequence[str]) -> None:
-    """Raises ValueError for what is none of them."""
+    """Raise ValueError if `given` is not one of `known`."""
     if given not in known:
         *others, last = map(repr, known)
         raise ValueError(f"{what} must be {', '.join(others)} or {last}, not {given!r}")
 
 
 class StoreHandle(Closing):
-    """A store that is open: to read ("r"), or to write, too ("a"). Threads may share it.
+    """An open store: to read ("r"), or to read and write ("a"). Threads may share it.
 
-    A writer keeps what it was given: `close` makes it durable, and is called where a `with` block
-    ends, also by an exception, and at the normal end of the process. Until it is closed it stays
-    open, also where nothing refers to it any more. In a forked child a writer is closed.
+    No change of a writer is lost: `close` makes all durable, and runs at the end of a `with` block,
+    also after an exception, and at the normal end of the process. A writer stays open until then,
+    even if no reference to it is left. In a forked child a writer is closed.
 
-    _what, _read_only  for messages: what it is, and that it cannot be written to
-    _access            whether it is open, and may be written to
-    _lock              of the threads
-    _section           what a call holds: this lock, or more
-    _held              the lock of the one writer
+    _what, _read_only  for messages: the name of the store, and why it cannot be written
+    _access            whether it is open and may be written
+    _lock              lock of the threads
+    _section           lock that a call holds: `_lock`, or a wider one
+    _held              lock of the one writer
     _closing           closes what is open, the last first
-    _beside            stores that are closed before
+    _beside            stores that are closed before this one
     """
 
     drops_on_exception: Final = False
@@ -76,15 +76,15 @@ class StoreHandle(Closing):
         sync: Callable[[], object] | None = None,
         interval: float = 0.0,
     ) -> None:
-        """Open it by a call that closes it if it fails.
+        """Open the store by calling `begin`; close it again if that raises.
 
-        sync  is called each `interval` seconds from then on
+        sync  called each `interval` seconds from then on
         """
         tell_of_forks(self)
         try:
             begin()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         if self.writable:
             keep_open(self, self.path, self._lock)
@@ -92,7 +92,7 @@ class StoreHandle(Closing):
                 self._access.repeat(sync, interval, "winkfs-sync")
 
     def _keep_lock(self, lock: WriterLock) -> None:
-        """Have the lock of the one writer, until it is closed."""
+        """Hold the lock of the one writer until the store is closed."""
         self._held = lock
         self._closing.callback(lock.release)
 
@@ -101,11 +101,11 @@ class StoreHandle(Closing):
     def _sync_changes(
         self, changes: Callable[[], int], unsynced: Callable[[ExitStack], Calls]
     ) -> bool:
-        """Make all changes durable that there are now -> False: another thread has done so.
+        """Make all changes so far durable; return False if another thread has done so.
 
-        changes   how many there are
-        unsynced  writes all -> what makes it durable, for which other calls need not wait; the
-                  stack closes what that needs
+        changes   returns the number of changes
+        unsynced  writes all and returns the calls that make it durable, during which other calls go
+                  on; it registers on the stack what is to be closed afterwards
         """
         with self._lock:
             self._access.check()
@@ -126,7 +126,7 @@ class StoreHandle(Closing):
     # --- the end ---
 
     def close(self) -> None:
-        """Make all durable and close it. Idempotent. Raises OSError; it is closed then, too."""
+        """Make all durable and close the store. Idempotent. Raises OSError, after closing."""
         if self._access.closed:
             return
         try:
@@ -136,20 +136,20 @@ class StoreHandle(Closing):
             if self._access.ready:
                 self._finish()
         finally:
-            self._let_go()
+            self._release()
 
     @abstractmethod
     def _finish(self) -> None:
-        """Make all durable, and write what only a clean end leaves. Raises OSError."""
+        """Make all changes durable and write what only a clean end leaves. Raises OSError."""
 
     def abort(self) -> None:
-        """Close it as it is: what is not durable may be lost. Idempotent."""
+        """Close without a sync: changes that are not durable may be lost. Idempotent."""
         self._access.end()
         for other in self._beside:
             other.abort()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         leave(self)
         self._access.close()
         self._closing.close()
@@ -159,7 +159,7 @@ class StoreHandle(Closing):
         return self._access.closed
 
     def after_fork(self) -> None:
-        """In a forked child another thread may have held the lock; a writer is the parent's."""
+        """Renew the locks in a forked child, and close a writer, which belongs to the parent."""
         self._new_locks()
         if self.writable:
             self._access.close(forked=True)

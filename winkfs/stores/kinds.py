@@ -1,4 +1,4 @@
-"""Kinds of store: which there are, which kind a path is, and which functions that kind has.
+"""Kinds of store: the list of them, the kind of a path, and the functions of a kind.
 
     kind, path = kind_of("corpus")          # a container, a data set, ...
     kind.function("info", path)(path)       # imports the module of the function on first use
@@ -70,7 +70,7 @@ class Kind:
         return what in self.functions or ("open" in self.functions and what in GENERAL)
 
     def function(self, what: str, path: str) -> Callable[..., Any]:
-        """Raises Refusal, for the path, where this kind does not have it."""
+        """Return a function of this kind. Raises Refusal, naming the path, if it has none."""
         found = self.functions.get(what) or ("open" in self.functions and GENERAL.get(what))
         if not found:
             raise Refusal(f"{what} is not for a {self.name}", path)
@@ -89,9 +89,9 @@ def register(kind: Kind) -> None:
 
 
 def find_kind(path: str) -> tuple[Kind, str] | None:
-    """The kind of the store at a path, and the path in its canonical form; None: no store is there.
+    """Return the kind of the store at a path, and the path in its canonical form; None: no store.
 
-    raises  ValueError for what can be no path
+    raises  ValueError for a string that cannot be a path
     """
     from winkformats.disk.paths import is_directory  # numpy comes with it
 
@@ -105,9 +105,9 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
 
 def refuse_other(path: str, kind: str) -> None:
-    """Raise FileExists where a path is that of a store of another kind than the one to be made.
+    """Raise FileExists if a store of a different kind is at the path where one is to be made.
 
-    cost  two looks where there is nothing
+    cost  two system calls if nothing is there
     """
     from winkformats.disk.paths import locate
 
@@ -126,7 +126,7 @@ def kind_named(name: str) -> Kind:
 
 
 def kinds_with(what: str) -> list[Kind]:
-    """All kinds that have a function, those of other distributions, too."""
+    """Return all kinds that have a function, including those of other distributions."""
     _load_stores()
     return [kind for kind in _kinds.values() if kind.has(what)]
 
@@ -139,9 +139,9 @@ def _detect(path: str, folder: bool, kinds: Iterable[Kind]) -> tuple[Kind, str] 
 
 
 def kind_of(path: str) -> tuple[Kind, str]:
-    """As `find_kind`, but a path without a store counts as a container; opening it raises.
+    """Return as `find_kind`, but a container for a path without a store; opening it raises.
 
-    raises  ValueError for what can be no path
+    raises  ValueError for a string that cannot be a path
     """
     found = find_kind(path)
     if found is None:

@@ -1,8 +1,8 @@
-"""Stores of records with ids, such as message stores and LogStores: what is the same for all.
+"""Interface of stores of records with ids, such as message stores and LogStores.
 
-Records    such a store, open to read, or to write with mode "a"
-Arrivals   one whose ids ascend by arrival, so that who reads it can go on where he stopped
-Row        where a record is
+Records    an open store of records, to read, or to write with mode "a"
+Arrivals   a store whose ids ascend in the order of arrival, so that a reader can resume
+Row        the place of a record
 
 As files the records have their ids as names; `winkfs ls`, `cat`, `verify`, mounts and Spark rows
 work on them through `Reader`. `winkfs store` calls the rest.
@@ -37,20 +37,20 @@ Progress = Callable[[int], None]
 Ids = npt.NDArray[Any]
 """int64[n] where ids are numbers, else their text: S[n]."""
 MODE = 0o644
-MANY = 1 << 13  # records at a time
-MUCH = 4 << 20  # bytes of their bodies, about
-OF_KIND: Final[Mapping[str, Callable[[Any], Any]]] = {
+BATCH_RECORDS = 1 << 13  # records handled at a time
+BATCH_BYTES = 4 << 20  # bytes of their bodies
+PYTHON_VALUE: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int64": int, "string": str, "timestamp": lambda ns: EPOCH + ns // MICRO * MICROSECOND,
 }  # fmt: skip
 
 
 @contextlib.contextmanager
 def building(target: str, kind: str) -> Iterator[str]:
-    """Have a new store of a kind made as TARGET.partial, the folder yielded, which becomes `target`
-    when the block ends well.
+    """Yield TARGET.partial, where the block makes a new store; rename it to `target` at its end.
 
-    raises  FileExists where something is in the target; OSError
-    What a killed run has left as TARGET.partial is replaced.
+    A TARGET.partial that a killed run has left is replaced.
+
+    raises  FileExists if the target is not empty; OSError
     """
     refuse_other(target, kind)
     directory, name = locate(target.rstrip("/"))
@@ -68,9 +68,13 @@ def building(target: str, kind: str) -> Iterator[str]:
 
 
 class Row(NamedTuple):
-    """A record: `size` bytes of its body; `offset` of the record in `file`, a path relative to the
-    store; how many hold it, where references are counted; values of columns that this kind of store
-    has of its own, times in nanoseconds since the epoch."""
+    """Place of a record, and what is known of it.
+
+    size    bytes of the body
+    file    path relative to the store; offset: of the record in that file
+    refs    number of references, if they are counted
+    facts   values of the columns that only this kind of store has; times in nanoseconds
+    """
 
     id: str
     size: int
@@ -88,20 +92,21 @@ class Part(NamedTuple):
 
 
 def values_of(row: Row) -> dict[str, Any]:
-    """What is known of a record, by column."""
+    """Return the values of a record by column."""
     return row._asdict() | dict(row.facts or {})
 
 
-def batches(rows: Iterable[Row], size: int = MUCH) -> Iterator[list[Row]]:
-    """Rows, MANY at most at a time, with bodies of so many bytes; a larger one is alone."""
-    return batched(rows, attrgetter("size"), size, MANY)
+def batches(rows: Iterable[Row], size: int = BATCH_BYTES) -> Iterator[list[Row]]:
+    """Yield at most BATCH_RECORDS rows at a time, with bodies of `size` bytes in all; a larger one
+    is alone."""
+    return batched(rows, attrgetter("size"), size, BATCH_RECORDS)
 
 
 class Records(Reader):
     """A store of records. The id of a record is text here: hexadecimal or decimal digits.
 
-    Reading needs no lock and goes on while another process writes: what is seen is as of the
-    opening, and of `refresh`. With mode "a" there is one writer.
+    Reading needs no lock and goes on while another process writes: a reader sees the store as of
+    the opening, or of the last `refresh`. With mode "a" there is one writer.
     """
 
     changed_by = "put"
@@ -110,7 +115,7 @@ class Records(Reader):
     counts: ClassVar[bool] = False
     """Whether references are counted: `Row.refs`."""
     elsewhere: ClassVar[str] = ""
-    """How records come and go, where not by `put` and `remove`."""
+    """How records come and go, if not by `put` and `remove`: for messages."""
 
     def __init__(self, base: str) -> None:
         super().__init__(base)
@@ -120,40 +125,39 @@ class Records(Reader):
 
     @abstractmethod
     def rows(self, *parts: Part) -> Iterator[Row]:
-        """The live records, of these parts or of all, in the order of the files and offsets.
+        """Yield the live records of these parts, or of all, in the order of files and offsets.
 
-        A part that is gone by now has none. Other calls may come between two records.
+        A part that no longer exists has none. Other calls may be made between two records.
 
         raises  CorruptError
         """
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """The files with records, for those who read them side by side."""
+        """Return the files with records, which can be read in parallel."""
 
     @abstractmethod
     def row(self, id: str) -> Row:
-        """Raises NoSuchFile; ValueError for what can be no id."""
+        """Return the place of a record. Raises NoSuchFile; ValueError for a malformed id."""
 
     @abstractmethod
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        """Their bodies, in this order. Raises CorruptError; NoSuchFile for one that went since."""
+        """Yield bodies in this order. Raises CorruptError; NoSuchFile if a record was removed."""
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Follow the writer to what is durable, or was written, by now -> whether anything has
-        changed since the last call, also where a read had to follow the writer before."""
+        """Follow the writer to its present state; return whether anything has changed since the
+        last call, including changes that a read has already followed."""
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:
-        """Facts for people and JSON: bytes (those of live records), files, bytes that are dead,
-        memory, ... Cost: little, also with many records."""
+        """Return facts for people and JSON: bytes of live records, files, dead bytes, memory, ...
+        The cost does not grow with the number of records."""
 
-    # --- to write, with mode "a"; in the other mode, and where `elsewhere` is said, these raise
-    # ReadOnly ---
+    # --- to write, with mode "a"; with mode "r", or if `elsewhere` is set, these raise ReadOnly ---
 
     def put(self, id: str | None, body: bytes) -> str:
-        """Add a record, or one more reference, or a new version -> its id; None: the next free."""
+        """Add a record, a reference or a new version; return the id. None: the next free id."""
         raise self._refusal()
 
     def remove(self, id: str) -> None:
@@ -161,33 +165,33 @@ class Records(Reader):
         raise self._refusal()
 
     def sync(self) -> None:
-        """Return when all is durable."""
+        """Make all changes durable."""
         raise self._refusal()
 
     def compact(
         self, progress: Progress | None = None, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Reclaim space -> what was done, or with `dry_run` what would be. progress: bytes."""
+        """Reclaim space; return what was done, or with `dry_run` what would be. progress: bytes."""
         raise self._refusal()
 
     def _refusal(self) -> ReadOnly:
         return ReadOnly(self.elsewhere, self.base)
 
-    # --- built on them, a store may have better ones: many at a time ---
+    # --- many at a time: defaults, which a store may override with faster ones ---
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
-        """The ids of all live records, and their bytes, about; some at a time, in any order.
+        """Yield ids of live records and their approximate bytes, many at a time, in any order.
 
-        A store that has them as arrays should say them so: mounts and Spark list all records.
+        A store that has them as arrays should override this: mounts and Spark list all records.
         """
         rows = self.rows()
-        while some := list(islice(rows, MANY)):
+        while some := list(islice(rows, BATCH_RECORDS)):
             ids: list[Any] = [row.id for row in some]
             kind = "i8" if self.numbers else "S"
             yield np.array(ids).astype(kind), np.array([row.size for row in some], np.int64)
 
     def find(self, ids: Iterable[str]) -> Iterator[Row]:
-        """Those of these ids that are there, in their order; ids as `rows` has them."""
+        """Yield the records of those ids that exist, in their order; ids as `rows` returns them."""
         for id in ids:
             try:
                 yield self.row(id)
@@ -195,9 +199,9 @@ class Records(Reader):
                 continue
 
     def contents(self, rows: Iterable[Row]) -> Iterator[tuple[Row, bytes | Exception]]:
-        """Rows with their bodies, or with what is wrong with them; records that went are left out.
+        """Yield rows with their bodies or errors; records that have been removed are left out.
 
-        Memory: what `bodies` needs, and the rows.
+        Memory: that of `bodies`, and the rows.
         """
         left = list(rows)
         at = 0
@@ -206,8 +210,8 @@ class Records(Reader):
                 for body in self.bodies(left[at:]):
                     yield left[at], body
                     at += 1
-            except (OSError, ValueError):  # of this one, or of one that is read together with it
-                alone = left[at : at + MANY]
+            except (OSError, ValueError):  # of this record, or of one that is read with it
+                alone = left[at : at + BATCH_RECORDS]
                 at += len(alone)
                 yield from self._alone(alone)
 
@@ -223,7 +227,7 @@ class Records(Reader):
                 yield row, body
 
     def mtime_ns(self, file: str) -> int:
-        """When this file was last written, as of the last `refresh`; 0: it is gone."""
+        """Return when a file was last written, as of the last `refresh`; 0: it is gone."""
         found = self._mtimes.get(file)
         if found is None:
             info = directory_of(self.base).info(file)
@@ -231,13 +235,13 @@ class Records(Reader):
         return found
 
     def mtime_of(self, row: Row) -> int:
-        """When a record was last written, as far as that is known: its file."""
+        """Return when a record was last written; by default, when its file was."""
         return self.mtime_ns(row.file)
 
     def __len__(self) -> int:
         return sum(1 for _ in self.rows())
 
-    # --- built on them: files ---
+    # --- as files ---
 
     def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
         match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
@@ -255,7 +259,7 @@ class Records(Reader):
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
         row = values_of(self.named(name))
-        return {column: None if row[column] is None else OF_KIND[kind](row[column])
+        return {column: None if row[column] is None else PYTHON_VALUE[kind](row[column])
                 for column, kind in self.columns.items()}  # fmt: skip
 
     def scan(
@@ -278,9 +282,9 @@ class Records(Reader):
         return self._entry(self.named(name))
 
     def named(self, name: Name) -> Row:
-        """The record of a name, which is the id as the store itself writes it.
+        """Return the record of a name, which is the id as the store itself writes it.
 
-        raises  NoSuchFile, also for what can be no id
+        raises  NoSuchFile, also for a malformed id
         """
         id = to_str(name)
         try:
@@ -307,7 +311,7 @@ class Records(Reader):
 
 
 class HandleRecords(Records):
-    """The records of a store that has a handle of its own kind, `store`."""
+    """Records of a store that has its own handle, `store`."""
 
     store: Any
 
@@ -332,7 +336,7 @@ class HandleRecords(Records):
 class Run(NamedTuple):
     """A file of a store with the records [first, stop).
 
-    mark  another file that has the name later has another one
+    mark  differs if a different file gets the same name later
     """
 
     file: str
@@ -345,7 +349,7 @@ class Run(NamedTuple):
 class Arrivals(Records):
     """A store whose ids ascend in the order of arrival; no id is used again.
 
-    `rows` are the records that wait to be read by somebody; `between` all that are there.
+    `rows` are the records that some consumer has not read yet; `between` are all that exist.
     """
 
     numbers = True
@@ -353,15 +357,15 @@ class Arrivals(Records):
     @property
     @abstractmethod
     def next_id(self) -> int:
-        """Above the ids of all records that are, or were, there; as of the last `refresh`."""
+        """The id above those of all records so far; as of the last `refresh`."""
 
     @abstractmethod
     def runs(self) -> list[Run]:
-        """The files with records, the oldest first."""
+        """Return the files with records, the oldest first."""
 
     @abstractmethod
     def between(self, first: int, stop: int, lost: Callable[[str], object]) -> Iterator[Row]:
-        """The records with ids in [first, stop), whoever has read them.
+        """Yield the records with ids in [first, stop), whether or not they have been read.
 
-        lost  called with a line for ids of that range of which there is no record any more
+        lost  called with a line for ids of that range that have no record any more
         """

@@ -1,7 +1,7 @@
-"""Compaction of a LogStore: live records move to the end of the log, the file is removed.
+"""Compaction of a LogStore: live records move to the end of the log, and their file is removed.
 
-A deletion moves, too, as long as an older file may have a version of the record: else that would
-come back. So it ends where no older file is left. Files that share a transaction go together.
+A deletion moves, too, as long as an older file may have a version of the record, which would
+reappear otherwise. Files that share a transaction are compacted together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 
 from winkformats.arrays import Int64, UInt8, gather
 from winkformats.logstore.entry import HEAD, LENGTH, START, Entries, Scan
-from winkfs.stores.logstore.log import LAST, Batch, Log
+from winkfs.stores.logstore.log import RESERVED_GENERATIONS, Batch, Log
 from winkfs.stores.logstore.table import View
 
-PIECE: Final = 1 << 20  # bytes that are moved under the lock of writers at once
+MOVE_BYTES: Final = 1 << 20  # bytes that are moved at a time under the lock of writers
 
 
 class Usage(NamedTuple):
-    """A data file: its bytes, and those of live records in it."""
+    """Bytes of a data file, and bytes of its live records."""
 
     number: int
     size: int
@@ -29,7 +29,7 @@ class Usage(NamedTuple):
 
 
 def usage(log: Log, view: View) -> list[Usage]:
-    """Of all data files, from the oldest on. Cost: a pass over the table."""
+    """Return the usage of all data files, the oldest first. Cost: a pass over the table."""
     numbers = log.numbers
     ages = np.array([log.age(number) for number in numbers], np.int64)
     live = np.zeros(len(numbers) + 1)
@@ -51,7 +51,7 @@ def compact(
     taken: set[int],
     removed: Callable[[tuple[int, ...]], None],
 ) -> dict[str, Any]:
-    """See `LogStore.compact`. taken: files that only wait to be removed."""
+    """Compact as `LogStore.compact` states. taken: files that already wait to be removed."""
     view = log.table.view()
     files = usage(log, view)
     log.table.close(view)
@@ -76,7 +76,7 @@ def compact(
         done.update((one.number,) if group is None else group.numbers)
         if group is None or set(group.numbers) & taken or not (force or group.worth(least)):
             continue
-        moved = group.move(progress, LAST if oldest and force else None)
+        moved = group.move(progress, RESERVED_GENERATIONS if oldest and force else None)
         log.sync()
         removed(group.numbers)
         report["files"] += len(group.numbers)
@@ -93,7 +93,7 @@ def _dead(one: Usage) -> float:
 def _candidates(log: Log, files: list[Usage], least: float, oldest: bool) -> list[Usage]:
     head = log.number
     found = []
-    # Long before the last generation is used, the oldest one goes, whatever is in it.
+    # The oldest generation goes, whatever is in it, once half of them are in use.
     oldest = oldest or len(log.used) > log.layout.generations // 2
     for one in files:
         forced = oldest and log.layout.generation(one.number) == log.oldest
@@ -104,7 +104,7 @@ def _candidates(log: Log, files: list[Usage], least: float, oldest: bool) -> lis
 
 
 class _Group:
-    """Files whose transactions are whole together, and what of them must be kept."""
+    """Files that together contain only whole transactions."""
 
     def __init__(self, log: Log, numbers: tuple[int, ...], entries: Entries, size: int) -> None:
         self.log, self.numbers, self.entries, self.size = log, numbers, entries, size
@@ -113,7 +113,7 @@ class _Group:
 
     @classmethod
     def read(cls, log: Log, number: int) -> _Group | None:
-        """None: they are not whole, or the file that is written to is among them."""
+        """Read a file and those it shares transactions with; None: damage, or one is written to."""
         known = log.numbers
         at = known.index(number)
         while True:
@@ -125,7 +125,7 @@ class _Group:
                 wrong = scan.read(storage, numbers[-1])
                 size += storage.size()
                 if wrong:
-                    log.tell(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
+                    log.note_problem(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
                     return None
                 if not scan.pending:
                     break
@@ -138,7 +138,7 @@ class _Group:
             at -= 1
 
     def _kept(self) -> Entries:
-        """Live records, and deletions that are needed."""
+        """Return live records, and deletions that are still needed."""
         entries = self.entries
         known = np.zeros(len(entries.recids), np.uint64)
         arrays = self.log.table.arrays
@@ -152,7 +152,7 @@ class _Group:
         return entries.take(np.flatnonzero(keep))
 
     def worth(self, least: float) -> bool:
-        """Whether enough of the files is dead, deletions that are needed told apart."""
+        """Return whether enough of the files is dead; needed deletions are not."""
         kept = int(self._kept().sizes.sum())
         if 1 - kept / max(self.size - START * len(self.numbers), 1) >= least:
             return True
@@ -161,7 +161,7 @@ class _Group:
         return False
 
     def move(self, progress: Callable[[int], None] | None, reserve: int | None) -> int:
-        """-> bytes. Raises OSError, Full."""
+        """Move what is kept to the end of the log; return its bytes. Raises OSError, Full."""
         moved = 0
         for number in self.numbers:
             base = np.uint64(self.log.position(number, 0))
@@ -184,7 +184,7 @@ class _Group:
         with log.write_lock:
             arrays = log.table.arrays
             now = arrays.positions[some.recids]
-            # A deletion is still needed where no record has got the recid since.
+            # A deletion is needed unless a new record has got the recid since.
             same = now == np.where(some.lengths == 0, np.uint64(0), some.positions)
             which = np.flatnonzero(same)
             if not len(which):
@@ -204,13 +204,13 @@ def _files(log: Log, entries: Entries) -> Int64:
 def _pieces(places: Int64, sizes: Int64) -> list[slice]:
     if not len(places):
         return []
-    cuts = np.flatnonzero(np.diff(places // PIECE)) + 1
+    cuts = np.flatnonzero(np.diff(places // MOVE_BYTES)) + 1
     bounds = [0, *cuts.tolist(), len(places)]
     return list(map(slice, bounds[:-1], bounds[1:]))
 
 
 def remove(log: Log, numbers: tuple[int, ...]) -> None:
-    """Remove data files that have nothing any more, the oldest first. Raises OSError."""
+    """Remove data files without live records, the oldest first. Raises OSError."""
     for number in numbers:
         log.sure(partial(log.files.remove, number))
         with log.saving, log.write_lock:

@@ -2,8 +2,8 @@
 
 logstore            the settings
 index               the saved index table
-datafiles           which data files there must be
-store.lock          of the one writer
+datafiles           list of the data files that must exist
+store.lock          lock of the one writer
 data/N              16 hexadecimal digits: a data file
 blob/N              16 hexadecimal digits: a large body
 generations/G       4 hexadecimal digits, empty: this generation is in use
@@ -28,15 +28,15 @@ from winkfs.stores.kinds import refuse_other
 FOLDERS: Final = ("data", "blob", "generations")
 NUMBER: Final = re.compile(r"[0-9a-f]{16}")
 GENERATION: Final = re.compile(r"[0-9a-f]{4}")
-OPEN: Final = 128  # data files, at most, that are kept open to read
-PIECE: Final = 1 << 20  # bytes of a blob at a time
+OPEN_FILES: Final = 128  # data files that are kept open to read
+COPY_BYTES: Final = 1 << 20  # bytes that are copied at a time
 
 
 class Files:
     """The directories of a store. All methods raise OSError."""
 
     def __init__(self, path: str) -> None:
-        """Raises NoSuchFile; Refusal; CorruptError for settings that are damaged."""
+        """Open the directories. Raises NoSuchFile; Refusal; CorruptError for damaged settings."""
         self.path = path
         self._handles: dict[int, SharedStorage] = {}
         with contextlib.ExitStack() as opened:
@@ -53,7 +53,7 @@ class Files:
             self._folders = opened.pop_all()
 
     def _folder(self, name: str, opened: contextlib.ExitStack) -> Directory:
-        """Raises Refusal where it is none, or lies elsewhere."""
+        """Open a folder. Raises Refusal if it is missing, or is a link."""
         found = self.root.info(name)
         if found is None or found.kind is not Kind.DIRECTORY:
             what = "is not there" if found is None else f"is a {found.kind.value}"
@@ -62,10 +62,10 @@ class Files:
         opened.callback(folder.close)
         return folder
 
-    # --- which data files there must be ---
+    # --- the list of data files ---
 
     def listed(self) -> tuple[set[int], int] | None:
-        """Numbers of data files, and bytes of their list; None: there is none, or no good one."""
+        """Return the listed data files, and bytes of the list; None: no list, or a damaged one."""
         try:
             with self.root.open(datafiles.NAME, follow=False) as storage:
                 return datafiles.decode(storage.read(0, storage.size()), self.layout.store)
@@ -73,9 +73,9 @@ class Files:
             return None
 
     def missing(self) -> list[int]:
-        """Data files that are gone, though nobody has removed them; a writer may go on meanwhile.
+        """Return the data files that are gone without having been removed; a writer may be active.
 
-        cost  a read of the list, and a look at each file that is in it
+        cost  a read of the list, and a system call for each of its files
         """
         found = self.listed()
         gone = [n for n in sorted(found[0]) if not self.has(n)] if found else []
@@ -88,7 +88,7 @@ class Files:
         return self.data.info(f"{number:016x}") is not None
 
     def write_list(self, numbers: Iterable[int]) -> None:
-        """List these data files, durable, unless they are."""
+        """Make these the listed data files, durable, unless they are already."""
         wanted = list(numbers)
         found = self.listed()
         if found is None or found[0] != set(wanted):
@@ -120,7 +120,7 @@ class Files:
         return handle.storage.read(entry.START, 1) == bytes([entry.REMOVED])
 
     def is_unfinished(self, number: int) -> bool:
-        """Whether a data file is not yet begun: it has at most a header, and that is not whole."""
+        """Return whether a data file has at most an incomplete header."""
         handle = self.handle(number)
         data = handle.storage.read(0, entry.START + 1)
         return len(data) <= entry.START and data != entry.header(number)
@@ -132,39 +132,39 @@ class Files:
         return [int(name, 16) for name in self.generations.list() if GENERATION.fullmatch(name)]
 
     def name(self, number: int) -> str:
-        """Of a data file, relative to the store."""
+        """Return the path of a data file relative to the store."""
         return f"data/{number:016x}"
 
     # --- data files ---
 
     def handle(self, number: int) -> SharedStorage:
-        """A data file, open to read."""
+        """Return a data file, open to read."""
         handle = self._handles.get(number)
         if handle is None:
             handle = SharedStorage(self.data.open(f"{number:016x}", follow=False))
             handles = self._handles
-            while len(handles) >= OPEN:
+            while len(handles) >= OPEN_FILES:
                 with contextlib.suppress(KeyError, StopIteration, RuntimeError):
                     del handles[next(iter(handles))]
             handles[number] = handle
         return handle
 
     def size(self, number: int) -> int:
-        """Bytes of a data file."""
+        """Return the bytes of a data file."""
         handle = self.handle(number)
         return handle.storage.size()
 
     def forget(self, number: int | None = None) -> None:
-        """Close a data file, or all, when their readers are through."""
+        """Close a data file, or all, as soon as no read uses them."""
         if number is None:
             self._handles = {}
         else:
             self._handles.pop(number, None)
 
     def rewrite(self, number: int, end: int) -> Storage:
-        """Put a copy of the first bytes of a data file in its place, durable -> open to write.
+        """Replace a data file by a durable copy of its first `end` bytes; return it, open to write.
 
-        What an earlier writer could not sync may be seen and yet not be on the disk: a copy is.
+        Bytes that an earlier writer could not sync may be in the page cache but not on the disk.
         """
         self.forget(number)
         name = f"{number:016x}"
@@ -172,14 +172,14 @@ class Files:
             self.data.open(name, follow=False) as old,
             replacing(self.data, name, like=old, keep=True) as new,
         ):
-            for at in range(0, end, PIECE):
-                new.write(at, [old.read(at, min(PIECE, end - at))])
+            for at in range(0, end, COPY_BYTES):
+                new.write(at, [old.read(at, min(COPY_BYTES, end - at))])
         return new
 
     def remove(self, number: int) -> None:
         """Remove a data file for good.
 
-        First it says so: where the removal of the name fails, a power cut may bring it back.
+        It is marked as removed first, since a power cut may bring its name back.
         """
         name = f"{number:016x}"
         self.list_as(datafiles.REMOVED, number)
@@ -193,7 +193,7 @@ class Files:
     # --- blobs ---
 
     def write_blob(self, number: int, body: bytes) -> entry.Blob:
-        """Make a blob file with this body. The file is synced, its name is not."""
+        """Write a body to a blob file. The file is synced, its name is not."""
         name = f"{number:016x}"
         with self.blob.create_new(name) as storage:
             try:
@@ -205,7 +205,7 @@ class Files:
         return entry.Blob(number, len(body), zlib.crc32(body))
 
     def read_blob(self, blob: entry.Blob) -> bytes:
-        """Raises CorruptError; FileNotFoundError."""
+        """Return the body of a blob. Raises CorruptError; FileNotFoundError."""
         name = f"{blob.number:016x}"
         with self.blob.open(name, follow=False) as storage:
             body = storage.read(0, blob.size) if storage.size() == blob.size else b""
@@ -216,7 +216,8 @@ class Files:
     # --- generations ---
 
     def use_generation(self, generation: int) -> None:
-        """Mark a generation as in use, durable; again where it is: its name may be lost."""
+        """Mark a generation as in use, durable; a mark that exists is written again, since its name
+        may not be durable."""
         with replacing(self.generations, f"{generation:04x}"):
             pass
 
@@ -234,15 +235,15 @@ class Files:
 
 
 def is_store(path: str) -> bool:
-    """Whether there is a LogStore."""
+    """Return whether a LogStore is there."""
     directory = directory_of(path)
     return directory.info(SETTINGS) is not None and directory.info("generations") is not None
 
 
 def create(path: str, layout: Layout) -> None:
-    """Make an empty store; the settings, which make it one, come last.
+    """Create an empty store; its settings, by which it is recognised, are written last.
 
-    raises  FileExists where there is one, or another store
+    raises  FileExists if this or another store is there
     """
     refuse_other(path, "log store")
     root = directory_of(path)

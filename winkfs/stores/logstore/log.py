@@ -1,4 +1,4 @@
-"""The log of a LogStore: replay, append, sync, the next file, the saved index table."""
+"""Log of a LogStore: replay, append, sync, the next file, the saved index table."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from winkfs.errors import CorruptError, DerivedDamage, Refusal
 from winkfs.stores.logstore.files import Files
 from winkfs.stores.logstore.table import Table, View, Words
 
-TRIES: Final = 8  # to read a store whose files come and go
+LOAD_ATTEMPTS: Final = 8  # loads of a store whose files a writer removes
 Progress = Callable[[int], None]
-FEW: Final = 3  # generations that are left unused, where there are 8
-LAST: Final = 1  # that compaction of the oldest one leaves: it needs the others to free it
+UNUSED_GENERATIONS: Final = 3  # generations that stay unused, if there are 8 or more
+RESERVED_GENERATIONS: Final = 1  # the same while the oldest is compacted, which frees one
 
 
 class Full(Refusal):
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The table as of a commit, to be saved."""
+    """The table as of a commit, which is to be saved."""
 
     view: View
     position: int
@@ -61,23 +61,23 @@ class Due(NamedTuple):
 
 
 class Log:
-    """The files of a store and the table that follows from them.
+    """Files of a store, and the table derived from them.
 
-    problems  damage of what was synced, a line each
-    notes     what was cut off because it was not, and derived files that were no use
-    failed    why nothing can be written any more, "" where it can
+    problems  damage of synced bytes, a line each
+    notes     bytes cut off because they were not synced, and derived files that were unusable
+    failed    why nothing can be written any more, "" if it can
     """
 
     def __init__(self, path: str, *, full: bool = False, progress: Progress | None = None) -> None:
         """Open to read. Raises NoSuchFile, CorruptError, OSError.
 
-        full      read all data files, and of damaged transactions the records that are whole
-        progress  called with bytes that were read
+        full      read all data files, and the whole records of damaged transactions
+        progress  called with the bytes that were read
         """
         self._full, self._progress = full, progress
         self.files = Files(path)
         self.layout = self.files.layout
-        self._few = min(FEW, self.layout.generations // 2)
+        self._unused = min(UNUSED_GENERATIONS, self.layout.generations // 2)
         self.table = Table()
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -95,8 +95,8 @@ class Log:
     # --- replay ---
 
     def load(self) -> None:
-        """Read all anew. Raises CorruptError, OSError."""
-        for _ in range(TRIES - 1):
+        """Load the store. Raises CorruptError, OSError."""
+        for _ in range(LOAD_ATTEMPTS - 1):
             with suppress(FileNotFoundError):  # a writer removes files
                 return self._load()
         return self._load()
@@ -105,7 +105,9 @@ class Log:
         self._list()
         self.problems, self.notes, self.torn = [], [], 0
         for number in self.files.missing():
-            self.tell(f"{self.files.path}/{self.files.name(number)}: the data file is missing")
+            self.note_problem(
+                f"{self.files.path}/{self.files.name(number)}: the data file is missing"
+            )
         table, start = Table(), None
         self.scan = Scan(self.layout)
         saved = self._saved()
@@ -121,8 +123,8 @@ class Log:
         self.table = table
 
     def _list(self) -> None:
-        """Find the files. Cost: a look at each."""
-        for attempt in range(TRIES):
+        """List the files. Cost: a read of each."""
+        for attempt in range(LOAD_ATTEMPTS):
             # In this order: a generation is in use before it has a file, and after.
             listed = self.files.list_data()
             self.used = self.files.list_generations()
@@ -133,7 +135,7 @@ class Log:
                 self.oldest = self.layout.oldest(self.used, numbers)
                 break
             except ValueError as error:
-                if attempt == TRIES - 1:
+                if attempt == LOAD_ATTEMPTS - 1:
                     where = f"{self.files.path}/generations"
                     raise CorruptError(str(error), file=where, offset=0) from error
         numbers.sort(key=self.age)
@@ -163,7 +165,7 @@ class Log:
         return head, positions, lengths
 
     def ages(self, positions: UInt64) -> Int64:
-        """The ages of the files that they are in, int64[n]."""
+        """Return the ages of the files at these positions, int64[n]."""
         layout = self.layout
         files = (positions >> np.uint64(layout.offset_bits)).astype(np.int64)
         first = self.oldest << layout.file_bits - layout.generation_bits
@@ -172,14 +174,14 @@ class Log:
         return files
 
     def _replay(self, table: Table) -> None:
-        """Go on behind the last commit."""
+        """Read on from the last commit."""
         scan, before = self.scan, None
         goes_on, at = scan.number >= 0, scan.end  # it may go on at the start of a file
         begin = self.age(scan.number) if goes_on else 0
         numbers = [number for number in self.numbers if self.age(number) >= begin]
         if scan.number >= 0 and not numbers:
             name = self.files.name(scan.number)
-            self.tell(f"{self.files.path}/{name}: the file of the last commit is missing")
+            self.note_problem(f"{self.files.path}/{name}: the file of the last commit is missing")
         for number in numbers:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
@@ -192,14 +194,14 @@ class Log:
         scan.forget()
 
     def _replay_file(self, table: Table, number: int, start: int, *, last: bool) -> bool:
-        """-> whether the next file may follow."""
+        """Read a file; return whether the next file may follow."""
         scan, handle = self.scan, self.files.handle(number)
         storage = handle.storage
         size = storage.size()
         if start > max(size, START):
             if last:
                 what = f"a file of {size} bytes that was synced up to {start}"
-                self.tell(str(Damage(storage.name, size, size, what, True)))
+                self.note_problem(str(Damage(storage.name, size, size, what, True)))
                 return False
             start = START
         wrong = scan.read(storage, number, start)
@@ -215,7 +217,7 @@ class Log:
                 table.apply(scan.entries())
                 return False
             damage = Damage(storage.name, begin, scan.at, wrong, True)
-            self.tell(str(damage))
+            self.note_problem(str(damage))
             scan.resume()
             if self._full:
                 table.apply(scan.entries())
@@ -232,14 +234,14 @@ class Log:
             self.torn = size - scan.end if scan.number == number else size
         return True
 
-    def tell(self, problem: str) -> None:
+    def note_problem(self, problem: str) -> None:
         """Add a problem, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def _proves(self, found: tuple[int, int] | None, number: int, begin: int) -> bool:
-        """Whether the bytes from `begin` on were synced: the saved table ends behind them, or a
-        commit behind the damage says so."""
+        """Return whether the bytes from `begin` on were synced: the saved table ends after them, or
+        a commit after the damage records it."""
         file, offset = self.layout.split(self.saved_at)
         if self.saved_at and (self.age(file), offset) > (self.age(number), begin):
             return True
@@ -249,7 +251,10 @@ class Log:
         return file == number and offset > begin
 
     def refresh(self) -> bool:
-        """Read what was appended since -> whether there was any. Raises CorruptError, OSError."""
+        """Read what was appended since; return whether anything was.
+
+        raises  CorruptError, OSError
+        """
         before = self.scan.number, self.scan.end, self.scan.sequence
         self.files.forget()
         try:
@@ -266,9 +271,9 @@ class Log:
     # --- to write ---
 
     def start_writing(self) -> None:
-        """Cut off what is no whole transaction, and make the rest durable.
+        """Cut off an incomplete transaction, and make the rest durable.
 
-        raises  CorruptError where what was synced is damaged; OSError
+        raises  Refusal if synced bytes are damaged; OSError
         cost    after an unclean end the last data file is copied
         """
         if self.problems:
@@ -309,13 +314,13 @@ class Log:
         self._clear_blobs()
 
     def _youngest(self, first: int) -> list[int]:
-        """Generations in use from this one on."""
+        """Return the generations in use from this one on."""
         count = self.layout.generations
         since = (first - self.oldest) % count
         return [one for one in self.used if (one - self.oldest) % count >= since]
 
     def _begin(self, number: int) -> None:
-        """The first file of a store."""
+        """Create the first file of a store."""
         self.files.use_generation(self.oldest)
         self.used = list({*self.used, self.oldest})
         self._take(self._create(number), number, START)
@@ -327,7 +332,7 @@ class Log:
         self.written = self.synced = 0
 
     def _clear_blobs(self) -> None:
-        """Remove the files of bodies that no record has. Cost: a read for each that one has."""
+        """Remove blob files without a record. Cost: a read for each blob record."""
         there = self.files.list_blobs()
         self.blobs = max([self.blobs, *(number + 1 for number in there)])
         if there:
@@ -336,7 +341,7 @@ class Log:
                 self.files.blob.unlink(f"{number:016x}")
 
     def live_blobs(self, view: View) -> Iterator[tuple[int, entry.Blob]]:
-        """Recid and blob of all that a view has. Raises CorruptError, OSError."""
+        """Yield recid and blob of all blob records of a view. Raises CorruptError, OSError."""
         for some in view.parts():
             blobs = some.take(np.flatnonzero(some.lengths & entry.IS_BLOB))
             for recid, position in zip(
@@ -345,7 +350,7 @@ class Log:
                 yield recid, self.blob_at(recid, position)
 
     def read(self, recid: int, position: int, length: int) -> bytes | None:
-        """The body of a record; None: null. Raises CorruptError, OSError."""
+        """Return the body of a record; None: null. Raises CorruptError, OSError."""
         number, offset = self.layout.split(position)
         handle = self.files.handle(number)
         data = handle.storage.read(offset, length & entry.LENGTH)
@@ -359,7 +364,7 @@ class Log:
         return self.files.read_blob(found) if isinstance(found, entry.Blob) else found
 
     def blob_at(self, recid: int, position: int) -> entry.Blob:
-        """The entry of a blob record. Raises CorruptError, OSError."""
+        """Return the entry of a blob record. Raises CorruptError, OSError."""
         number, offset = self.layout.split(position)
         handle = self.files.handle(number)
         data = handle.storage.read(offset, entry.BLOB_HEAD.size)
@@ -373,13 +378,13 @@ class Log:
         return self.layout.position(number, offset)
 
     def check(self) -> None:
-        """Raises Refusal where nothing can be written any more."""
+        """Raise Refusal if nothing can be written any more."""
         if self.failed:
             why = "nothing is written any more, open it again: what was not acknowledged"
             raise Refusal(f"{why} may be lost ({self.failed})", self.files.path)
 
     def sure(self, sync: Callable[[], object]) -> None:
-        """A sync, after whose failure nothing is known any more."""
+        """Call a sync; if it raises, nothing is written any more."""
         try:
             sync()
         except BaseException as error:
@@ -392,11 +397,11 @@ class Log:
             return self.blobs - 1
 
     def append(self, batch: Batch, *, reserve: int | None = None) -> Entries:
-        """Append a transaction and apply it; the caller has `write_lock`.
+        """Append a transaction and apply it to the table; the caller holds `write_lock`.
 
-        reserve  generations that are left unused; None: as many as compaction needs
-        ->       what its recids had before
-        raises   OSError, and nothing is changed; Full
+        reserve  generations that stay unused; None: as many as compaction needs
+        ->       the former entries of its recids
+        raises   OSError, Full: nothing is changed then
         """
         self.check()
         start = self.number, self.end
@@ -404,7 +409,7 @@ class Log:
         left = [0]
         self.table.reserve(int(batch.recids.max(initial=0)) + 1)
         try:
-            positions = self._write(sizes, batch.data, reserve or self._few, left)
+            positions = self._write(sizes, batch.data, reserve or self._unused, left)
             old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
             self.sequence += 1
         except OSError:
@@ -419,7 +424,10 @@ class Log:
         return old
 
     def _write(self, sizes: Int64, data: bytes, reserve: int, left: list[int]) -> UInt64:
-        """left[0]: bytes of it that are in the log, in whole pieces."""
+        """Write a transaction; return the positions of its entries.
+
+        left  left[0] is set to the bytes of it that are in finished files
+        """
         layout, total = self.layout, len(data)
         room = layout.largest - RESERVE
         if self.end + total > room and (total <= room - START or self.end >= room):
@@ -453,7 +461,7 @@ class Log:
             self._roll(reserve)
 
     def _undo(self, start: tuple[int, int], left: int) -> None:
-        """Take back a transaction that is not in the log as a whole."""
+        """Take back a transaction that was not written completely."""
         assert self._head is not None
         try:
             one_file = self.number == start[0]
@@ -499,10 +507,10 @@ class Log:
         self.since += 1
 
     def next_file(self) -> None:
-        """Go on in a new file; the caller has `write_lock`. Raises as `append`."""
+        """Go on in a new file; the caller holds `write_lock`. Raises as `append`."""
         self.check()
         try:
-            self._roll(self._few)
+            self._roll(self._unused)
         except OSError:
             raise
         except BaseException as error:
@@ -522,12 +530,12 @@ class Log:
             if not self.failed:
                 self.sure(partial(self.files.data.unlink, name))
             raise
-        with suppress(OSError):  # it is there, and need not be listed
+        with suppress(OSError):  # the file exists; the list is derived
             self.files.list_as(datafiles.THERE, number)
         return storage
 
     def sync(self, upto: int | None = None) -> None:
-        """Return when all that was appended, or its first `upto` bytes, is durable."""
+        """Make all that was appended durable, or at least its first `upto` bytes."""
         self.check()
         with self._syncing:
             self.check()
@@ -540,7 +548,7 @@ class Log:
     # --- the saved index ---
 
     def plan_save(self) -> None:
-        """Have the table saved as of the last commit, by `settle`; the caller has `write_lock`."""
+        """Let `settle` save the table as of the last commit; the caller holds `write_lock`."""
         if self.due is not None:
             self.table.close(self.due.view)
         view = self.table.view()
@@ -550,7 +558,7 @@ class Log:
         self.since = 0
 
     def settle(self) -> None:
-        """Save the index table, if that is due. Raises OSError where the log cannot be synced."""
+        """Save the index table if that is due. Raises OSError if the log cannot be synced."""
         while self.due is not None and self.saving.acquire(blocking=False):
             try:
                 due, self.due = self.due, None
@@ -582,10 +590,11 @@ class Log:
         self.failed = "the directory could not be synced"
 
     def free_generations(self) -> None:
-        """Free those at the old end that have no file; the caller has `saving` and `write_lock`."""
+        """Free the oldest generations if they have no file; the caller holds `saving` and
+        `write_lock`."""
         there = {self.layout.generation(number) for number in self.numbers}
         while self.oldest not in there:
-            # A saved table must end in a generation that was in use ever since.
+            # A saved table must end in a generation that has stayed in use.
             due = self.due.position if self.due is not None else self.saved_at
             if self._generation_at(due) == self.oldest:
                 self.plan_save()

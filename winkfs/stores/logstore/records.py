@@ -1,6 +1,6 @@
-"""A LogStore as any store of records, by id: a recid as decimal text. Check it, salvage it.
+"""Records of a LogStore as `Records`, with recids as decimal text; verify and salvage.
 
-A null record is one without bytes here.
+A null record has no bytes here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.store import LogStore
 from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches, building
 
-ID: Final = re.compile(r"[1-9][0-9]{0,9}")
-ROWS: Final = 1 << 14  # made at a time
-COPY: Final = 4 << 20  # bytes that salvage commits at a time
+RECID: Final = re.compile(r"[1-9][0-9]{0,9}")
+ROWS_AT_ONCE: Final = 1 << 14  # rows made at a time
+COMMIT_BYTES: Final = 4 << 20  # bytes of a commit of salvage
 
 
 class LogRecords(HandleRecords):
-    """The records of a LogStore. What is put or removed is committed by `sync`."""
+    """Records of a LogStore. `sync` commits what was put or removed."""
 
     numbers = True
     store: LogStore
@@ -46,7 +46,7 @@ class LogRecords(HandleRecords):
         return int(self.stats()["file_bytes"] + self.stats()["blob_bytes"])
 
     def rows(self, *parts: Part) -> Iterator[Row]:
-        """Cost: a sort of the positions; memory: 24 bytes a record."""
+        """See `Records.rows`. Cost: a sort of the positions; memory: 24 bytes a record."""
         log = self.store._log
         found = [some for some in self.store._view().parts() if len(some.recids)]
         if not found:
@@ -58,8 +58,8 @@ class LogRecords(HandleRecords):
             which = np.flatnonzero(np.isin(ages, list(map(log.age, numbers))))
             all_, ages = all_.take(which), ages[which]
         order = np.lexsort((all_.positions, ages))
-        for start in range(0, len(order), ROWS):
-            yield from self._rows(all_.take(order[start : start + ROWS]))
+        for start in range(0, len(order), ROWS_AT_ONCE):
+            yield from self._rows(all_.take(order[start : start + ROWS_AT_ONCE]))
 
     def _rows(self, some: Entries) -> Iterator[Row]:
         log = self.store._log
@@ -73,7 +73,7 @@ class LogRecords(HandleRecords):
             yield Row(str(recid), size, name, offset)
 
     def _sizes(self, some: Entries) -> Int64:
-        """Bytes of the bodies."""
+        """Return the bytes of the bodies."""
         sizes: Int64 = (some.lengths & LENGTH) - HEAD.size
         for i in np.flatnonzero(some.lengths & IS_BLOB).tolist():
             blob = self.store._log.blob_at(int(some.recids[i]), int(some.positions[i]))
@@ -132,7 +132,7 @@ class LogRecords(HandleRecords):
     # --- to write ---
 
     def put(self, id: str | None, body: bytes) -> str:
-        """A new record gets its id from the store. Raises NoSuchFile for an id without a record."""
+        """Update a record, or add one if `id` is None. Raises NoSuchFile for an unknown id."""
         if id is None:
             return str(self.store.put(body))
         self.store.update(_recid(id), body)
@@ -149,7 +149,7 @@ class LogRecords(HandleRecords):
 
 
 def _recid(id: str) -> int:
-    if not ID.fullmatch(id):
+    if not RECID.fullmatch(id):
         raise ValueError(f"{id!r} is no id of a LogStore: a decimal number from 1 on")
     return int(id)
 
@@ -163,7 +163,7 @@ def create(path: str, **options: Any) -> None:
 
 
 def info(path: str) -> dict[str, Any]:
-    """-> the settings and `LogRecords.stats`."""
+    """Return the settings and `LogRecords.stats`."""
     with LogRecords(path) as records:
         layout = records.store._log.layout
         settings = {"file_size": layout.largest, "cutoff": layout.cutoff}
@@ -208,7 +208,7 @@ def _check(store: LogStore, full: Log, report: Report) -> None:
             for recid in some.recids[(some.lengths & IS_BLOB) != 0].tolist():
                 try:
                     report.bytes += len(store.get(recid) or b"")
-                except NoSuchFile:  # deleted meanwhile
+                except NoSuchFile:  # it was deleted meanwhile
                     continue
                 except (CorruptError, OSError) as error:
                     report.add(f"{store.path}: record {recid}: {error}")
@@ -219,11 +219,11 @@ def _check(store: LogStore, full: Log, report: Report) -> None:
 def salvage(path: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
     """Copy what is whole of a damaged store into a new one, with its recids.
 
-    Of a damaged transaction the records that are whole are taken; where the newest version of a
-    record is damaged, an older one may stand in its place.
+    Whole records of a damaged transaction are copied. If the newest version of a record is
+    damaged, the copy may have an older one.
 
     ->      records, bytes, lost (recids), problems
-    raises  FileExists; NoSuchFile; CorruptError where the settings are damaged
+    raises  FileExists; NoSuchFile; CorruptError if the settings are damaged
     """
     log = Log(path, full=True, progress=progress)
     try:
@@ -259,7 +259,7 @@ def _copy(log: Log, made: LogStore) -> dict[str, Any]:
             records, size = records + 1, size + len(body or b"")
             transaction.restore(recid, body)
             waiting += len(body or b"") + HEAD.size
-            if waiting >= COPY:
+            if waiting >= COMMIT_BYTES:
                 transaction.commit(sync=False)
                 transaction, waiting = made.begin(), 0
     transaction.commit()

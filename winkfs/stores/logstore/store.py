@@ -32,13 +32,13 @@ from winkfs.stores.logstore.table import View
 from winkfs.stores.logstore.transaction import Body, Commits, Transaction, as_recids
 from winkfs.units import as_int, span_ns
 
-TRIES: Final = 16  # of a read beside a compaction
-GAP: Final = 4 << 10  # bytes between two records up to which they are read at once
-RUN: Final = 1 << 20  # bytes that are read at once
+READ_ATTEMPTS: Final = 16  # reads of a record that compactions move
+GAP_BYTES: Final = 4 << 10  # bytes between two records up to which one read takes both
+RUN_BYTES: Final = 1 << 20  # approximate bytes of one read
 
 
 class Lookups(ABC):
-    """What can be read: of the newest commits, or of a snapshot."""
+    """Reading of records: as of the newest commits, or of a snapshot."""
 
     _log: Log
 
@@ -47,22 +47,22 @@ class Lookups(ABC):
         """Return all records. Raises Closed."""
 
     def _look(self, recid: int) -> tuple[int, int]:
-        """-> position, length; position 0: there is no record."""
+        """Return position and length; position 0: there is no record."""
         return self._view().get(recid)
 
     @abstractmethod
     def _again(self) -> None:
-        """Follow the writer: a record is not where it was."""
+        """Follow the writer, since a record is not where it was."""
 
     def get(self, recid: int) -> bytes | None:
-        """The body of a record; None: it is null, as a preallocated one is.
+        """Return the body of a record; None: it is null, as a preallocated one is.
 
-        raises  NoSuchFile; CorruptError where a checksum is wrong; OSError
-        cost    one read, of its bytes alone
+        raises  NoSuchFile; CorruptError if a checksum is wrong; OSError
+        cost    one read of exactly its bytes
         """
         if type(recid) is not int:
             recid = as_int(recid, "a recid")
-        before, left = (0, 0), TRIES
+        before, left = (0, 0), READ_ATTEMPTS
         while (found := self._look(recid))[0]:
             left -= 1
             try:
@@ -79,9 +79,9 @@ class Lookups(ABC):
         raise NoSuchFile(f"no record {recid}", self._log.files.path)
 
     def get_many(self, recids: Sequence[int] | Int64) -> list[bytes | None]:
-        """The bodies of many, in their order. Raises as `get` does.
+        """Return the bodies of many records, in their order. Raises as `get` does.
 
-        cost    records that lie close together are read at once
+        cost    one read for records that are close together
         """
         wanted = as_recids(recids)
         found = self._view().get_many(wanted)
@@ -101,15 +101,15 @@ class Lookups(ABC):
         return bodies
 
     def _runs(self, found: Entries, lengths: Int64) -> Iterator[tuple[int, int]]:
-        """Cut what is sorted by position where a read ends."""
+        """Yield runs [start, stop) of records, sorted by position, that one read takes."""
         if not len(lengths):
             return iter(())
         bits = self._log.layout.offset_bits
         begin = (found.positions & np.uint64((1 << bits) - 1)).astype(np.int64)
         stop = begin + lengths
         files = found.positions >> np.uint64(bits)
-        far = (begin[1:] > stop[:-1] + GAP) | (files[1:] != files[:-1])
-        far |= begin[1:] // RUN != begin[:-1] // RUN
+        far = (begin[1:] > stop[:-1] + GAP_BYTES) | (files[1:] != files[:-1])
+        far |= begin[1:] // RUN_BYTES != begin[:-1] // RUN_BYTES
         far |= found.positions[:-1] == 0
         ends = [*(np.flatnonzero(far) + 1).tolist(), len(begin)]
         return zip([0, *ends[:-1]], ends, strict=True)
@@ -143,23 +143,23 @@ class Lookups(ABC):
         return len(self._view())
 
     def __iter__(self) -> Iterator[int]:
-        """As `recids`."""
+        """Iterate as `recids`."""
         return self.recids()
 
     def __bool__(self) -> bool:
-        """True, also of an empty store."""
+        """Return True, also for an empty store."""
         return True
 
     def recids(self) -> Iterator[int]:
-        """Of all records, ascending, as of the call."""
+        """Yield the recids of all records, ascending, as of the call."""
         for some in self._view().parts():
             yield from some.recids.tolist()
 
 
 class Snapshot(Lookups, Closing):
-    """The records as of its making, whatever is committed or compacted since.
+    """Records as of its creation, whatever is committed or compacted afterwards.
 
-    Files that it needs are removed when it is closed, or nobody refers to it any more.
+    The files that it needs are kept until it is closed or no reference to it is left.
     """
 
     def __init__(self, log: Log) -> None:
@@ -171,7 +171,7 @@ class Snapshot(Lookups, Closing):
         return self._seen
 
     def _again(self) -> None:
-        """Its files stay."""
+        """Do nothing: the files of a snapshot stay."""
 
     def close(self) -> None:
         """Idempotent."""
@@ -183,13 +183,14 @@ class Snapshot(Lookups, Closing):
 class LogStore(Lookups, StoreHandle):
     """A store of records, open to read ("r") or to write ("a").
 
-    One writer, which holds a lock; its threads read and write at once, each with a transaction of
-    its own from `begin`. The methods that write here are those of one transaction that all threads
-    share, which `commit`, `close` (it commits) and `rollback` end. Readers in other processes
-    need no lock: they see what was committed when they opened it, or called `refresh`.
+    There is one writer, which holds a lock; its threads read and write concurrently, each with a
+    transaction from `begin`. The writing methods of the store belong to one transaction that all
+    threads share; `commit`, `close` (which commits) and `rollback` end it. Readers in other
+    processes need no lock: they see what was committed when they opened the store, or called
+    `refresh`.
 
-    raises  NoSuchFile; Locked; CorruptError; Refusal (mode "a": what was synced is damaged)
-    cost    the saved table is read, 12 bytes a recid, and the log from there on
+    raises  NoSuchFile; Locked; CorruptError; Refusal (mode "a": synced bytes are damaged)
+    cost    reads the saved table, 12 bytes a recid, and the log from there on
     """
 
     _read_only = "the store is open for reading"
@@ -200,7 +201,7 @@ class LogStore(Lookups, StoreHandle):
         self._access.ready = self.writable
         self._news = False  # whether a read has followed the writer
         self._own: Transaction | None = None
-        if self.writable:  # `Files` raises where there is none
+        if self.writable:  # `Files` raises if there is no store
             self._keep_lock(WriterLock(path, (Files(path).root, "store")))
         self._open_by(self._begin)
 
@@ -221,15 +222,15 @@ class LogStore(Lookups, StoreHandle):
         generation_bits: int = 16,
         exist_ok: bool = False,
     ) -> Self:
-        """Make an empty store, and open it to write.
+        """Create an empty store, and open it to write.
 
-        file_size        bytes of a data file, at most; up to 2 GiB
+        file_size        maximum bytes of a data file; up to 2 GiB
         cutoff           bytes of a body above which it gets a file of its own
         save_every       data files after which the table is saved
-        file_bits        bits of a file number; None: 64 less those of an offset
-        generation_bits  of these, bits of the generation
-        exist_ok         a store that is there stays as it is, and is opened
-        raises           FileExists; ValueError for numbers that do not go together
+        file_bits        bits of a file number; None: 64 minus those of an offset
+        generation_bits  bits of the generation in a file number
+        exist_ok         whether an existing store is opened as it is
+        raises           FileExists; ValueError for numbers that do not fit together
         """
         for what, number in (
             ("file_size", file_size), ("cutoff", cutoff), ("save_every", save_every),
@@ -259,37 +260,39 @@ class LogStore(Lookups, StoreHandle):
     def _again(self) -> None:
         if self.mode == "r":
             self._news = self.refresh()
-        else:  # behind a change that is under way both columns of the table are new
+        else:  # wait for a change: both columns of the table are new then
             with self._log.write_lock:
                 pass
 
     def snapshot(self) -> Snapshot:
-        """The records as of now. Takes no lock; cost: microseconds, then 48 KiB of memory for
-        each 4,096 recids near which one changes."""
+        """Return the records as of now. Takes no lock.
+
+        cost  none at first; then memory: 48 KiB for each page of 4,096 recids that changes
+        """
         self._access.check_open()
         return Snapshot(self._log)
 
     def refresh(self) -> bool:
-        """Follow the writer, in mode "r" -> whether there was anything new since the last call; a
-        read may have followed it, too. Raises CorruptError."""
+        """Follow the writer, in mode "r"; return whether anything is new since the last call,
+        including commits that a read has already followed. Raises CorruptError."""
         with self._lock:
             news, self._news = self._news, False
             return (self.mode == "r" and self._log.refresh()) or news
 
     @property
     def problems(self) -> list[str]:
-        """Damage of what was synced, a line each."""
+        """Damage of synced bytes, a line each."""
         return list(self._log.problems)
 
     @property
     def notes(self) -> list[str]:
-        """What was cut off at the opening because it was not synced, and the like."""
+        """Events without loss, a line each, such as unsynced bytes that were cut off."""
         return list(self._log.notes)
 
     # --- to write ---
 
     def begin(self) -> Transaction:
-        """A transaction, for one thread."""
+        """Begin a transaction, for one thread."""
         self._commits.check()
         return Transaction(self, self._commits)
 
@@ -328,7 +331,7 @@ class LogStore(Lookups, StoreHandle):
             return self._mine().compare_and_swap(recid, expected, body)
 
     def commit(self, *, sync: bool = True) -> None:
-        """End the shared transaction. With `sync` all commits before are durable, too, also where
+        """Commit the shared transaction. With `sync` all earlier commits are durable, too, even if
         there is nothing to commit."""
         with self._lock:
             mine = self._mine()
@@ -354,21 +357,21 @@ class LogStore(Lookups, StoreHandle):
         least: float = 0.5,
         oldest: bool = False,
     ) -> dict[str, Any]:
-        """Move the records out of data files that are mostly dead, and remove these.
+        """Move the live records out of data files that are mostly dead, and remove these files.
 
         Readers and writers go on meanwhile, also in other threads.
 
-        progress  called with bytes that have been gone through
-        dry_run   only say what would be done
-        least     a file is taken where at least this part of it is dead
-        oldest    take all files of the oldest generation, too
-        ->        files, bytes (of them), moved (bytes), freed (bytes)
+        progress  called with the bytes that have been processed
+        dry_run   only return what would be done
+        least     fraction of a file that must be dead for it to be compacted
+        oldest    whether all files of the oldest generation are compacted, too
+        ->        files, bytes (of these files), moved (bytes), freed (bytes)
         raises    OSError
         """
         return self._commits.compact(progress, dry_run, least, oldest)
 
     def start_compaction(self, seconds: float = 10.0, *, least: float = 0.5) -> None:
-        """Compact in a thread, each so many seconds, until the store is closed."""
+        """Compact in a thread, every `seconds` seconds, until the store is closed."""
         self._commits.check()
         span_ns(seconds, "seconds", zero=False)
 
@@ -385,8 +388,11 @@ class LogStore(Lookups, StoreHandle):
     # --- the end ---
 
     def _finish(self) -> None:
-        """Commit the shared transaction, make all commits durable, save the table. Transactions of
-        `begin` are forgotten. Raises OSError of a commit, which is lost then, or of a sync."""
+        """Commit the shared transaction, make all commits durable, save the table.
+
+        Open transactions of `begin` are dropped. Raises OSError of a commit, which is lost then, or
+        of a sync.
+        """
         if not self._log.failed:
             with ExitStack() as stack:  # each is called, also where another one fails
                 stack.callback(self._end_log)

@@ -1,7 +1,7 @@
-"""Table of a LogStore: recid -> position of its entry and bytes of it, and views as of a moment.
+"""Table of a LogStore: recid -> position and length of its entry, and views as of a moment.
 
-A view costs nothing to make: before a page of the table changes for the first time after that, it
-is copied for the views that there are.
+To make a view copies nothing: a page of the table is copied for the existing views before it
+changes for the first time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.logstore.entry import RECIDS, Entries
 from winkfs.errors import Refusal
 
-BITS: Final = 12  # of a recid within its page
-MASK: Final = (1 << BITS) - 1
-LEAST: Final = 1 << 12  # recids
-ROWS: Final = 1 << 18  # recids looked at together
+PAGE_BITS: Final = 12  # lower bits of a recid: its place in a page
+PAGE_MASK: Final = (1 << PAGE_BITS) - 1
+MIN_RECIDS: Final = 1 << 12  # recids that an empty table has room for
+PART_RECIDS: Final = 1 << 18  # recids processed at a time
 Words = npt.NDArray[np.uint32]
 Page = tuple[UInt64, Words]
 
 
 class Arrays:
-    """The two columns: positions uint64[n], lengths uint32[n], and views of them for single looks.
+    """The two columns: positions uint64[n], lengths uint32[n], and memoryviews for single look-ups.
 
-    A position of 0: there is no record. Lengths have the flags of `entry.Entries`.
+    Position 0 means that there is no record. Lengths have the flags of `entry.Entries`.
     """
 
     __slots__ = ("lengths", "one_length", "one_position", "positions", "recids")
@@ -46,7 +46,7 @@ class Arrays:
 class View:
     """The table as of a moment. Reading takes no lock.
 
-    arrays  the table; undo: what a change that was under way replaced, None: none was
+    arrays  the table; undo: entries replaced by a change that was under way, None: there was none
     """
 
     arrays: Arrays
@@ -69,19 +69,19 @@ class View:
         return self.arrays.recids
 
     def get(self, recid: int) -> tuple[int, int]:
-        """-> position and length; position 0: there is no record."""
+        """Return position and length; position 0: there is no record."""
         arrays = self.arrays
         if not 0 < recid < arrays.recids:
             return 0, 0
         # First the table, then the copy: a page is copied before it changes.
         found = arrays.one_position[recid], arrays.one_length[recid]
-        page = self.saved.get(recid >> BITS)
+        page = self.saved.get(recid >> PAGE_BITS)
         if page is not None:
-            found = int(page[0][recid & MASK]), int(page[1][recid & MASK])
+            found = int(page[0][recid & PAGE_MASK]), int(page[1][recid & PAGE_MASK])
         return self._old.get(recid, found)
 
     def get_many(self, recids: Int64) -> Entries:
-        """The same of many. A recid out of range has no record."""
+        """Return positions and lengths of many. A recid out of range has no record."""
         arrays = self.arrays
         within = np.where((recids > 0) & (recids < arrays.recids), recids, 0)
         if not arrays.recids:
@@ -89,10 +89,10 @@ class View:
         positions, lengths = arrays.positions[within], arrays.lengths[within].astype(np.int64)
         saved = dict(self.saved)
         if saved:
-            pages = within >> BITS
+            pages = within >> PAGE_BITS
             for number in np.intersect1d(pages, np.fromiter(saved, np.int64)).tolist():
                 which = np.flatnonzero(pages == number)
-                at = within[which] & MASK
+                at = within[which] & PAGE_MASK
                 positions[which] = saved[number][0][at]
                 lengths[which] = saved[number][1][at]
         if old := self._old:
@@ -101,13 +101,13 @@ class View:
         return Entries(recids, positions, lengths)
 
     def parts(self) -> Iterator[Entries]:
-        """All records, by recid."""
-        for start in range(0, self.recids, ROWS):
-            found = self.get_many(np.arange(start, min(start + ROWS, self.recids)))
+        """Yield all records, by recid."""
+        for start in range(0, self.recids, PART_RECIDS):
+            found = self.get_many(np.arange(start, min(start + PART_RECIDS, self.recids)))
             yield found.take(np.flatnonzero(found.positions))
 
     def columns(self) -> Page:
-        """Copies of both columns. Memory: 12 bytes a recid."""
+        """Return copies of both columns. Memory: 12 bytes a recid."""
         found = Arrays.empty(self.recids)
         for some in self.parts():
             found.positions[some.recids] = some.positions
@@ -119,30 +119,30 @@ class View:
 
 
 class Table:
-    """The newest positions. One thread at a time changes it; any number read."""
+    """Positions as of the newest commit. One thread at a time changes them; any number read."""
 
     def __init__(self) -> None:
-        self.arrays = Arrays.empty(LEAST)
+        self.arrays = Arrays.empty(MIN_RECIDS)
         self.top = 1  # all recids are less
         self._applying: Entries | None = None
         self.views: WeakValueDictionary[int, View] = WeakValueDictionary()  # by their `id`
 
     @property
     def memory(self) -> int:
-        """Bytes."""
+        """Bytes of both columns."""
         return self.arrays.positions.nbytes + self.arrays.lengths.nbytes
 
     def load(self, positions: UInt64, lengths: Words) -> None:
         """Start from a saved table."""
-        self.arrays, self.top = Arrays.empty(LEAST), 1
+        self.arrays, self.top = Arrays.empty(MIN_RECIDS), 1
         self.reserve(len(positions))
         self.arrays.positions[: len(positions)] = positions
         self.arrays.lengths[: len(lengths)] = lengths
 
     def view(self) -> View:
-        """The table as of now. Takes no lock; cost: some microseconds."""
+        """Return a view of the table as of now. Takes no lock and copies nothing."""
         view = View()
-        # The order counts. A change that does not see this view is seen by it.
+        # In this order: a change that misses this view is seen by the view.
         self.views[id(view)] = view
         view.undo = self._applying
         view.arrays = self.arrays
@@ -153,11 +153,11 @@ class Table:
         self.views.pop(id(view), None)
 
     def reserve(self, recids: int) -> None:
-        """Make room for all recids that are less. Raises Refusal where there is no memory."""
+        """Make room for all recids below `recids`. Raises Refusal if there is no memory."""
         self.top = max(self.top, recids)
         now = self.arrays
         if recids > now.recids:
-            room = min(max(recids + recids // 8, now.recids * 2, LEAST), RECIDS)
+            room = min(max(recids + recids // 8, now.recids * 2, MIN_RECIDS), RECIDS)
             try:
                 arrays = Arrays.empty(room)
             except MemoryError as error:
@@ -173,9 +173,9 @@ class Table:
         self.arrays.lengths[entries.recids] = entries.lengths
 
     def apply(self, entries: Entries) -> Entries:
-        """Change the table at once for all views -> what the recids had before.
+        """Apply entries as one change; return the former entries of their recids.
 
-        entries  in the order of the log: of several of a recid the last one counts
+        entries  in the order of the log: the last entry of a recid counts
         """
         if not len(entries.recids):
             return entries
@@ -188,7 +188,7 @@ class Table:
         try:
             views = [view for ref in self.views.valuerefs() if (view := ref()) is not None]
             if views:
-                self._save(views, np.unique(recids >> BITS))
+                self._save(views, np.unique(recids >> PAGE_BITS))
             self._assign(entries)
         finally:
             self._applying = None
@@ -199,7 +199,7 @@ class Table:
         for number in pages.tolist():
             missing = [view.saved for view in views if number not in view.saved]
             if missing:
-                part = slice(number << BITS, (number + 1) << BITS)
+                part = slice(number << PAGE_BITS, (number + 1) << PAGE_BITS)
                 page = arrays.positions[part].copy(), arrays.lengths[part].copy()
                 for saved in missing:
                     saved[number] = page

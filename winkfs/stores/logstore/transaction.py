@@ -1,5 +1,5 @@
-"""Transactions of a LogStore: changes that become visible, and durable, at once or not at all; and
-what all of them share: free recids, owners, files that go when no snapshot needs them."""
+"""Transactions of a LogStore: changes that become visible and durable together or not at all; and
+their shared state: free recids, owners, files to be deleted when no snapshot needs them."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from winkfs.stores.logstore.log import Batch, Full, Log
 from winkfs.stores.logstore.table import View
 from winkfs.units import as_content, as_int
 
-FREED: Final = 1 << 20  # recids without a record that are known from the opening on
-PATIENCE: Final = 5.0  # seconds that a commit waits for snapshots, where no file number is left
+MAX_FREE_RECIDS: Final = 1 << 20  # free recids that are collected at the opening
+SNAPSHOT_PATIENCE: Final = 5.0  # seconds to wait for snapshots if no file number is left
 DELETED: Final = object()
 Body = bytes | bytearray | memoryview | None
 
 
 class Conflict(Refusal):
-    """Another transaction that has not ended changes the record."""
+    """A different transaction, which has not ended, changes the record."""
 
     number = errno.EBUSY
 
 
 class Recids:
-    """Which recids are free. One of a deleted record is given away again when every transaction
-    that may know it from before has ended."""
+    """Free recids. That of a deleted record is reused when every transaction has ended that was
+    open at the time of the deletion."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,16 +63,16 @@ class Recids:
         self._open: dict[int, int] = {}  # transaction -> epoch of its beginning
 
     def load(self, log: Log) -> None:
-        """Find those without a record. Cost: 1 ns a recid."""
+        """Collect the recids without a record. Cost: a pass over the table."""
         table = log.table
         self._next = table.top
         found = np.empty(0, np.int64)
-        for start in range(1, table.top, FREED):
-            part = table.arrays.positions[start : min(start + FREED, table.top)]
+        for start in range(1, table.top, MAX_FREE_RECIDS):
+            part = table.arrays.positions[start : min(start + MAX_FREE_RECIDS, table.top)]
             found = np.append(found, np.flatnonzero(part == 0) + start)
-            if len(found) >= FREED:
+            if len(found) >= MAX_FREE_RECIDS:
                 break
-        self._free = found[:FREED][::-1].tolist()
+        self._free = found[:MAX_FREE_RECIDS][::-1].tolist()
 
     def begin(self, transaction: object) -> int:
         with self._lock:
@@ -80,13 +80,13 @@ class Recids:
             return self._epoch
 
     def end(self, transaction: object, unused: list[int]) -> None:
-        """unused: recids that no record got."""
+        """End a transaction. unused: its recids that no record got."""
         with self._lock:
             self._open.pop(id(transaction), None)
             self._free += unused
 
     def free(self, recids: list[int]) -> None:
-        """These have been deleted."""
+        """Add recids whose records have been deleted."""
         with self._lock:
             self._epoch += 1
             self._freed.append((self._epoch, recids))
@@ -120,8 +120,8 @@ class Recids:
             return [*old, *range(first, first + count - len(old))]
 
 
-class Doomed(NamedTuple):
-    """Files that nobody needs once these views are closed, and so much is synced."""
+class PendingDelete(NamedTuple):
+    """Files to be deleted once these views are closed and `synced` bytes of the log are durable."""
 
     views: Sequence[weakref.ref[View]]
     synced: int
@@ -130,24 +130,24 @@ class Doomed(NamedTuple):
 
 
 class Commits:
-    """What all transactions of a store share.
+    """State that all transactions of a store share.
 
-    owners      recid -> of which transaction it is
-    compacting  the lock of the one compaction
+    owners      recid -> token of the transaction that changes it
+    compacting  held by the one compaction
     """
 
     def __init__(self, log: Log, access: Access) -> None:
-        """Begin to write, with mode "a": raises as `Log.start_writing`."""
+        """Begin to write if the store is writable; raises as `Log.start_writing`."""
         self.log, self.access, self.recids = log, access, Recids()
         self.owners: dict[int, object] = {}
-        self._doomed: list[Doomed] = []
-        self._dooming, self.compacting = threading.Lock(), threading.Lock()
+        self._pending: list[PendingDelete] = []
+        self._pending_lock, self.compacting = threading.Lock(), threading.Lock()
         if access.writable:
             log.start_writing()
             self.recids.load(log)
 
     def check(self) -> None:
-        """Raises Closed; ReadOnly; Refusal where a write has failed."""
+        """Raise Closed; ReadOnly; Refusal if a write has failed."""
         if not self.access.ready:
             self.access.check()
         self.log.check()
@@ -164,7 +164,7 @@ class Commits:
                     oldest = log.oldest
                 else:
                     if (old.lengths & IS_BLOB).any():
-                        self._doom_blobs(old)
+                        self._delete_blobs_later(old)
                     break
             self._make_room(oldest)
         else:
@@ -173,8 +173,8 @@ class Commits:
             self.recids.free(gone)
 
     def _make_room(self, oldest: int) -> None:
-        """Free the oldest generation, if it still is this one. Raises Full."""
-        deadline = time.monotonic() + PATIENCE
+        """Free the oldest generation if it is still this one. Raises Full."""
+        deadline = time.monotonic() + SNAPSHOT_PATIENCE
         while True:
             with self.compacting:
                 if self.log.oldest == oldest:
@@ -183,51 +183,51 @@ class Commits:
                     self.sweep()
                 if self.log.oldest != oldest:
                     return
-                waits = bool(self._doomed)
+                waits = bool(self._pending)
             if not waits or time.monotonic() > deadline:
                 raise Full("no file numbers left; close old snapshots", self.log.files.path)
             time.sleep(0.01)  # for the snapshots of other threads
 
-    def _doom_blobs(self, old: Entries) -> None:
-        """Have the files of blobs that were replaced removed."""
+    def _delete_blobs_later(self, old: Entries) -> None:
+        """Schedule the deletion of the files of replaced blobs."""
         log, which = self.log, np.flatnonzero(old.lengths & IS_BLOB)
         recids, positions = old.recids[which].tolist(), old.positions[which].tolist()
         for recid, position in zip(recids, positions, strict=True):
-            with contextlib.suppress(OSError, FormatError):  # then the next opening finds it
+            with contextlib.suppress(OSError, FormatError):  # the next opening finds them
                 number = log.blob_at(recid, position).number
-                self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
+                self._delete_later(partial(log.files.blob.unlink, f"{number:016x}"))
 
-    def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
+    def _delete_later(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
         refs = self.log.table.views.valuerefs()
         views = [ref for ref in refs if (view := ref()) is not None and view.needs_files]
-        with self._dooming:
-            self._doomed.append(Doomed(views, self.log.written, remove, files))
+        with self._pending_lock:
+            self._pending.append(PendingDelete(views, self.log.written, remove, files))
 
     def sweep(self) -> None:
-        """Remove the files that nobody needs any more."""
-        if not self._doomed:
+        """Delete the pending files that no view needs any more."""
+        if not self._pending:
             return
         known = self.log.table.views
-        with self._dooming:
-            due: list[Doomed] = []
-            kept: list[Doomed] = []
-            for one in self._doomed:
+        with self._pending_lock:
+            due: list[PendingDelete] = []
+            kept: list[PendingDelete] = []
+            for one in self._pending:
                 views = [view for ref in one.views if (view := ref()) is not None]
                 needed = any(known.get(id(view)) is view for view in views)
                 wait = needed or one.synced > self.log.synced
                 (kept if wait else due).append(one)
-            self._doomed = kept
+            self._pending = kept
         for one in due:
             one.remove()
 
     def settle(self) -> None:
-        """What is due after a commit."""
+        """Do what is due after a commit."""
         self.log.settle()
-        if self._doomed and self.compacting.acquire(blocking=False):
+        if self._pending and self.compacting.acquire(blocking=False):
             try:
                 self.sweep()
             except OSError as error:  # the commit has been done
-                self.log.notes.append(f"files that nobody needs: {error}")
+                self.log.notes.append(f"files that are not needed: {error}")
             finally:
                 self.compacting.release()
 
@@ -238,7 +238,7 @@ class Commits:
         least: float,
         oldest: bool,
     ) -> dict[str, Any]:
-        """See `LogStore.compact`."""
+        """Compact: see `LogStore.compact`."""
         self.check()
         with self.compacting:
             self.sweep()
@@ -255,18 +255,18 @@ class Commits:
     def _compact(
         self, progress: Callable[[int], None] | None, dry_run: bool, least: float, oldest: bool
     ) -> dict[str, Any]:
-        taken = {number for one in self._doomed for number in one.files}
+        taken = {number for one in self._pending for number in one.files}
         return compact(self.log, progress, dry_run, least, oldest, taken, self._removed)
 
     def _removed(self, group: tuple[int, ...]) -> None:
-        """These data files are compacted."""
-        self._doom(lambda: remove(self.log, group), group)
+        """Schedule the deletion of compacted data files."""
+        self._delete_later(lambda: remove(self.log, group), group)
         self.sweep()
 
 
 def as_recids(recids: Sequence[int] | Int64) -> Int64:
-    """int64[n]. Raises TypeError for what are no ints: numpy would read texts and cut floats."""
-    if isinstance(recids, bytes | bytearray | memoryview):  # a sequence of ints, but no recids
+    """Return int64[n]. Raises TypeError unless all are ints: numpy would convert text and floats."""
+    if isinstance(recids, bytes | bytearray | memoryview):  # sequences of ints, but not of recids
         raise TypeError(f"recids are ints, not {type(recids).__name__}")
     found = np.asarray(recids)
     if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
@@ -275,18 +275,18 @@ def as_recids(recids: Sequence[int] | Int64) -> Int64:
 
 
 class Newest(Protocol):
-    """What a transaction sees beside its own changes."""
+    """Records that a transaction reads unless it has changed them."""
 
     def get(self, recid: int) -> bytes | None: ...
     def __contains__(self, recid: object) -> bool: ...
 
 
 class Transaction:
-    """Changes that become visible, and durable, at once or not at all. For one thread.
+    """Changes that become visible and durable together or not at all. For one thread.
 
-    A record that is changed belongs to the transaction up to its end: others that would change it
-    raise Conflict at once. Leaving a `with` block commits, with sync, or after an exception rolls
-    back. Memory: the bodies up to the cut-off for blobs, until the commit.
+    A changed record belongs to the transaction until its end: another transaction that changes it
+    raises Conflict at once. The end of a `with` block commits, with sync; an exception rolls back.
+    Memory: the bodies up to the cut-off for blobs, until the commit.
     """
 
     def __init__(self, newest: Newest, commits: Commits) -> None:
@@ -307,7 +307,7 @@ class Transaction:
     # --- to read ---
 
     def get(self, recid: int) -> bytes | None:
-        """As of the newest commits, and of this transaction's own changes. See `LogStore.get`."""
+        """Return a body as of this transaction, else of the newest commit. See `LogStore.get`."""
         if type(recid) is not int or recid not in self._writes:
             return self._newest.get(recid)
         found = self._writes[recid]
@@ -330,7 +330,7 @@ class Transaction:
         return blob
 
     def put(self, body: Body) -> int:
-        """Add a record -> its recid, which may be one of a record that was deleted."""
+        """Add a record; return its recid, which may be that of a deleted record."""
         self._check()
         taken = self._take(body)
         recid = self._commits.recids.take()
@@ -339,7 +339,7 @@ class Transaction:
         return recid
 
     def put_many(self, bodies: Iterable[Body]) -> list[int]:
-        """Add many records -> their recids, in the order of the bodies."""
+        """Add many records; return their recids, in the order of the bodies."""
         self._check()
         values = list(bodies)
         cutoff = self._log.layout.cutoff
@@ -351,24 +351,24 @@ class Transaction:
         return recids
 
     def preallocate(self, count: int = 1) -> list[int]:
-        """Add records that are null -> their recids."""
+        """Add records that are null; return their recids."""
         if as_int(count, "count", 0) >= RECIDS:
             raise Refusal(f"no recids for {count} records", self._log.files.path)
         return self.put_many(repeat(None, count))
 
     def restore(self, recid: int, body: Body) -> None:
-        """Add a record that had this recid, to a store that has none of its own."""
+        """Add a record with this recid to a store that has no record yet."""
         self._check()
         self._writes[recid] = self._take(body)
 
     def update(self, recid: int, body: Body) -> None:
-        """Give a record another body. Raises NoSuchFile; Conflict."""
+        """Replace the body of a record. Raises NoSuchFile; Conflict."""
         self._check()
         self._own(recid)
         self._writes[recid] = self._take(body)
 
     def update_many(self, recids: Sequence[int] | Int64, bodies: Iterable[Body]) -> None:
-        """The same of many; nothing is changed where one raises."""
+        """Replace the bodies of many records; if one raises, nothing is changed."""
         self._check()
         wanted = as_recids(recids).tolist()
         for recid in wanted:
@@ -376,13 +376,13 @@ class Transaction:
         self._writes.update(dict(zip(wanted, map(self._take, bodies), strict=True)))
 
     def delete(self, recid: int) -> None:
-        """Raises NoSuchFile; Conflict."""
+        """Delete a record. Raises NoSuchFile; Conflict."""
         self._check()
         self._own(recid)
         self._writes[recid] = DELETED
 
     def compare_and_swap(self, recid: int, expected: Body, body: Body) -> bool:
-        """Give a record another body where it has the expected one -> whether it had."""
+        """Replace the body of a record if it is the expected one; return whether it was."""
         self._check()
         self._own(recid)
         if self.get(recid) != (None if expected is None else as_content(expected, "a record")):
@@ -412,10 +412,10 @@ class Transaction:
         return self._state != ""
 
     def commit(self, *, sync: bool = True) -> None:
-        """Make the changes visible at once, and with `sync` durable.
+        """Make the changes visible together, and with `sync` durable.
 
         raises  OSError, Full: nothing is changed, and the transaction goes on; OSError of a sync:
-                the handle writes nothing any more, and what it did not acknowledge may be lost
+                the handle writes nothing any more, and unacknowledged commits may be lost
         """
         self._check()
         if self._writes:
@@ -425,7 +425,7 @@ class Transaction:
                 self._commits.commit(self._batch(), bool(self._blobs), gone)
             except OSError:
                 raise
-            except BaseException:  # it may be in the log: nothing of it is given back
+            except BaseException:  # it may be in the log: its recids stay used
                 self._end("interrupted", [])
                 raise
         upto = self._log.written
@@ -436,14 +436,14 @@ class Transaction:
         self._commits.settle()
 
     def _drop_blobs(self, kept: Collection[int]) -> None:
-        """Remove the files of blobs of this transaction other than those with these ids."""
+        """Delete the blob files of this transaction, except those with these ids."""
         drop = [blob for blob in self._blobs if id(blob) not in kept]
         self._blobs = [blob for blob in self._blobs if id(blob) in kept]
         for blob in drop:
             self._log.files.blob.unlink(f"{blob.number:016x}")
 
     def _batch(self) -> Batch:
-        """Memory: once more the bodies."""
+        """Return the entries of the transaction. Memory: a copy of the bodies."""
         parts: list[bytes] = []
         lengths: list[int] = []
         add, crc32, part = parts.append, zlib.crc32, PART.pack
@@ -469,7 +469,7 @@ class Transaction:
         return Batch(recids, np.array(lengths, np.int64), b"".join(parts))
 
     def rollback(self) -> None:
-        """Forget the changes. Idempotent, and after a commit without effect."""
+        """Drop the changes. Idempotent; after a commit it does nothing."""
         if not self._state:
             self._drop_blobs(())
             self._end("rolled back", self._new)

@@ -1,8 +1,8 @@
-"""A folder that belongs to a broker: how it is known, and what is done before it is changed.
+"""Folders of RabbitMQ: how one is detected, and what must happen before it is changed.
 
-After a clean shutdown a broker keeps its index in files beside the segments, and believes it: when
-a segment was changed meanwhile, its queues crash at the first read. Without `clean.dot` it makes
-its index anew of the segments.
+After a clean shutdown a broker keeps its index in files beside the segments, and trusts it: if a
+segment has been changed meanwhile, its queues crash at the first read. Without `clean.dot` it
+rebuilds its index from the segments.
 
     msg_store_index.ets  rows {msg_location, id, references, segment, offset, size}
     file_summary.ets     rows {file_summary, segment, bytes held, left, right, bytes, ...}, in later
@@ -30,11 +30,11 @@ TABLE: Final = "msg_store_index.ets"
 SUMMARY: Final = "file_summary.ets"
 FILES: Final = (CLEAN, TABLE, SUMMARY)
 FOLDERS: Final = ("msg_store_persistent", "msg_store_transient")
-OLD: Final = ".old"  # behind the name of what it is not to believe any more
+OLD: Final = ".old"  # suffix of a file that the broker must not use any more
 
 
 def evidence(directory: Directory) -> str:
-    """What shows that a folder with segments is a broker's; "": it is one of ours, or new."""
+    """Return what shows that a folder with segments is a broker's; "": it is ours, or new."""
     names = directory.list()
     for name in FILES:
         if name in names:
@@ -45,7 +45,7 @@ def evidence(directory: Directory) -> str:
 
 
 def evidence_beside(directory: Directory) -> str:
-    """The same for a segment that is changed on its own: of no index nothing is known then."""
+    """Return the evidence for a segment that is changed alone, if its folder may have no index."""
     for name in FILES:
         if directory.exists(name):
             return f"{name} is there"
@@ -54,11 +54,11 @@ def evidence_beside(directory: Directory) -> str:
 
 
 class Recorded(NamedTuple):
-    """What a broker knew at its clean shutdown.
+    """The index of a broker as of its clean shutdown.
 
     rows     its messages, in the segments of these numbers
-    numbers  the segments of which it says what is in them
-    notes    why others are not among them, a line each
+    numbers  the segments whose content it records
+    notes    why other segments are not among them, a line each
     """
 
     rows: Rows
@@ -67,13 +67,13 @@ class Recorded(NamedTuple):
 
 
 def recorded(
-    directory: Directory, sizes: dict[int, int], say: Callable[[str], object]
+    directory: Directory, sizes: dict[int, int], report: Callable[[str], object]
 ) -> Recorded | None:
-    """Read its index, where it is to be believed; None: there was no clean shutdown. A segment that
-    is not as it was then is left out, with a note.
+    """Return the index of the broker; None: there was no clean shutdown. A segment that has changed
+    since then is left out, with a note.
 
-    sizes  of the segments that are there
-    say    is told of segments that are gone
+    sizes   bytes of the segments that exist
+    report  called with a line for each segment that is gone
     """
     if not directory.exists(CLEAN):
         return None
@@ -111,7 +111,7 @@ def recorded(
             what = "not as the broker left it, each message in it is there once"
             notes.append(f"segment {number} is {what}")
         elif len(mine):
-            say(f"{directory.path}: segment {number} is missing: {len(mine)} messages are lost")
+            report(f"{directory.path}: segment {number} is missing: {len(mine)} messages are lost")
     return Recorded(rows.take(np.isin(rows.file, list(good))), good, notes)
 
 
@@ -133,7 +133,7 @@ def _id(field: ets.Field) -> bytes:
 
 
 def check(found: str, path: str, *, more: str = "") -> None:
-    """Raises Refusal where there is evidence. more: a further reason, of the change."""
+    """Raise Refusal if there is evidence. more: a further reason, which the change has."""
     if not found:
         return
     raise Refusal(
@@ -146,10 +146,10 @@ def check(found: str, path: str, *, more: str = "") -> None:
 
 
 def take_over(directory: Directory) -> None:
-    """Make the broker distrust its index of the segments. Durable. Raises OSError."""
+    """Make the broker rebuild its index at its next start. Durable. Raises OSError."""
     if not directory.exists(CLEAN):
         return
-    for name in directory.list():  # an index of ours is older: the broker has run since
+    for name in directory.list():  # an index of winkfs is older: the broker has run since
         if name == INDEX or name.startswith(JOURNAL):
             directory.unlink(name)
     directory.rename(CLEAN, f"{CLEAN}{OLD}")

@@ -1,8 +1,8 @@
 """Compaction of a message store, in place, and migration of its segments of version 1.
 
-What stays of a segment is in the journal before anything moves (INTENT), and where it is then
-before the file is cut short (RESET): no source is overwritten, so that what was interrupted is done
-again. Several segments go together: a sync of the journal is for all of them.
+The journal lists the messages that stay in a segment before any of them moves (INTENT), and their
+new offsets before the file is truncated (RESET). No message is overwritten before that, so an
+interrupted compaction can be repeated. One sync of the journal serves several segments.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from winkfs.stores.batches import batched
 from winkfs.stores.messagestore.core import Core
 from winkfs.stores.messagestore.recovery import Segment, neutral
 
-MANY: Final = 1 << 20  # messages of segments that are looked up in one pass over the index
-TOGETHER: Final = 128 << 20  # bytes of segments between two syncs of the journal
-FILES: Final = 64  # and the segments, at most
-MESSAGES: Final = attrgetter("count")  # of a segment
-BYTES: Final = attrgetter("size")
+PASS_MESSAGES: Final = 1 << 20  # messages looked up in one pass over the index
+GROUP_BYTES: Final = 128 << 20  # bytes of segments between two syncs of the journal
+GROUP_SEGMENTS: Final = 64  # segments of a group
+MESSAGE_COUNT: Final = attrgetter("count")  # of a segment
+BYTE_COUNT: Final = attrgetter("size")
 Progress = Callable[[int], object]
 
 
 class Compaction(NamedTuple):
-    """What a compaction did: segments, bytes before and after, messages that moved; what it left
-    alone, and why."""
+    """Result of a compaction: segments, bytes before and after, messages moved; which segments were
+    skipped, and why."""
 
     files: int = 0
     before: int = 0
@@ -45,7 +45,7 @@ class Compaction(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A segment of `size` bytes, the messages that stay, in the order of the file, and how."""
+    """A segment of `size` bytes, the messages that stay, in the order of the file, and the plan."""
 
     segment: Segment
     storage: Storage
@@ -55,32 +55,32 @@ class Job(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Segments that go together, until `stack` is closed."""
+    """Segments that are compacted together; `stack` closes their files."""
 
     jobs: list[Job]
     stack: ExitStack
 
 
 def planned(core: Core) -> Compaction:
-    """What `compact` would do now."""
+    """Return what `compact` would do now."""
     done = Compaction()
     if core.writable:
         with core.lock:
             core.flush()
-    for part in batched(core.candidates(), MESSAGES, MANY, FILES):
+    for part in batched(core.candidates(), MESSAGE_COUNT, PASS_MESSAGES, GROUP_SEGMENTS):
         with ExitStack() as stack:
             done = _add(done, *_checked(_begun(core, part, _kept(core, part), stack, "r").jobs))
     return done
 
 
 def compact(core: Core, progress: Progress | None) -> Compaction:
-    """See `MessageStore.compact`."""
+    """Compact in place the segments that are mostly dead: see `MessageStore.compact`."""
     done = Compaction()
-    for part in batched(core.candidates(), MESSAGES, MANY, FILES):
+    for part in batched(core.candidates(), MESSAGE_COUNT, PASS_MESSAGES, GROUP_SEGMENTS):
         with _claimed(core, part) as mine, ExitStack() as stack:
-            core.sync()  # what the journal is going to say of them
+            core.sync()  # the journal is going to record these messages
             kept, before = _kept(core, mine), list[Group]()
-            for some in batched(mine, BYTES, TOGETHER, FILES):
+            for some in batched(mine, BYTE_COUNT, GROUP_BYTES, GROUP_SEGMENTS):
                 before.append(_begun(core, some, kept, stack))
                 if len(before) == 2:  # the disk reads one while the other is worked on
                     done = _compact(core, before.pop(0), done, progress)
@@ -101,7 +101,7 @@ def _add(done: Compaction, jobs: list[Job], problems: list[str]) -> Compaction:
 
 @contextmanager
 def _claimed(core: Core, segments: list[Segment]) -> Iterator[list[Segment]]:
-    """Those that nobody else works on, and nobody removes meanwhile."""
+    """Yield those that no other compaction has claimed; they are not removed meanwhile."""
     with core.lock:
         core.access.check()
         mine = [
@@ -120,8 +120,10 @@ def _claimed(core: Core, segments: list[Segment]) -> Iterator[list[Segment]]:
 
 
 def _kept(core: Core, segments: list[Segment]) -> dict[int, Rows]:
-    """The messages of segments to which nothing is added, each in the order of the file; some may
-    have been removed since. Cost: 20 ns a message of the store, 0.3 us one of these."""
+    """Return the messages of segments to which nothing is added, in the order of each file.
+
+    Some may have been removed meanwhile. Cost: a pass over the index.
+    """
     numbers = np.array(sorted(segment.number for segment in segments), np.int64)
     parts, found = list[Rows](), core.index.rows()
     while True:
@@ -146,7 +148,7 @@ def _begun(
     core: Core, segments: list[Segment], kept: dict[int, Rows], outer: ExitStack,
     mode: Literal["r", "w"] = "w",
 ) -> Group:  # fmt: skip
-    """Open the segments; the disk begins to read what is going to be read."""
+    """Open the segments and start reading ahead what is going to move."""
     stack = outer.enter_context(ExitStack())
     jobs = []
     for segment in segments:
@@ -162,7 +164,7 @@ def _begun(
 
 
 def _checked(jobs: list[Job]) -> tuple[list[Job], list[str]]:
-    """-> those that can be done, and what is wrong with the others, a line each."""
+    """Return the jobs that can be done, and the problems of the others, a line each."""
     good, problems = list[Job](), list[str]()
     for job in jobs:
         segment, storage, _, kept, made = job
@@ -182,7 +184,7 @@ def _checked(jobs: list[Job]) -> tuple[list[Job], list[str]]:
 
 
 def _compact(core: Core, group: Group, done: Compaction, progress: Progress | None) -> Compaction:
-    """-> what was done, with this group."""
+    """Compact a group; return `done` with its results added."""
     jobs, problems = _checked(group.jobs)
     before = sum(job.size for job in group.jobs)
     with core.lock:
@@ -193,7 +195,7 @@ def _compact(core: Core, group: Group, done: Compaction, progress: Progress | No
             job.segment.moved += 1
         core.done += 1
     core.sync()
-    # What fails in the midst the next who opens it does again.
+    # If this fails half-way, the next opening repeats it.
     with core.access.final():
         for segment, storage, _, kept, made in jobs:
             segment.version.compact(storage, kept.offset, kept.size, made)
@@ -221,7 +223,7 @@ def _compact(core: Core, group: Group, done: Compaction, progress: Progress | No
 
 
 def _held(refs: Int64, rows: Rows) -> Rows:
-    """Those that somebody holds."""
+    """Return the rows that still have references."""
     return rows._replace(refs=refs).take(refs > 0)
 
 
@@ -229,9 +231,9 @@ def _held(refs: Int64, rows: Rows) -> Rows:
 
 
 def migrate(core: Core, progress: Progress | None) -> int:
-    """See `MessageStore.migrate`."""
+    """Rewrite the segments of version 1: see `MessageStore.migrate`."""
     old = [segment for segment in list(core.segments.values()) if segment.version is rdq]
-    for part in batched(old, MESSAGES, MANY, FILES):
+    for part in batched(old, MESSAGE_COUNT, PASS_MESSAGES, GROUP_SEGMENTS):
         with _claimed(core, part) as mine:
             kept = _kept(core, mine)
             for segment in mine:
@@ -272,7 +274,7 @@ def _migrate(core: Core, segment: Segment, kept: Rows) -> None:
 
 
 def _copy(core: Core, segment: Segment, kept: Rows, number: int, into: Storage) -> tuple[Rows, int]:
-    """Copy messages into a new segment, durable -> where they are in it, and its end."""
+    """Copy messages into a new segment, durable; return their places in it, and its end."""
     sizes, at = list[int](), sqs.START
     with into, core.directory.open(segment.name, follow=False) as storage:
         parts, room = list[bytes](), 0

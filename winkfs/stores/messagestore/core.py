@@ -1,4 +1,4 @@
-"""Core: what a message store is made of while it is open, and how it is written."""
+"""Core: the state of an open message store, and how it is written."""
 
 from __future__ import annotations
 
@@ -33,24 +33,26 @@ from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.recovery import Segment, State, cut, end_journals, mend
 from winkfs.units import as_content
 
-ROLL: Final = 16 << 20  # bytes of a segment behind which a new one begins
-LARGE: Final = 4_000_000  # bytes of a body that gets a segment of its own
-BUFFER: Final = 1 << 20  # bytes of records that wait to be written
-JOURNAL_ROOM: Final = 64 << 20  # bytes of a journal, at least, behind which there is a new snapshot
-JOIN: Final = 128 << 10  # bytes of small records that are joined to be written
-VECTOR: Final = 1024  # parts that are written at once without that
+SEGMENT_BYTES: Final = 16 << 20  # bytes of a segment after which a new one begins
+LARGE_BODY_BYTES: Final = 4_000_000  # bytes of a body that gets a segment of its own
+BUFFER_BYTES: Final = 1 << 20  # bytes of records that wait to be written
+JOURNAL_BYTES: Final = (
+    64 << 20
+)  # bytes of a journal, at least, behind which there is a new snapshot
+JOIN_BYTES: Final = 128 << 10  # bytes of small records that are joined before they are written
+VECTOR_PARTS: Final = 1024  # parts that one write takes without joining them
 
 
 class Core:
-    """The parts of a message store. All but what says otherwise is called under `lock`.
+    """State of an open message store. All methods are called under `lock`, but `sync` without it.
 
-    index, segments  the messages, and the files that they are in, as of `state`
-    current          the segment that messages are added to; flushed: its bytes that are written
+    index, segments  the messages and their files
+    current          the segment that messages are appended to; flushed: its bytes that are written
     out              segments that are open for writing
-    done             changes; since: when the last snapshot was made
-    full             the journal is: a new snapshot is wanted
-    busy             segments that are compacted or migrated
-    sync             makes all durable; without the lock
+    done             number of changes; since: that number when the last snapshot was made
+    full             whether the journal is long enough for a new snapshot
+    busy             segments that are being compacted or migrated
+    sync             makes all changes durable
     """
 
     index: Index
@@ -66,7 +68,7 @@ class Core:
         *,
         checksums: bool | None,
     ) -> None:
-        """`opened`: segments that are open for reading; `checksums`: None: as before"""
+        """`opened`: segments that are open for reading; `checksums`: None: as in the snapshot."""
         self.directory, self.access, self.lock, self._opened = directory, access, lock, opened
         self.writable, self._wanted, self.checked = access.writable, checksums, False
         self.problems: list[str] = []
@@ -80,7 +82,10 @@ class Core:
         self.busy: set[int] = set()
 
     def begin(self, state: State) -> None:
-        """Begin to write: mend what is damaged, with a new snapshot behind it. Raises OSError."""
+        """Begin to write; after damage or an unclean end, repair and write a new snapshot.
+
+        raises  OSError
+        """
         broker.take_over(self.directory)
         end_journals(self.directory, state.generation)
         if not state.clean:
@@ -97,14 +102,15 @@ class Core:
         self.since = self.done
 
     def take(self, state: State) -> None:
+        """Use what was loaded from the directory."""
         self.index, self.segments = state.index, state.segments
         self.generation, self._next = state.generation, state.next_file
         self.state = state
         self.checked = state.checksums if self._wanted is None else self._wanted
         for segment in self.segments.values() if self.writable else ():
-            large = segment.count == 1 and segment.size >= LARGE
+            large = segment.count == 1 and segment.size >= LARGE_BODY_BYTES
             good = segment.version is sqs and not segment.sealed and not large and segment.count
-            if good and sqs.START <= segment.size < ROLL:
+            if good and sqs.START <= segment.size < SEGMENT_BYTES:
                 self.current, self.flushed = segment, segment.size
 
     def write(self, msg_id: bytes, body: bytes) -> None:
@@ -114,14 +120,14 @@ class Core:
             checked_id(msg_id)
         self.done += 1
         current = self.current
-        if current is None or current.size >= ROLL:
+        if current is None or current.size >= SEGMENT_BYTES:
             current = self.roll()
-        if self._waiting > BUFFER:
+        if self._waiting > BUFFER_BYTES:
             self.flush()
         size, offset = sqs.HEAD.size + len(body), current.size
-        if self.checked or size > LARGE or len(msg_id) != ID:
+        if self.checked or size > LARGE_BODY_BYTES or len(msg_id) != ID:
             record = sqs.record(msg_id, body, checked=self.checked)
-            if len(body) >= LARGE:
+            if len(body) >= LARGE_BODY_BYTES:
                 self._write_large(msg_id, record)
                 return
             parts, size = (record, b""), len(record)
@@ -139,7 +145,7 @@ class Core:
         current.count += 1
 
     def write_new(self, some: list[tuple[bytes, bytes]]) -> bool:
-        """Write messages by columns; False, and nothing is done: they are not all new and small."""
+        """Write messages by columns; return False and do nothing unless all are new and small."""
         ids, bodies = zip(*some, strict=True)
         if {*map(type, ids), *map(type, bodies)} != {bytes}:
             return False
@@ -147,17 +153,17 @@ class Core:
             return False
         sizes = np.fromiter(map(len, bodies), np.int64, len(bodies)) + sqs.HEAD.size
         words = words_of(b"".join(ids))
-        if sizes.max() >= LARGE or self.index.get_many(words)[1].any():
+        if sizes.max() >= LARGE_BODY_BYTES or self.index.get_many(words)[1].any():
             return False
         at = 0
         while at < len(ids):
             current = self.current
-            if current is None or current.size >= ROLL:
+            if current is None or current.size >= SEGMENT_BYTES:
                 current = self.roll()
-            if self._waiting > BUFFER:
+            if self._waiting > BUFFER_BYTES:
                 self.flush()
             ends = current.size + np.cumsum(sizes[at:])
-            count = min(int(np.searchsorted(ends, ROLL)) + 1, len(ends))
+            count = min(int(np.searchsorted(ends, SEGMENT_BYTES)) + 1, len(ends))
             ends, part = ends[:count], sizes[at : at + count]
             self.index.add_many(
                 Rows(
@@ -193,7 +199,7 @@ class Core:
         self.index.add(msg_id, segment.number, sqs.START, len(record))
 
     def new_segment(self) -> Segment:
-        """An empty one, with its header."""
+        """Create an empty segment, with its header."""
         number = self._next
         if number > LAST:
             raise Refusal("there are no more numbers for segments", self.directory.path)
@@ -209,29 +215,31 @@ class Core:
         return segment
 
     def discard(self, segment: Segment) -> None:
+        """Remove a segment that could not be written."""
         del self.segments[segment.number]
         self.journal.add(RESET, segment.number, 0, 0, 0, NO_ID)  # it is not missing
         with suppress(OSError):
             self.unlink(segment)
 
     def roll(self) -> Segment:
-        """A new current segment."""
+        """Begin a new current segment."""
         self.flush()
         before = self.current
-        self.full = self.journal.size > max(JOURNAL_ROOM, 32 * self.index.count)
+        self.full = self.journal.size > max(JOURNAL_BYTES, 32 * self.index.count)
         self.current, self.flushed = self.new_segment(), sqs.START
         if before is not None and not before.count:
             self.remove_segments([before])
         return self.current
 
     def hold(self, msg_id: bytes, change: int) -> Place | None:
+        """Change the number of references of a message; return its place, None: no such message."""
         place = self.index.hold(msg_id, change)
         if place is not None:
             self.journal.add(REFS, *place, msg_id)
         return place
 
     def remove_segments(self, empty: list[Segment]) -> None:
-        """Remove the files of segments without messages. What says so is durable first."""
+        """Remove the files of segments without messages, after a durable record of the removal."""
         if not empty:
             return
         for segment in empty:
@@ -253,18 +261,18 @@ class Core:
     # --- durable ---
 
     def flush(self) -> None:
-        """Write what waits. Where that fails it goes on to wait."""
+        """Write the records that wait; if that fails, they go on waiting."""
         if not self._parts:
             return
         current = self.current
         assert current is not None
         storage, parts, at = self.storage_out(current), self._parts, self.flushed
         self._dirty.add(current.number)
-        # A join of all takes new pages from the system each time: 0.9 us a KiB.
-        step = max(VECTOR, len(parts) * JOIN // self._waiting)
+        # A join of all parts would take new pages from the system each time.
+        step = max(VECTOR_PARTS, len(parts) * JOIN_BYTES // self._waiting)
         for start in range(0, len(parts), step):
             some = parts[start : start + step]
-            at += storage.write(at, some if step == VECTOR else [b"".join(some)])
+            at += storage.write(at, some if step == VECTOR_PARTS else [b"".join(some)])
         parts.clear()
         self.flushed, self._waiting = current.size, 0
 
@@ -282,14 +290,14 @@ class Core:
         self.journal.unsynced = False
 
     def flush_journal(self) -> None:
-        """The records that it speaks of are written before."""
+        """Write the journal; the messages that it refers to are written first."""
         self.flush()
         self.journal.flush()
 
     def unsynced(self, stack: ExitStack) -> Calls:
-        """Write all -> calls that make it durable."""
+        """Write all; return the calls that make it durable."""
         self.flush_journal()
-        # Those that are removed meanwhile are closed, so duplicates are synced.
+        # A segment that is removed meanwhile is closed, so duplicates are synced.
         dirty = [self.storage_out(self.segments[number]) for number in self._dirty]
         calls: Calls = [stack.enter_context(storage.duplicate()).sync for storage in dirty]
         if self._named:
@@ -304,8 +312,8 @@ class Core:
         return calls
 
     def renew(self) -> bool:
-        """Make all durable by a new snapshot -> False: not while segments are moved, which the
-        journal records."""
+        """Make all durable by a new snapshot; return False while the journal records segments that
+        are being compacted."""
         if self.busy:
             return False
         self.flush()
@@ -318,7 +326,7 @@ class Core:
         return True
 
     def checkpoint(self) -> None:
-        """A new snapshot, with a new journal. All is synced."""
+        """Write a new snapshot and begin a new journal. All segments are synced already."""
         number = self.generation + 1
         name = f"{JOURNAL}{number}"
         self.directory.unlink(name)
@@ -328,7 +336,7 @@ class Core:
             journal.flush()
             storage.sync()
             journal.unsynced = False
-            # Segments that were removed must not be back when the journal that says so is gone.
+            # Removed segments must not reappear when the journal that records that is gone.
             self.directory.sync()
             head = Snapshot(
                 number, self.last_v1_file, self._next,
@@ -346,7 +354,7 @@ class Core:
         before, self.generation = self.generation, number
         old: Journal | None = getattr(self, "journal", None)
         self.journal, self.since = journal, self.done
-        if old is None:  # that of a writer that was killed
+        if old is None:  # the journal is that of a writer that was killed
             end_journals(self.directory, number)
             return
         old.add(END, 0, 0, 0, 0, NO_ID)  # readers have it open
@@ -359,16 +367,16 @@ class Core:
 
     @property
     def last_v1_file(self) -> int | None:
-        """The number of the last segment of version 1."""
+        """Number of the last segment of version 1."""
         return max((n for n, s in self.segments.items() if s.version is rdq), default=None)
 
     def candidates(self) -> list[Segment]:
-        """The segments that a compaction makes smaller by half or more."""
+        """Return the segments of which a compaction would remove half or more."""
         segments = list(self.segments.values())
         return [segment for segment in segments if 0 < segment.valid * 2 < segment.size]
 
     def close(self) -> None:
-        """Close it as it is."""
+        """Close all files without a sync."""
         with ExitStack() as stack:
             for storage in self.out.values():
                 stack.callback(storage.close)
@@ -377,6 +385,7 @@ class Core:
 
 
 def checked_id(msg_id: bytes) -> bytes:
+    """Return the id. Raises TypeError, ValueError."""
     if not isinstance(msg_id, bytes):
         raise TypeError(f"a message id is bytes, not {type(msg_id).__name__}")
     if len(msg_id) != ID:

@@ -1,4 +1,4 @@
-"""The messages of a store as `Records`: their ids in hexadecimal digits. Check it, salvage it."""
+"""Messages of a store as `Records`, with ids in hexadecimal digits; verify, salvage, migrate."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from winkfs.stores.messagestore.recovery import Segment, listed, load, neutral
 from winkfs.stores.messagestore.store import MessageStore, create
 from winkfs.stores.records import HandleRecords, Ids, Part, Progress, Row, batches, building
 
-ROWS: Final = 1 << 14
-PIECE: Final = 1 << 20  # bytes looked through at a time for the next record
-LONGEST: Final = 64 << 20  # bytes of a record that is looked for
+ROWS_AT_ONCE: Final = 1 << 14  # rows made at a time
+SEARCH_BYTES: Final = 1 << 20  # bytes searched at a time for the next record
+MAX_RECORD_BYTES: Final = 64 << 20  # bytes of a record that the search accepts
 
 
 def migrate(path: str, progress: Progress | None = None, *, force: bool = False) -> dict[str, Any]:
-    """See `MessageStore.migrate`: -> how many segments there were, and messages in them.
+    """Rewrite segments of version 1, as `MessageStore.migrate`; return their number, and messages.
 
-    raises  Refusal where the folder is a broker's, unless `force`: no broker reads the result
+    raises  Refusal if the folder is a broker's, unless `force`: no broker reads the result
     """
     if not force:
         found = broker.evidence(directory_of(path))
@@ -40,20 +40,22 @@ def migrate(path: str, progress: Progress | None = None, *, force: bool = False)
 
 
 class MessageRecords(HandleRecords):
-    """A message store. What is put without an id gets a random one."""
+    """Messages of a message store. A message that is put without an id gets a random one."""
 
     counts = True
     store: MessageStore
 
     def __init__(self, path: str, mode: str = "r", **options: Any) -> None:
-        """`options`: of `MessageStore`. Raises as that does."""
+        """`options`: those of `MessageStore`. Raises as `MessageStore`."""
         super().__init__(path)
         self.store = MessageStore(path, mode, **options)
 
     def rows(self, *parts: Part) -> Iterator[Row]:
         found = self.store.rows([int(part.file.partition(".")[0]) for part in parts] or None)
-        for at in range(0, len(found.file), ROWS):
-            yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
+        for at in range(0, len(found.file), ROWS_AT_ONCE):
+            yield from self._rows(
+                found.take(np.arange(at, min(at + ROWS_AT_ONCE, len(found.file))))
+            )
 
     def _rows(self, found: Rows) -> Iterator[Row]:
         text = found.ids.astype(">u8").tobytes().hex()
@@ -122,7 +124,7 @@ def _bytes(id: str) -> bytes:
 
 
 def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
-    """Read every message once, and every record. Memory: the index, and a segment's messages."""
+    """Read every message and every record once. Memory: the index, and the ids of a segment."""
     report = Report()
     directory = directory_of(path)
     state = load(directory, report.add, removed=True)
@@ -151,7 +153,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 def _check(
     segment: Segment, storage: Storage, places: dict[tuple[bytes, int], int], report: Report
 ) -> None:
-    """Each message of the index is a record, and the records lead from one to the next."""
+    """Check that each message of the index is a record, and that the records follow each other."""
     for (msg_id, offset), size in places.items():
         report.files += 1
         try:
@@ -168,11 +170,11 @@ def _check(
 def salvage(path: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
     """Write all messages that can be found into a new store.
 
-    A segment that is damaged is looked through byte by byte for the next record. Where the index
-    is good it says which messages are held, and how often; else all that are found are.
+    A damaged segment is searched byte by byte for the next record. If the index is good, only its
+    messages are written, with their references; otherwise all that are found.
 
     ->      messages and bytes that were saved, messages of the index and bytes that were lost
-    raises  Refusal where there is something in the target; OSError
+    raises  FileExists if the target is not empty; OSError
     """
     problems: list[str] = []
     directory = directory_of(path)
@@ -217,7 +219,7 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
 
 
 def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
-    """All records of a segment that look whole, and how many bytes are in none."""
+    """Return all records of a segment that look whole, and the number of bytes outside of them."""
     if segment.version is rdq:
         survey = rdq.survey(storage)
         return survey.messages, survey.lost_bytes
@@ -234,17 +236,19 @@ def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
 
 
 def _next(storage: Storage, start: int, size: int) -> int:
-    """Where from `start` on a record begins that leads to another, or to the end."""
-    for base in range(start, size, PIECE):
-        data = storage.read(base, PIECE + sqs.HEAD.size)
+    """Return where, from `start` on, a record begins that leads to another record or to the end."""
+    for base in range(start, size, SEARCH_BYTES):
+        data = storage.read(base, SEARCH_BYTES + sqs.HEAD.size)
         raw = np.frombuffer(data, np.uint8)
-        for at in np.flatnonzero((raw[:PIECE] >= sqs.HOLE) & (raw[:PIECE] <= sqs.CHECKED)).tolist():
+        for at in np.flatnonzero(
+            (raw[:SEARCH_BYTES] >= sqs.HOLE) & (raw[:SEARCH_BYTES] <= sqs.CHECKED)
+        ).tolist():
             if at + sqs.RECORD.size > len(data):
                 break
             kind, length = sqs.RECORD.unpack_from(data, at)
             stop = base + at + length
             if (
-                sqs.LEAST[kind] <= length <= LONGEST
+                sqs.LEAST[kind] <= length <= MAX_RECORD_BYTES
                 and stop <= size
                 and _leads(storage, stop, size)
             ):
@@ -253,7 +257,7 @@ def _next(storage: Storage, start: int, size: int) -> int:
 
 
 def _leads(storage: Storage, at: int, size: int) -> bool:
-    """Whether a record may begin here, or the file ends."""
+    """Return whether a record may begin here, or the file ends."""
     if at == size:
         return True
     head = storage.read(at, sqs.RECORD.size)

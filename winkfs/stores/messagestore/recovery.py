@@ -1,8 +1,9 @@
-"""What is in the directory of a message store: its segments, and which messages are in them.
+"""Loading and repair of a message store: its segments, and the messages in them.
 
-The snapshot `index` says it up to a moment; behind that the segments say what was added, and the
-journal what was removed, held again, or moved. Without a snapshot, as of a directory that another
-program wrote, each message of the segments is there once, unless a broker's own index is there.
+The snapshot `index` lists the messages up to a moment. Later ones are found in the segments; the
+journal records later removals, references and moves. Without a snapshot, as in a directory that
+another program wrote, each message of the segments has one reference, unless a broker's index is
+there.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ from winkfs.errors import CorruptError, Refusal
 from winkfs.stores.messagestore import broker
 
 VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
-NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
-LENGTH: Final = 1 << 63  # no segment is as long: the end of each
-TRIES: Final = 20  # a writer may put a new snapshot in the place of what is being read
-Say = Callable[[str], object]
+SEGMENT_NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
+NO_LIMIT: Final = 1 << 63  # the end of any segment: none is as long
+LOAD_ATTEMPTS: Final = 20  # a writer may replace the snapshot that is being read
+ReportLine = Callable[[str], object]
 
 
 @dataclass(slots=True)
@@ -56,12 +57,12 @@ class Segment:
 
     version rdq or sqs, which read and write it
     size    bytes up to the end of its last record
-    valid   bytes of the messages that are held by somebody, and how many these are
-    beside  bytes of each of its records beside the body; 0: it has none, -1: they differ, or may
-    sealed  nothing is added to it any more
-    scanned what is in it was not known
-    moved   grows when bytes of it are about to change, and when they have
-    lost    [start, stop) of what is no message in it, of version 1, as far as it was looked at
+    valid   bytes of the messages that have references; count: the number of these messages
+    beside  bytes of each record in addition to the body; 0: no record, -1: they may differ
+    sealed  whether it takes no more messages
+    scanned whether its content was not in the snapshot
+    moved   counts changes in place: one before a change, one after it
+    lost    [start, stop) of bytes that are no message, in what was read of a segment of version 1
     """
 
     number: int
@@ -80,11 +81,11 @@ class Segment:
         return f"{self.number}{self.version.SUFFIX}"
 
     def has(self, beside: int) -> None:
-        """There is a record with so many bytes beside its body."""
+        """Note a record with so many bytes in addition to its body."""
         self.beside = beside if self.beside in (0, beside) else -1
 
     def body(self, data: bytes, msg_id: bytes, name: str, offset: int) -> bytes:
-        """The body of a record. Raises CorruptError where it is not that of this message."""
+        """Return the body of a record. Raises CorruptError if it is not that of this message."""
         found, body = self.version.decode(data, file=name, offset=offset)
         if found != msg_id:
             raise CorruptError("another message", file=name, offset=offset)
@@ -93,19 +94,19 @@ class Segment:
 
 @dataclass(slots=True)
 class State:
-    """What was found.
+    """Content of the directory of a message store.
 
     index       of all messages
     segments    by number
     generation  of the snapshot, 0: there is none; journal: bytes of its journal that were read
     next_file   no segment has this number or a higher one
-    checksums   whether messages are written with one
-    clean       the snapshot says all
-    cuts        segment -> where its good records end, where there is more behind them
-    torn        segments of which what is cut is not known to be dead
-    redo        segments whose compaction began -> the messages that stay
-    later       id -> where it is, too: what is said to be its message may have been removed
-    recorded    what a broker's own index says, None: there is none
+    checksums   whether messages are written with a checksum
+    clean       whether the snapshot is complete
+    cuts        segment -> the end of its good records, if more bytes follow
+    torn        segments whose bytes after that end may be messages
+    redo        segments whose compaction was interrupted -> the messages that stay
+    later       id -> further places of it, for when the first turns out to be removed
+    recorded    the index of a broker, None: there is none
     """
 
     index: Index = field(default_factory=Index)
@@ -123,7 +124,7 @@ class State:
 
 
 def is_store(path: str) -> bool:
-    """Whether there is a message store: its index, or a segment."""
+    """Return whether a message store is there: its index, or a segment."""
     try:
         directory = directory_of(path)
         with directory.open(INDEX, follow=False) as storage:
@@ -132,16 +133,16 @@ def is_store(path: str) -> bool:
     except OSError:
         pass
     try:
-        return any(NAME.fullmatch(name) for name in directory.list())
+        return any(SEGMENT_NAME.fullmatch(name) for name in directory.list())
     except OSError:
         return False
 
 
 def listed(directory: Directory) -> dict[int, Segment]:
-    """The segments by number, ascending. Raises Refusal where two have one; OSError."""
+    """Return the segments by number, ascending. Raises Refusal if two share one; OSError."""
     found: dict[int, Segment] = {}
     for name in directory.list():
-        if not (match := NAME.fullmatch(name)):
+        if not (match := SEGMENT_NAME.fullmatch(name)):
             continue
         number = int(match[1])
         info = directory.info(name)
@@ -156,57 +157,57 @@ def listed(directory: Directory) -> dict[int, Segment]:
     return dict(sorted(found.items()))
 
 
-def load(directory: Directory, say: Say, *, removed: bool = False) -> State:
-    """Raises Refusal; CorruptError; OSError.
+def load(directory: Directory, report: ReportLine, *, removed: bool = False) -> State:
+    """Load a message store. Raises Refusal; CorruptError; OSError.
 
-    say      is told of damage, a line each
-    removed  a writer may be at work, which removes files
+    report   called with a line for each damage
+    removed  whether a writer may be active, which removes files
     cost     reads the snapshot, the journal, and what was added to the segments since; memory: 100
-             bytes a message while it goes on
+             bytes a message during the call
     """
-    for left in reversed(range(TRIES if removed else 1)):
-        told: list[str] = []
+    for left in reversed(range(LOAD_ATTEMPTS if removed else 1)):
+        lines: list[str] = []
         try:
-            found = _load(directory, told.append, last=not left)
+            found = _load(directory, lines.append, last=not left)
         except FileNotFoundError:
             if not left:
                 raise
             continue
-        if not told or not left or not _moved_on(directory, found):
+        if not lines or not left or not _moved_on(directory, found):
             break
-    for line in told:
-        say(line)
+    for line in lines:
+        report(line)
     return found
 
 
 def _moved_on(directory: Directory, state: State) -> bool:
-    """Whether a writer has done something meanwhile."""
+    """Return whether a writer has changed something meanwhile."""
     if not state.generation:
         return False
     info = directory.info(f"{JOURNAL}{state.generation}")
     return info is None or info.size > state.journal
 
 
-def _load(directory: Directory, say: Say, *, last: bool) -> State:
+def _load(directory: Directory, report: ReportLine, *, last: bool) -> State:
     clean = directory.exists(broker.CLEAN)  # an index of ours is older then
-    snapshot, state = None if clean else _snapshot(directory, say), State()
+    snapshot, state = None if clean else _snapshot(directory, report), State()
     past, ends, covered = list[Entry](), False, dict[int, tuple[int, int]]()
     if snapshot is not None:
         head, known = snapshot
         covered = head.covered
         state.generation, state.next_file = head.generation, head.next_file
         state.checksums = head.checksums
-        past, state.journal, ends = _journal(directory, head.generation, say, last=last)
-    segments = state.segments = listed(directory)  # behind the journal: it says what was removed
+        past, state.journal, ends = _journal(directory, head.generation, report, last=last)
+    segments = state.segments = listed(directory)  # after the journal, which lists removals
     state.next_file = max([state.next_file, *(number + 1 for number in segments)])
     changes = Changes(past)
     if snapshot is not None:
-        known = _still_there(known, segments, changes.resets, say, directory.path)
+        known = _still_there(known, segments, changes.resets, report, directory.path)
         state.index.add_many(changes.applied(known))  # each id once
-        _missing(head, past, changes, segments, say, directory.path)
+        _missing(head, past, changes, segments, report, directory.path)
     elif not clean:
-        _without_index(directory, segments, say)
-    elif found := broker.recorded(directory, {n: s.size for n, s in segments.items()}, say):
+        _without_index(directory, segments, report)
+    elif found := broker.recorded(directory, {n: s.size for n, s in segments.items()}, report):
         state.index.add_many(found.rows)
         covered = dict.fromkeys(found.numbers, (0, SEALED))
         state.recorded = found
@@ -225,7 +226,7 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
             stops = [entry.offset + entry.size for entry in changes.resets[number]]
             segment.size = max(stops, default=segment.version.START)
         elif not segment.sealed and (start < length or number not in covered):
-            parts.append(_rows(number, _tail(directory, segment, start, say)))
+            parts.append(_rows(number, _tail(directory, segment, start, report)))
             state.clean, segment.scanned = False, True
             if segment.size < length or (number not in covered and not len(parts[-1].file)):
                 state.torn.add(number)
@@ -238,40 +239,42 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
     return state
 
 
-def _snapshot(directory: Directory, say: Say) -> tuple[Snapshot, Rows] | None:
+def _snapshot(directory: Directory, report: ReportLine) -> tuple[Snapshot, Rows] | None:
     try:
         with directory.open(INDEX, follow=False) as storage:
             return read_snapshot(storage)
     except FileNotFoundError:
         return None
     except CorruptError as error:
-        say(f"{error}: made again from the segments, messages that were removed may be back")
+        report(f"{error}: made again from the segments, messages that were removed may be back")
         return None
 
 
 def _journal(
-    directory: Directory, generation: int, say: Say, *, last: bool
+    directory: Directory, generation: int, report: ReportLine, *, last: bool
 ) -> tuple[list[Entry], int, bool]:
-    """Its rows, where they end, and whether the file does so, too."""
+    """Return the rows of a journal, their end, and whether the file ends there, too."""
     name, back = f"{JOURNAL}{generation}", "messages that were removed may be back"
     try:
         with directory.open(name, follow=False) as storage:
             found, end = entries(storage, generation)
             if not end:
-                say(f"{storage.name}: its header is wrong: {back}")
+                report(f"{storage.name}: its header is wrong: {back}")
             return found, end, end == storage.size()
     except FileNotFoundError:
         if not last:
             raise
-        say(f"{directory.path}/{name} is missing: {back}")
+        report(f"{directory.path}/{name} is missing: {back}")
         return [], 0, False
 
 
 def _tail(
-    directory: Directory, segment: Segment, start: int, say: Say
+    directory: Directory, segment: Segment, start: int, report: ReportLine
 ) -> list[tuple[bytes, int, int]]:
-    """Id, size and offset of the messages from `start` on, as far as they are good; one that was
-    removed and came again is there twice. `size` becomes where they end."""
+    """Return id, size and offset of the good messages from `start` on; set `size` to their end.
+
+    A message that was removed and written again is listed twice.
+    """
     with directory.open(segment.name, follow=False) as storage:
         length = storage.size()
         with neutral(storage):
@@ -289,13 +292,13 @@ def _tail(
     segment.lost = found.lost
     if found.error or found.lost:
         what = f"{found.error_text} at byte {found.end}" if found.error else found.lost_text
-        say(f"{directory.path}/{segment.name}: {what}")
+        report(f"{directory.path}/{segment.name}: {what}")
     return found.rows
 
 
 @contextmanager
 def neutral(storage: Storage) -> Iterator[None]:
-    """What is read of a file meanwhile does not stay in the page cache."""
+    """Drop from the page cache what the block reads of a file."""
     size = storage.size()
     drop = storage.dropper(0, size)
     try:
@@ -316,15 +319,19 @@ def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
 
 
 def _kept(found: list[Entry]) -> Rows:
-    """The rows that a RESET of a segment gives it."""
+    """Return the rows that a RESET gives a segment."""
     numbers = np.array([entry[1:5] for entry in found], np.int64).reshape(-1, 4).T
     return Rows(words_of(b"".join(entry.msg_id for entry in found)), *numbers)
 
 
 def _still_there(
-    rows: Rows, segments: dict[int, Segment], resets: dict[int, list[Entry]], say: Say, path: str
+    rows: Rows,
+    segments: dict[int, Segment],
+    resets: dict[int, list[Entry]],
+    report: ReportLine,
+    path: str,
 ) -> Rows:
-    """Rows of a snapshot whose segments are there and as long; others are told."""
+    """Return the rows of a snapshot that their segments still contain; report the others."""
     numbers = np.unique(rows.file)
     ends = np.zeros(len(numbers), np.int64)
     for i, number in enumerate(numbers.tolist()):
@@ -337,26 +344,28 @@ def _still_there(
         number = int(numbers[i])
         if number not in resets:
             what = "is cut short" if number in segments else "is missing"
-            say(f"{path}: segment {number} {what}: {lost[i]} messages are lost")
+            report(f"{path}: segment {number} {what}: {lost[i]} messages are lost")
     return rows.take(good) if not good.all() else rows
 
 
 def _missing(
-    head: Snapshot, past: list[Entry], changes: Changes, segments: dict[int, Segment], say: Say,
-    path: str,
+    head: Snapshot, past: list[Entry], changes: Changes, segments: dict[int, Segment],
+    report: ReportLine, path: str,
 ) -> None:  # fmt: skip
-    """Report segments that are gone of which the snapshot does not say what was in them."""
+    """Report segments that are gone and whose content is not in the snapshot."""
     spoken_of = {entry.file for entry in past if entry.kind != END}
     made_since = range(head.next_file, max(segments, default=-1))
     for number in sorted(spoken_of.union(made_since) - segments.keys()):
         if rows := changes.resets.get(number):
-            say(f"{path}: segment {number} is missing: {len(rows)} messages are lost")
+            report(f"{path}: segment {number} is missing: {len(rows)} messages are lost")
         elif rows is None and number not in head.covered:
-            say(f"{path}: segment {number} is missing, or was never synced: it is in no index yet")
+            report(
+                f"{path}: segment {number} is missing, or was never synced: it is in no index yet"
+            )
 
 
-def _without_index(directory: Directory, segments: dict[int, Segment], say: Say) -> None:
-    """Report that an index is gone, where its journal shows that there was one."""
+def _without_index(directory: Directory, segments: dict[int, Segment], report: ReportLine) -> None:
+    """Report that an index is gone if its journal shows that there was one."""
     for name in directory.list() if segments else ():
         number = name.removeprefix(JOURNAL)
         if name == number or not number.isdecimal():
@@ -365,7 +374,7 @@ def _without_index(directory: Directory, segments: dict[int, Segment], say: Say)
             past, _ = entries(storage, int(number))
         if not past and int(number) == 1:
             continue  # it was not made yet
-        say(
+        report(
             f"{directory.path}/{INDEX} is missing: made again from the segments, messages "
             "that were removed may be back, and a segment that is gone is not noticed"
         )
@@ -373,14 +382,14 @@ def _without_index(directory: Directory, segments: dict[int, Segment], say: Say)
         gone -= segments.keys()
         gone.difference_update(n for n, rows in Changes(past).resets.items() if not rows)
         if gone:
-            say(f"{directory.path}: segments are missing: {', '.join(map(str, sorted(gone)))}")
+            report(f"{directory.path}: segments are missing: {', '.join(map(str, sorted(gone)))}")
 
 
 class Changes:
-    """What a journal says: of each segment the rows since its last RESET or INTENT.
+    """Content of a journal: the rows of each segment since its last RESET or INTENT.
 
     resets   segment -> its rows KEPT
-    intents  segments whose compaction began, and did not end
+    intents  segments whose compaction was interrupted
     """
 
     def __init__(self, past: list[Entry]) -> None:
@@ -400,7 +409,7 @@ class Changes:
         self._places, self._refs = np.array(sorted(places), np.int64).reshape(-1, 2).T
 
     def applied(self, rows: Rows) -> Rows:
-        """With their references as of the journal, without those that were removed."""
+        """Return the rows with their references as of the journal, without removed ones."""
         if not len(self._places) or not len(rows.file):
             return rows
         places: Int64 = rows.file << 32 | rows.offset
@@ -411,7 +420,7 @@ class Changes:
 
 
 def add(state: State, rows: Rows) -> None:
-    """Add messages that are not there yet; of an id that comes more than once the first."""
+    """Add messages that the index does not have; if an id occurs several times, the first."""
     new = ~state.index.get_many(rows.ids)[1]
     first = _first(rows)
     state.index.add_many(rows.take(new & first))
@@ -422,8 +431,8 @@ def add(state: State, rows: Rows) -> None:
 
 
 def _first(rows: Rows) -> Bools:
-    """Which rows are the first of their id."""
-    # Of a good store all ids are different, mostly in one word: to compare both takes 0.5 us each.
+    """Return which rows are the first of their id."""
+    # In a good store all ids differ, mostly in one word: comparing both words would cost more.
     words = np.sort(rows.ids[:, 1])
     first = np.ones(len(words), bool)
     if (words[1:] == words[:-1]).any():
@@ -433,7 +442,7 @@ def _first(rows: Rows) -> Bools:
 
 
 def _sum_up(state: State) -> None:
-    """Count what is held in each segment."""
+    """Count the messages of each segment, and their bytes."""
     for rows in state.index.rows():
         numbers, which = np.unique(rows.file, return_inverse=True)
         valid = np.bincount(which, rows.size, len(numbers)).astype(np.int64)
@@ -444,13 +453,13 @@ def _sum_up(state: State) -> None:
             segment.count += int(count)
 
 
-# --- what a reader follows ---
+# --- following a writer ---
 
 
-def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> int | None:
-    """Take up what a writer did since: rows of its journal, and what is in the segments now.
+def follow(directory: Directory, state: State, past: list[Entry], report: ReportLine) -> int | None:
+    """Apply what a writer has done since: rows of its journal, and new messages of the segments.
 
-    ->  changes; None: the whole has to be loaded anew
+    ->  number of changes; None: the store must be loaded again
     """
     changes, count = Changes(past), len(past)
     if any(entry.kind == END for entry in past):
@@ -471,10 +480,10 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
             if segment is None:
                 segment = state.segments[number] = found
                 segment.size = segment.version.START
-            if number in changes.resets:  # these are all its messages; what moves is no message
+            if number in changes.resets:  # all its messages: no scan, as others may be moving
                 segment.size, segment.sealed, segment.beside = length, True, -1
             if length > segment.size and not segment.sealed:
-                rows = _rows(number, _tail(directory, segment, segment.size, say))
+                rows = _rows(number, _tail(directory, segment, segment.size, report))
                 count += len(rows.file)
                 add(state, changes.applied(rows))
     except FileNotFoundError:
@@ -483,7 +492,7 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
 
 
 def _apply(state: State, past: list[Entry]) -> None:
-    """Rows of the journal."""
+    """Apply the rows of a journal to the index."""
     index = state.index
     for kind, number, offset, size, refs, msg_id in past:
         if kind == KEPT:
@@ -500,8 +509,8 @@ def _apply(state: State, past: list[Entry]) -> None:
 
 
 def _void(state: State, changes: Changes) -> None:
-    """Forget what is not among the messages that a compaction kept: a scan that met it may have
-    taken what was about to be overwritten, or had moved already, for a message."""
+    """Remove from the index what a compaction did not keep: a scan during the compaction may have
+    found messages that were about to be overwritten, or had moved already."""
     numbers = list(changes.resets)
     for msg_id, places in list(state.later.items()):
         state.later[msg_id] = [place for place in places if place.file not in changes.resets]
@@ -514,13 +523,15 @@ def _void(state: State, changes: Changes) -> None:
                 state.index.remove(msg_id)
 
 
-# --- what a writer mends ---
+# --- repair by a writer ---
 
 
-def mend(directory: Directory, state: State, say: Say) -> None:
-    """Cut off what is no record, and finish compactions that were interrupted. A new snapshot has
-    to follow, then `cut`, and the removal of segments without messages. Raises OSError."""
-    # Who wrote them may have ended before the disk had them.
+def mend(directory: Directory, state: State, report: ReportLine) -> None:
+    """Cut off what is no record, and finish interrupted compactions. Raises OSError.
+
+    The caller then writes a new snapshot, calls `cut` and removes segments without messages.
+    """
+    # The process that wrote these files may have ended before it synced them.
     names = [segment.name for segment in state.segments.values() if segment.scanned]
     if state.generation and directory.exists(name := f"{JOURNAL}{state.generation}"):
         names.append(name)
@@ -531,10 +542,10 @@ def mend(directory: Directory, state: State, say: Say) -> None:
     for number in sorted(state.torn):
         segment = state.segments[number]
         start = segment.size if segment.count else min(segment.size, segment.version.START)
-        _keep_aside(directory, segment, [(start, LENGTH)], say)
+        _keep_aside(directory, segment, [(start, NO_LIMIT)], report)
     for segment in state.segments.values():
-        if segment.lost and segment.count:  # what is compacted overwrites it
-            _keep_aside(directory, segment, segment.lost, say)
+        if segment.lost and segment.count:  # a compaction would overwrite it
+            _keep_aside(directory, segment, segment.lost, report)
     cut(directory, state)
     for number, kept in state.redo.items():
         segment = state.segments[number]
@@ -546,8 +557,8 @@ def mend(directory: Directory, state: State, say: Say) -> None:
 
 
 def end_journals(directory: Directory, generation: int) -> None:
-    """End the journals beside that of a generation, and remove them: their writer was killed before
-    it did, and readers that have one open wait for what follows. Raises OSError."""
+    """End and remove the journals of other generations, which killed writers have left: readers
+    that have one open wait for its END. Raises OSError."""
     for name in directory.list():
         number = name.removeprefix(JOURNAL)
         if name == number or not number.isdecimal() or int(number) == generation:
@@ -563,7 +574,7 @@ def end_journals(directory: Directory, generation: int) -> None:
 
 
 def cut(directory: Directory, state: State) -> None:
-    """Raises OSError."""
+    """Truncate the segments in `state.cuts`. Raises OSError."""
     for number, end in state.cuts.items():
         with directory.open(state.segments[number].name, "w", follow=False) as storage:
             storage.truncate(min(end, storage.size()))
@@ -573,7 +584,7 @@ def cut(directory: Directory, state: State) -> None:
 
 
 def _keep_aside(
-    directory: Directory, segment: Segment, places: list[tuple[int, int]], say: Say
+    directory: Directory, segment: Segment, places: list[tuple[int, int]], report: ReportLine
 ) -> None:
     """Keep parts [start, stop) of a segment in a file of their own, unless all are zeros."""
     with directory.open(segment.name, follow=False) as storage:
@@ -581,5 +592,5 @@ def _keep_aside(
         parts = [storage.read(start, max(min(stop, size) - start, 0)) for start, stop in places]
         name, length = keep_aside(directory, segment.name, storage, parts)
     if name:
-        where = "at its end " if places[-1][1] == LENGTH else ""
-        say(f"{directory.path}/{segment.name}: {length} bytes {where}are no messages: in {name}")
+        where = "at its end " if places[-1][1] == NO_LIMIT else ""
+        report(f"{directory.path}/{segment.name}: {length} bytes {where}are no messages: in {name}")

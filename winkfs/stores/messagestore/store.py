@@ -1,12 +1,12 @@
-"""MessageStore: messages by id in a directory of segments, each held by so many.
+"""MessageStore: messages by id in a directory of segments, with counted references.
 
     with MessageStore("queue/store", "a") as store:
         store.write(msg_id, body)        # again: one more reference
         store.read(msg_id)
         store.remove(msg_id)             # the last reference: the message is gone
 
-Writes always make segments of version 2. One process writes; others read without a lock, see
-`refresh`. What is written stays in memory up to BUFFER bytes, a read or a sync.
+All writes go to segments of version 2. One process writes; others read without a lock, see
+`refresh`. Written messages stay in memory up to BUFFER_BYTES bytes, a read or a sync.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, 
 from winkfs.stores.messagestore.core import Core, checked_id
 from winkfs.stores.messagestore.recovery import Segment, State, follow, load
 
-BATCH: Final = 4096  # messages that are written together, and
-BATCH_BYTES: Final = 4 << 20  # their bytes
-OPEN: Final = 256  # segments open for reading
-SPAN: Final = 1 << 18  # bytes read at once, about, for several messages
-GAP: Final = 4096  # bytes between them, from which on they are read apart
-TRIES: Final = 100  # of a reader that meets compactions
-LOCK: Final = "messages.lock"
+BATCH_MESSAGES: Final = 4096  # messages that are written together
+BATCH_BYTES: Final = 4 << 20  # bytes of their bodies
+OPEN_SEGMENTS: Final = 256  # segments open for reading
+READ_BYTES: Final = 1 << 18  # approximate bytes of one read for several messages
+GAP_BYTES: Final = 4096  # bytes between two messages from which on each has its own read
+READ_ATTEMPTS: Final = 100  # reads of a message that compactions move
+LOCK_NAME: Final = "messages.lock"
 CHECKED: Final = bytes([sqs.CHECKED])
 
 
 def create(path: str, *, checksums: bool = False) -> None:
-    """An empty store. Raises Refusal where there is one, or something else; OSError."""
+    """Create an empty store. Raises Refusal if the directory is not empty; OSError."""
     refuse_other(path, "message store")
-    begun = {LOCK, f"{JOURNAL}1", f"{INDEX}{TEMPORARY}"}  # what was interrupted left these
+    begun = {LOCK_NAME, f"{JOURNAL}1", f"{INDEX}{TEMPORARY}"}  # files of an interrupted `create`
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a store needs a directory of its own", path)
     make_directory(path)
@@ -59,12 +59,13 @@ class MessageStore(StoreHandle):
     """A store of messages. Any number of threads may use it.
 
     mode        "r": to read, also while another process writes; "a": to read and write
-    sync        when what was written is made durable: "none": by `sync` and `close`; "interval":
-                each `interval` seconds, too; "always": before a call returns
-    confirm     is called with the ids of messages that have become durable, on any thread
-    checksums   messages are written with a checksum, which reading checks; None: as before
+    sync        when changes are made durable: "none": by `sync` and `close`; "interval": also each
+                `interval` seconds; "always": before a call returns
+    confirm     called with the ids of messages that have become durable, on any thread
+    checksums   whether messages are written with a checksum, which reading verifies; None: as they
+                were when the store was last written
     problems    damage that was found, a line each
-    core        its parts
+    core        the state of the open store
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class MessageStore(StoreHandle):
         make: bool = False,
         force: bool = False,
     ) -> None:
-        """Raises NoSuchFile; Locked; CorruptError; Refusal: a broker's folder; OSError.
+        """Open a store.
 
-        make   the directory may be empty
-        force  a broker's folder may be changed: its `clean.dot` is renamed first, see `broker`
-        cost   after a clean end: reads the snapshot, 0.3 us a message; else also what was added
+        raises NoSuchFile; Locked; CorruptError; Refusal for a broker's folder; OSError
+        make   whether the directory may be empty
+        force  whether a broker's folder may be changed; its `clean.dot` is renamed first
+        cost   after a clean end: reads the snapshot; otherwise also what was added since
         """
         super().__init__(path, mode, sync)
         if not is_directory(self.path):
@@ -102,7 +104,7 @@ class MessageStore(StoreHandle):
             self.core.sync = self.sync
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
-            self._keep_lock(WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX))))
+            self._keep_lock(WriterLock(self.path, (self.directory, LOCK_NAME.removesuffix(SUFFIX))))
         self._closing.callback(self.core.close)
         self._closing.callback(self._files.clear)
         self._open_by(
@@ -118,14 +120,14 @@ class MessageStore(StoreHandle):
         (self.core.begin if self.writable else self._listen)(state)
 
     def _finish(self) -> None:
-        """Also say in a snapshot what there is."""
+        """Make all durable, also in a new snapshot."""
         self.sync()
         if self.core.since != self.core.done:
             self._renew()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._heard = None
-        super()._let_go()
+        super()._release()
 
     def _new_locks(self) -> None:
         super()._new_locks()
@@ -135,10 +137,9 @@ class MessageStore(StoreHandle):
     # --- writing ---
 
     def write(self, msg_id: bytes, body: bytes) -> None:
-        """Add a message; one that is there has a reference more, and keeps its body.
+        """Add a message; one that exists gets one more reference and keeps its body.
 
-        raises  ValueError for an id of other than 16 bytes; ReadOnly; Refusal; OSError
-        cost    4 us
+        raises  ValueError for an id that does not have 16 bytes; ReadOnly; Refusal; OSError
         """
         with self._lock:
             if not self._access.ready:
@@ -150,11 +151,11 @@ class MessageStore(StoreHandle):
             self._settle()
 
     def write_many(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
-        """The same of many, (id, body) each. Cost: 1.5 us each, where they are new."""
-        if type(messages) is list and 0 < len(messages) <= BATCH:  # saves 0.2 us each
+        """Add many messages, (id, body) each, as `write`, but faster if they are new."""
+        if type(messages) is list and 0 < len(messages) <= BATCH_MESSAGES:  # the usual case
             batches: Iterable[list[tuple[bytes, bytes]]] = [messages]
         else:
-            batches = batched(messages, _body_size, BATCH_BYTES, BATCH)
+            batches = batched(messages, _body_size, BATCH_BYTES, BATCH_MESSAGES)
         for some in batches:
             with self._lock:
                 self._access.check()
@@ -169,14 +170,14 @@ class MessageStore(StoreHandle):
             self.sync()
 
     def remove(self, msg_id: bytes) -> None:
-        """Take a reference away; without any the message is gone. Raises NoSuchFile; as `write`.
+        """Remove a reference; with the last one the message goes. Raises NoSuchFile; as `write`.
 
-        cost  4 us; where a segment is empty then, a sync of the journal
+        cost  if a segment becomes empty, a sync of the journal
         """
         self.remove_many((msg_id,))
 
     def remove_many(self, ids: Iterable[bytes]) -> None:
-        """The same of many; where one is not there, those before it are removed."""
+        """Remove a reference of each; if a message does not exist, those before it are removed."""
         empty: list[Segment] = []
         with self._lock:
             self._access.check()
@@ -204,9 +205,9 @@ class MessageStore(StoreHandle):
     # --- durable ---
 
     def sync(self) -> None:
-        """Return when all that was written and removed before is durable, and confirm it.
+        """Make all earlier changes durable, and confirm them.
 
-        raises  ReadOnly; OSError: nothing is known of what was not confirmed
+        raises  ReadOnly; OSError: changes that were not confirmed may be lost
         """
         ids: list[bytes] = []
 
@@ -220,19 +221,19 @@ class MessageStore(StoreHandle):
         self._confirmed(ids)
 
     def _confirmed(self, ids: list[bytes]) -> None:
-        """These are durable. Without a lock."""
+        """Report these as durable. Called without a lock."""
         if ids and self._confirm is not None:
             self._confirm(ids)
 
     def _settle(self) -> None:
-        """What is to be done behind a change, without the lock."""
+        """Do what is due after a change. Called without the lock."""
         if self.core.full:
             self._renew()
         if self._always:
             self.sync()
 
     def _renew(self) -> None:
-        """Make all durable by a new snapshot. Others wait for it. Raises OSError."""
+        """Make all durable by a new snapshot. Other calls wait meanwhile. Raises OSError."""
         with self._sync_lock, self._lock:
             self._access.check()
             if not self.core.renew():
@@ -251,22 +252,22 @@ class MessageStore(StoreHandle):
         return self.core.index.count
 
     def places(self, ids: bytes) -> Rows:
-        """Of these ids, one behind the other, those that are there. Cost: 0.1 us each."""
+        """Return the places of those that exist. `ids`: the bytes of all ids, joined."""
         with self._lock:
             return self.core.index.get_many(words_of(ids))[0]
 
     def place(self, msg_id: bytes) -> Place | None:
-        """Where a message is. Raises ValueError for what can be no id."""
+        """Return where a message is. Raises ValueError for a malformed id."""
         with self._lock:
             return self.core.index.get(checked_id(msg_id))
 
     def read(self, msg_id: bytes) -> bytes:
-        """The body of a message.
+        """Return the body of a message.
 
         raises  NoSuchFile; CorruptError; OSError
-        cost    5 us, and a read
+        cost    one read
         """
-        for _ in range(TRIES):
+        for _ in range(READ_ATTEMPTS):
             with self._lock:
                 self._access.check_open()
                 place = self.core.index.get(checked_id(msg_id))
@@ -289,9 +290,9 @@ class MessageStore(StoreHandle):
         raise CorruptError(what, file=f"{self.path}/{segment.name}", offset=offset)
 
     def read_many(self, ids: Sequence[bytes]) -> list[bytes]:
-        """The bodies of many messages, in the order of their ids. Raises as `read`.
+        """Return the bodies of many messages, in the order of their ids. Raises as `read`.
 
-        cost  2 us each, and the reads, which are in the order of the disk
+        cost  reads in the order of the disk, one for messages that are near each other
         """
         if not ids:
             return []
@@ -306,11 +307,11 @@ class MessageStore(StoreHandle):
             self.core.flush()
             moved = {n: self.core.segments[n].moved for n in np.unique(rows.file).tolist()}
         found: list[bytes | None] = [None] * len(ids)
-        left: list[int] = []  # what is of another form, or no good: for `read`
+        left: list[int] = []  # CHECKED, moved or damaged: for `read`
         order = np.lexsort((rows.offset, rows.file))
         file, start, size = rows.file[order], rows.offset[order], rows.size[order]
-        apart = (start[1:] - start[:-1] - size[:-1] >= GAP) | (
-            start[1:] // SPAN > start[:-1] // SPAN
+        apart = (start[1:] - start[:-1] - size[:-1] >= GAP_BYTES) | (
+            start[1:] // READ_BYTES > start[:-1] // READ_BYTES
         )
         first = np.flatnonzero(np.append(True, apart | (file[1:] > file[:-1]))[: len(ids)])
         stop = np.append(first[1:], len(ids))
@@ -318,7 +319,7 @@ class MessageStore(StoreHandle):
         lengths = (start[stop - 1] + size[stop - 1] - start[first]).tolist()
         begins, firsts, stops = start[first].tolist(), first.tolist(), stop.tolist()
         places, starts, sizes = order.tolist(), start.tolist(), size.tolist()
-        # By columns: 0.3 us a message.
+        # By columns: a call for each message would be slower.
         heads = list(map(sqs.HEAD.pack, repeat(sqs.MESSAGE), sizes, map(ids.__getitem__, places)))
         head = sqs.HEAD.size
         for number in moved:
@@ -347,13 +348,13 @@ class MessageStore(StoreHandle):
                         left.append(places[i])
         if not self.writable and self._overtaken():
             self._follow()
-            left = list(range(len(ids)))  # what was read may have been another's
+            left = list(range(len(ids)))  # the bytes may be those of other messages
         for place in left:
             found[place] = self.read(ids[place])
         return cast("list[bytes]", found)
 
     def _handle(self, segment: Segment) -> SharedStorage | None:
-        """The file of a segment, to read; None: it is gone. Under the lock."""
+        """Return the file of a segment, to read; None: it is gone. Called under the lock."""
         number = segment.number
         found = self._files.get(number)
         if found is None:
@@ -363,21 +364,21 @@ class MessageStore(StoreHandle):
                 if self.writable:
                     raise
                 return None
-            if len(self._files) >= OPEN:
+            if len(self._files) >= OPEN_SEGMENTS:
                 del self._files[next(iter(self._files))]
             self._files[number] = found
         return found
 
     def form(self, number: int) -> tuple[str, int]:
-        """Of a segment: its name, and the bytes of each of its records beside the body, 0: see
-        `beside`."""
+        """Return the name of a segment, and the bytes of each of its records in addition to the
+        body; 0: they differ, see `beside`."""
         segment = self.core.segments.get(number)
-        if segment is None:  # it went since
+        if segment is None:  # removed meanwhile
             return f"{number}{sqs.SUFFIX}", sqs.LEAST[sqs.MESSAGE]
         return segment.name, max(segment.beside, 0)
 
     def beside(self, number: int, offset: int) -> int:
-        """Bytes of a record of version 2 beside the body. Cost: a read."""
+        """Return the bytes of a record of version 2 in addition to its body. Cost: a read."""
         with self._lock:
             segment = self.core.segments.get(number)
             self.core.flush()
@@ -386,8 +387,10 @@ class MessageStore(StoreHandle):
         return sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
 
     def rows(self, numbers: Sequence[int] | None = None) -> Rows:
-        """The messages of some segments, or all, by segment and offset. Cost: 1 us each,
-        and 20 ns of those of other segments."""
+        """Return the messages of some segments, or all, sorted by segment and offset.
+
+        cost  a pass over the index
+        """
         with self._lock:
             parts = list(self.core.index.rows())
             if numbers is not None:
@@ -396,10 +399,10 @@ class MessageStore(StoreHandle):
         return found.take(np.lexsort((found.offset, found.file)))
 
     def refresh(self) -> bool:
-        """Follow the writer -> whether anything has changed since the last time. Raises
-        CorruptError; OSError.
+        """Follow the writer; return whether anything has changed since the last call.
 
-        cost  2 us a message that came or went; where a new snapshot was made, as to open
+        raises  CorruptError; OSError
+        cost    as the number of changes; after a new snapshot, that of opening
         """
         if not self.writable:
             self._follow()
@@ -425,8 +428,8 @@ class MessageStore(StoreHandle):
                 del self._files[number]
 
     def _listen(self, state: State) -> None:
-        """Read what was found, and hear of what follows."""
-        for _ in range(TRIES):
+        """Use a loaded state, and open its journal to follow the writer."""
+        for _ in range(READ_ATTEMPTS):
             heard = None
             if state.generation:
                 with suppress(FileNotFoundError):
@@ -439,7 +442,7 @@ class MessageStore(StoreHandle):
         self.core.take(state)
 
     def _overtaken(self) -> bool:
-        """Whether a writer has said something since that was not followed. Cost: a system call."""
+        """Return whether the journal has rows that were not followed. Cost: a system call."""
         heard = self._heard
         return heard is not None and heard.storage.size() > self.core.state.journal
 
@@ -450,9 +453,9 @@ class MessageStore(StoreHandle):
     ) -> Compaction:
         """Compact in place the segments of which more than half is dead; readers and writers go on.
 
-        progress  is told of the bytes of segments that are done
+        progress  called with the bytes of segments that are done
         raises    ReadOnly; OSError
-        cost      as the bytes that move, and 2 us a message that stays
+        cost      as the bytes that move, and the number of messages that stay
         """
         if dry_run:
             return planned(self.core)
@@ -467,16 +470,18 @@ class MessageStore(StoreHandle):
         return compact(self.core, progress)
 
     def migrate(self, progress: Callable[[int], object] | None = None) -> int:
-        """Write the messages of each segment of version 1 into one of version 2 -> how many there
-        were. Readers and writers go on. Raises CorruptError; OSError."""
+        """Rewrite each segment of version 1 as one of version 2; return their number.
+
+        Readers and writers go on. Raises CorruptError; OSError.
+        """
         self._access.check()
         return migrate(self.core, progress)
 
     # --- facts ---
 
     def stats(self) -> dict[str, Any]:
-        """Messages, their bytes, segments, bytes that are dead, and what the index takes; after a
-        clean shutdown of a broker, whether its index was read."""
+        """Return messages, their bytes, segments, dead bytes, memory of the index; after a clean
+        shutdown of a broker, whether its index was read."""
         with self._lock:
             segments = list(self.core.segments.values())
             size = sum(segment.size for segment in segments)
