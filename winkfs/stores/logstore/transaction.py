@@ -265,7 +265,7 @@ class Commits:
 
 
 def as_recids(recids: Sequence[int] | Int64) -> Int64:
-    """Return int64[n]. Raises TypeError unless all are ints: numpy would convert text and floats."""
+    """Return int64[n]. Raises TypeError unless all are ints: numpy would convert other values."""
     if isinstance(recids, bytes | bytearray | memoryview):  # sequences of ints, but not of recids
         raise TypeError(f"recids are ints, not {type(recids).__name__}")
     found = np.asarray(recids)
