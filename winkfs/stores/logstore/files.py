@@ -39,28 +39,31 @@ class Files:
         """Open the directories. Raises NoSuchFile; Refusal; CorruptError for damaged settings."""
         self.path = path
         self._handles: dict[int, SharedStorage] = {}
-        with contextlib.ExitStack() as opened:
-            try:
-                self.root = open_folder(path)
-                opened.callback(self.root.close)
-                with self.root.open(SETTINGS, follow=False) as storage:
-                    data = storage.read(0, 1 << 10)
-                self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
-                folders = [self._folder(name, opened) for name in FOLDERS]
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise NoSuchFile("no LogStore is there", path) from error
-            self.data, self.blob, self.generations = folders
-            self._folders = opened.pop_all()
+        self._folders: list[Directory] = []
+        try:
+            self.root = self._opened(open_folder(path))
+            with self.root.open(SETTINGS, follow=False) as storage:
+                data = storage.read(0, 1 << 10)
+            self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
+            self.data, self.blob, self.generations = map(self._folder, FOLDERS)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            self.close()
+            raise NoSuchFile("no LogStore is there", path) from error
+        except BaseException:
+            self.close()
+            raise
 
-    def _folder(self, name: str, opened: contextlib.ExitStack) -> Directory:
+    def _opened(self, folder: Directory) -> Directory:
+        self._folders.append(folder)
+        return folder
+
+    def _folder(self, name: str) -> Directory:
         """Open a folder. Raises Refusal if it is missing, or is a link."""
         found = self.root.info(name)
         if found is None or found.kind is not Kind.DIRECTORY:
             what = "is not there" if found is None else f"is a {found.kind.value}"
             raise Refusal(f"{name} {what}: a LogStore has a folder there", self.path)
-        folder = self.root.subdirectory(name)
-        opened.callback(folder.close)
-        return folder
+        return self._opened(self.root.subdirectory(name))
 
     # --- the list of data files ---
 
@@ -231,7 +234,8 @@ class Files:
 
     def close(self) -> None:
         self.forget()
-        self._folders.close()
+        for directory in self._folders:
+            directory.close()
 
 
 def is_store(path: str) -> bool:

@@ -159,7 +159,9 @@ class Log:
         if head.store != self.layout.store or self.layout.generation(number) not in self.used:
             return None
         ages = self.ages(positions)
-        there = np.isin(np.arange(int(ages.max(initial=0)) + 1), list(map(self.age, self.numbers)))
+        there = np.zeros(int(ages.max(initial=0)) + 1, bool)
+        known = np.array([self.age(number) for number in self.numbers], np.int64)
+        there[known[known < len(there)]] = True
         gone = ~there[ages]
         positions[gone], lengths[gone] = 0, 0
         return head, positions, lengths
