@@ -88,14 +88,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # --- Python ---
 
-BEFORE: dict[str, Callable[[], object]] = {
-    "docs/python.md": lambda: winkfs.create("pages").close(),
-}
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK])
 def test_the_python_of_a_page_runs(page: str, folder: Path) -> None:
-    BEFORE.get(page, lambda: None)()
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         if "spark" not in block:
