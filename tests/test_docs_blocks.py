@@ -20,8 +20,7 @@ import pytest
 from mounting import need, need_fuse, watched
 
 import winkfs
-from winkfs.stores import ledgerq
-from winkfs.stores.logstore import LogStore
+from winkfs.stores import ledgerq, messagestore
 from winkmount.mounts import mount_at
 
 if TYPE_CHECKING:
@@ -31,6 +30,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
+SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/stores.md")  # of these, what has "spark" in it
+RUN = {"sh", "python", "sql"}
+NOT_RUN = {  # (page, language) -> why
+    ("README.md", ""): "a drawing",
+    ("docs/architecture.md", ""): "the steps of a sync",
+    ("docs/datasets.md", ""): "a listing of a folder",
+    ("docs/cluster.md", "sh"): "commands for machines of the reader",
+    ("docs/cluster.md", "dockerfile"): "an image of the reader",
+}
 FOLDERS = ("/usr/share/doc", "/srv/crawl", "/srv/www")  # the reader's, here a small one
 LEFT_OUT = {  # lines of shell -> why
     "make demo": "tests/cli/test_demo.py, tests/spark/test_crawl_queue.py",
@@ -43,7 +51,34 @@ LEFT_OUT = {  # lines of shell -> why
     "spark-submit": "of clusters: tests/spark/test_spark_cluster.py",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
 }
-CLUSTER = "docs/cluster.md"  # commands for machines of the reader
+
+
+def fences(page: str) -> set[str]:
+    """The languages of the blocks of a page."""
+    return set(re.findall(r"^ *```(\w*)\n.*?^ *```$", (ROOT / page).read_text(), re.M | re.S))
+
+
+def test_each_kind_of_block_is_run_or_has_a_reason() -> None:
+    found = {(page, language) for page in PAGES for language in fences(page)}
+    left = {(page, language) for page, language in found if language not in RUN}
+    assert left | {("docs/cluster.md", "sh")} == NOT_RUN.keys()
+    assert {page for page, language in found if language == "sql"} == {"docs/spark.md"}
+
+
+def test_each_page_with_spark_is_run_with_spark() -> None:
+    with_spark = [page for page in PAGES if any("spark" in one for one in blocks(page, "python"))]
+    assert sorted(with_spark) == sorted({*SPARK, *SOME_SPARK})
+
+
+def test_each_block_with_a_mount_is_run() -> None:
+    for page in MOUNTED:
+        there = [block for block in blocks(page, "sh") if "mnt" in block]
+        assert there == with_mounts(page), page
+
+
+def test_each_line_that_is_left_out_is_there() -> None:
+    lines = [one for page in PAGES for block in blocks(page, "sh") for one in block.splitlines()]
+    assert [part for part in LEFT_OUT if not any(part in line for line in lines)] == []
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -88,6 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # --- Python ---
 
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK])
 def test_the_python_of_a_page_runs(page: str, folder: Path) -> None:
     names: dict[str, Any] = {}
@@ -103,7 +139,7 @@ def test_the_python_of_the_readme_runs_twice(folder: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", ["README.md", *SPARK])
+@pytest.mark.parametrize("page", [*SOME_SPARK, *SPARK])
 def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) -> None:
     _prepare_spark(page)
     scores = spark.createDataFrame([("a.html", 0.5)], "path string, score double")
@@ -111,7 +147,9 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
         "spark": spark, "winkfs": winkfs, "corpus": str(folder / "corpus"), "scores": scores,
         "labels": scores.select("path"), "names": ["a.html"],
     }  # fmt: skip
-    for block in blocks(page, "python")[page == "README.md" :]:
+    for block in blocks(page, "python"):
+        if page in SOME_SPARK and "spark" not in block:
+            continue
         if "perm:ORDER" not in block:  # tests/spark/test_jobs_answers.py
             exec(compile(with_session(block), page, "exec"), names)
     for query in spark.streams.active:
@@ -119,9 +157,29 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
         query.stop()
 
 
+@pytest.mark.spark
+def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
+    with winkfs.dataset.create("corpus") as data_set:
+        data_set.put("example.org/a.html", b"<p>")
+    spark.createDataFrame([("b", b"1")], "path string, content binary").createOrReplaceTempView(
+        "others"
+    )
+    (block,) = blocks("docs/spark.md", "sql")
+    found = [spark.sql(line.partition("--")[0].replace("'corpus'", f"'{folder}/corpus'")).collect()
+             for line in block.splitlines()]  # fmt: skip
+    spark.sql("DROP TABLE pages")
+    assert [row.path for row in found[1]] == ["example.org/a.html"]
+    assert list(winkfs.open("corpus").names()) == ["b"]
+
+
 def _prepare_spark(page: str) -> None:
     if page == "README.md":
         winkfs.pack("doc-source", "set", shards=2)
+    if page == "docs/stores.md":
+        _records()
+    if page == "docs/ledgerq.md":
+        _queue()
+    if page in SOME_SPARK:
         return
     for base in ("corpus", "crawl"):
         if page == "docs/pipeline.md":
@@ -136,7 +194,7 @@ def _prepare_spark(page: str) -> None:
 
 def with_session(block: str) -> str:
     """With the session that is there for one that a block makes, and the folder of this test."""
-    for name in ("set", "copy", "corpus", "crawl", "checkpoint"):
+    for name in ("set", "copy", "corpus", "crawl", "checkpoint", "box", "jobs"):
         block = block.replace(f'"{name}"', repr(str(Path.cwd() / name)))
     return re.sub(r"SparkSession\.builder\.config\(map=[\w.()]*\)\.getOrCreate\(\)", "spark", block)
 
@@ -144,7 +202,7 @@ def with_session(block: str) -> str:
 # --- the shell ---
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != CLUSTER])
+@pytest.mark.parametrize("page", [page for page in PAGES if (page, "sh") not in NOT_RUN])
 def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
     """A line fails, or prints an error, only where it is left out above."""
     for number, block in enumerate(blocks(page, "sh")):
@@ -168,8 +226,6 @@ def _prepare(page: str, number: int) -> None:
     elif page in ("docs/backup.md",):
         winkfs.pack("doc-source", "corpus")
         os.mkdir("backups")
-    elif page == "docs/datasets.md" and os.path.exists("corpus"):
-        shutil.rmtree("corpus")
 
 
 def _run_line(page: str, line: str) -> None:
@@ -196,13 +252,12 @@ def _queue() -> None:
 
 
 def _records() -> None:
-    with LogStore.create("box") as store:
-        store.put_many(b"needle %d" % number for number in range(5200))
+    messagestore.create("box")
 
 
 MOUNTED: dict[str, Callable[[], object]] = {
     "README.md": lambda: winkfs.pack("doc-source", "corpus"),
-    "docs/datasets.md": lambda: os.mkdir("mnt"),
+    "docs/datasets.md": lambda: None,
     "docs/ledgerq.md": _queue,
     "docs/stores.md": _records,
 }
