@@ -20,6 +20,7 @@ import pytest
 from mounting import need, need_fuse, watched
 
 import winkfs
+import winkfs.dataset
 from winkfs.stores import ledgerq, messagestore
 from winkmount.mounts import mount_at
 
