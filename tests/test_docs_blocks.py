@@ -162,9 +162,8 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
 def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
     with winkfs.dataset.create("corpus") as data_set:
         data_set.put("example.org/a.html", b"<p>")
-    spark.createDataFrame([("b", b"1")], "path string, content binary").createOrReplaceTempView(
-        "others"
-    )
+    others = spark.sql("SELECT 'b' path, 1L size, current_timestamp() mtime, X'31' content")
+    others.createOrReplaceTempView("others")
     (block,) = blocks("docs/spark.md", "sql")
     found = [spark.sql(line.partition("--")[0].replace("'corpus'", f"'{folder}/corpus'")).collect()
              for line in block.splitlines()]  # fmt: skip
