@@ -169,7 +169,8 @@ def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
              for line in block.splitlines()]  # fmt: skip
     spark.sql("DROP TABLE pages")
     assert [row.path for row in found[1]] == ["example.org/a.html"]
-    assert list(winkfs.open("corpus").names()) == ["b"]
+    with winkfs.open("corpus") as reader:
+        assert list(reader.names()) == ["b"]
 
 
 def _prepare_spark(page: str) -> None:
