@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.archive.items import LARGE
+from winkfs.archive.items import STREAM_BYTES
 from winkfs.archive.pack import pack
 
 LINK, DIR = winkfs.FileType.LINK, winkfs.FileType.DIR
@@ -28,7 +28,7 @@ def make_tree(root: Path) -> Path:
     (root / "docs/a.html").write_bytes(b"<p>a</p>")
     (root / "docs/old/b.html").write_bytes(b"b" * 5000)
     (root / "empty").write_bytes(b"")
-    (root / "large").write_bytes(random.Random(1).randbytes(999) * (LARGE // 500))
+    (root / "large").write_bytes(random.Random(1).randbytes(999) * (STREAM_BYTES // 500))
     (root / "run.sh").write_bytes(b"#!/bin/sh\n")
     (root / "run.sh").chmod(0o755)
     (root / "secret").write_bytes(b"x")

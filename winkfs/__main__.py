@@ -4,18 +4,18 @@ import gc
 import os
 import sys
 
-ALLOCATED = 50_000  # objects between two looks for cycles of those that are garbage
+GC_THRESHOLD = 50_000  # allocations between two collections of cyclic garbage
 
 
 def main() -> int:
     """Run the command line -> exit status. Ctrl-C may come during the imports, too."""
     try:
-        # Else numpy's library for matrices, which nothing here uses, starts a thread a processor;
-        # each spins for a while: 0.08 s a command.
+        # Otherwise numpy's matrix library, which is not used here, starts a thread for each
+        # processor, and all of them spin for a while.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # There are few such cycles here, and many objects: a look at each 700, which is usual,
-        # takes 5 % of the time of a mount that is written to, and 3 % of that of `pack`.
-        gc.set_threshold(ALLOCATED, 20)
+        # Cyclic garbage is rare here, and objects are many: the default threshold would collect too
+        # often.
+        gc.set_threshold(GC_THRESHOLD, 20)
         from winkformats.disk.room import save_memory
 
         save_memory()

@@ -1,9 +1,9 @@
-"""Access: what becomes of open handles. Light: a queue imports it.
+"""Access: the life of open handles. Light: a queue imports it.
 
-tell_of_forks   registers a handle to be called in forked children
-close_at_end    registers a writer to be synced at the normal end of the process
-keep_open       the same, of one that stays open though nothing refers to it any more
-Access          whether a handle is open, and may still write
+watch_forks   registers a handle to be called in forked children
+close_at_end  registers a writer to be synced at the normal end of the process
+keep_open     does so, and keeps the writer alive without any reference to it
+Access        the state of a handle: open, writable, failed
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Forked(Protocol):
     def after_fork(self) -> None: ...
 
 
-_told: weakref.WeakSet[Forked] = weakref.WeakSet()
+_watching: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
-def tell_of_forks(handle: Forked) -> None:
+def watch_forks(handle: Forked) -> None:
     """Register a handle: each forked child calls its `after_fork`, while the handle lives."""
-    _told.add(handle)
+    _watching.add(handle)
 
 
 def _after_fork() -> None:
     _writers.clear()  # they are the parent's
     _kept.clear()
-    with ExitStack() as stack:  # each is told, also where another one fails
-        for handle in list(_told):
+    with ExitStack() as stack:  # each is called, even if another one fails
+        for handle in list(_watching):
             stack.callback(handle.after_fork)
 
 
@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class Writer(Protocol):
     """A handle that writes. `closed`: true once it is closed; `abort` and `close` do nothing then.
 
-    drops_on_exception  whether an exception that ends its `with` block drops what was not synced
+    drops_on_exception  whether an exception that ends its `with` block drops unsynced changes
     """
 
     @property
@@ -71,7 +71,7 @@ class Writer(Protocol):
 
 
 class Lock(Protocol):
-    """The lock that a call of a handle takes: reentrant."""
+    """The reentrant lock that a call of a handle takes."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
 
@@ -87,10 +87,11 @@ def close_at_end(writer: Writer, path: str, lock: Lock) -> None:
     """Register a writer, as long as it lives: at the normal end of this process, also by sys.exit,
     it is synced and closed if it is still open, with one line on stderr.
 
-    Where an uncaught exception ends the process, it is as if that had left a `with` block. Forked
-    children leave it alone; os._exit and signals that kill call nothing.
+    An uncaught exception that ends the process acts as if it had left a `with` block. Forked
+    children do not touch the writer; os._exit and signals that kill call nothing.
 
-    path  for the line; lock: it is waited for at most PATIENCE, for a thread that never returns
+    path  for the line
+    lock  waited for PATIENCE seconds at most, as another thread may never release it
     """
     global _hooked
     if _hooked != os.getpid():
@@ -123,8 +124,8 @@ def _note_what_ends_a_child() -> None:
 def _close_writers(*, last: bool = False) -> None:
     """Close the writers that are open, in the order in which they were opened.
 
-    last    all other threads are daemons: they wait for the locks until the process ends. One that
-            went on would print that the handle is closed, which can abort an interpreter that ends
+    last    keep the locks: all other threads are daemons, and a thread that went on would print
+            that the handle is closed, which can abort an interpreter that ends
     """
     raised = sys.exc_info()[1] or _ended_child or getattr(sys, "last_value", None)
     failed = raised is not None and not isinstance(raised, SystemExit) and not hasattr(sys, "ps1")
@@ -141,7 +142,7 @@ def _close_writers(*, last: bool = False) -> None:
 
 
 def _close_writer(writer: Writer, lock: Lock, *, failed: bool, last: bool) -> str:
-    """-> what was done. Raises what `close` raises."""
+    """Close a writer -> a description of what was done. Raises as `close`."""
     if not lock.acquire(timeout=PATIENCE):
         return "another thread is in the midst of a call: what was not synced is lost"
     try:
@@ -156,23 +157,23 @@ def _close_writer(writer: Writer, lock: Lock, *, failed: bool, last: bool) -> st
             lock.release()
 
 
-_kept: Final[set[Writer]] = set()  # weak references would let go of what waits in memory
+_kept: Final[set[Writer]] = set()  # strong references: unsynced changes are in memory
 
 
 def keep_open(writer: Writer, path: str, lock: Lock) -> None:
-    """As `close_at_end`, of a writer that lives until it `leave`s, whatever refers to it."""
+    """Register a writer as `close_at_end` does, and keep it alive until `leave` is called."""
     close_at_end(writer, path, _Passing(lock))
     _kept.add(writer)
 
 
 def leave(writer: Writer) -> None:
-    """To be called when a writer is closed. Idempotent."""
+    """Unregister a writer that is closed. Idempotent."""
     _kept.discard(writer)
 
 
 class _Passing:
-    """A lock that is waited for and released at once: what closes a handle may wait for a thread
-    that needs the lock."""
+    """A lock that is waited for and released at once: closing a handle may wait for a thread that
+    needs the lock."""
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
@@ -184,20 +185,20 @@ class _Passing:
         return taken
 
     def release(self) -> None:
-        """It is."""
+        """Do nothing: the lock was released at once."""
 
 
 class Access:
-    """Whether something that was opened is open, and may be written.
+    """The state of a handle: open, writable, failed.
 
-    ready   it may be written: what a hot path asks before it calls `check`
-    closed  nothing can be done with it any more
-    forked  because it is that of the parent process
-    failed  why nothing can be written any more, "" where it can
+    ready   it may be written; a hot path tests this before it calls `check`
+    closed  it cannot be used any more
+    forked  it cannot be used because it belongs to the parent process
+    failed  why nothing can be written any more, "": no write has failed
     """
 
     def __init__(self, path: str, what: str, read_only: str, *, writable: bool) -> None:
-        """`what`: "the store", for messages; `read_only`: why it cannot be written."""
+        """Begin as closed. `what`: "the store", for messages; `read_only`: message of ReadOnly."""
         self.path, self.what, self.writable, self._read_only = path, what, writable, read_only
         self.ready = self.closed = self.forked = False
         self.failed = ""
@@ -205,7 +206,7 @@ class Access:
         self._stop: threading.Event | None = None
 
     def check(self) -> None:
-        """Raises Closed; ReadOnly; Refusal where a write has failed."""
+        """Raise Closed; ReadOnly; Refusal after a failed write."""
         if self.ready:
             return
         self.check_writable()
@@ -214,19 +215,19 @@ class Access:
             raise Refusal(what, self.path)
 
     def check_writable(self) -> None:
-        """Raises Closed; ReadOnly."""
+        """Raise Closed; ReadOnly."""
         self.check_open()
         if not self.writable:
             raise ReadOnly(self._read_only, self.path)
 
     def check_open(self) -> None:
-        """Raises Closed."""
+        """Raise Closed."""
         if self.closed:
             raise Closed(f"{self.what} {FORKED if self.forked else 'is closed'}", self.path)
 
     @contextmanager
     def final(self) -> Iterator[None]:
-        """What fails here is final: nobody knows what of it is on the disk."""
+        """Make an OSError of the block final: it is not known which bytes are on the disk."""
         try:
             yield
         except OSError as error:
@@ -234,13 +235,14 @@ class Access:
             raise
 
     def repeat(self, call: Callable[[], object], interval: float, name: str) -> None:
-        """Call something each `interval` seconds, in a thread, until `end`, or until it is true."""
+        """Call a function each `interval` seconds, in a thread, until `end`, or until it returns
+        true."""
 
         stop = self._stop = self._stop or threading.Event()
 
         def run() -> None:
             while not stop.wait(interval):
-                with suppress(OSError):  # the next call says it
+                with suppress(OSError):  # the next call of the handle raises it
                     if call():
                         return
 
@@ -248,17 +250,17 @@ class Access:
         self._thread.start()
 
     def end(self) -> None:
-        """Wait for what is repeated, which ends."""
+        """Stop the thread of `repeat`, and wait for it."""
         if self._stop is not None and self._thread is not None:
             self._stop.set()
             self._thread.join()
 
     def close(self, *, forked: bool = False) -> None:
-        """`forked`: in a child, to which it does not belong."""
+        """Mark it as closed. `forked`: because this is a forked child."""
         self.closed, self.ready, self.forked = True, False, forked
 
     def picture(self, handle: object) -> str:
-        """The `repr` of a handle."""
+        """Return the `repr` of a handle."""
         kind = type(handle).__name__
         if self.closed:
             return f"<closed {kind} {self.path!r}>"

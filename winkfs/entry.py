@@ -1,4 +1,4 @@
-"""What a user sees of a file of any store: its `Stat`, an `Entry` of a scan, which can also be
+"""Files of any store, as users get them: the `Stat` of a file, the `Entry` of a scan, which can be
 read, and a `FileReader`, the file as a Python file object.
 """
 
@@ -18,7 +18,7 @@ from winkfs.units import NANO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-BUFFER: Final = 256 << 10  # bytes
+BUFFER_BYTES: Final = 256 << 10  # up to which a file is read at once
 FIELDS: Final = attrgetter(
     "name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns"
 )  # of a Stat
@@ -41,12 +41,12 @@ DEFAULT_MODE: Final = {FileType.EXEC: 0o755, FileType.DIR: 0o755, FileType.LINK:
 
 
 def default_mode(ftype: int) -> int:
-    """Permission bits of a file without attributes."""
+    """Return the permission bits of a file without attributes."""
     return DEFAULT_MODE.get(ftype, 0o644)  # type: ignore[call-overload,no-any-return]
 
 
 DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
-"""The same as a table, for types that have been checked."""
+"""The result of `default_mode` for each valid type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Stat:
     mtime_ns  nanoseconds since the epoch; whole seconds in containers without MTIMENS
     ftype     winkfs.FileType
     mode      permission bits
-    ctime_ns  when it was last changed, as far as that was noted; else mtime_ns
+    ctime_ns  time of the last change, if it was recorded; otherwise mtime_ns
     """
 
     name: str
@@ -72,7 +72,7 @@ class Stat:
 
     @property
     def mtime(self) -> float:
-        """Seconds since the epoch; an int where it is a whole number of them."""
+        """Seconds since the epoch; an int if the time is in whole seconds."""
         whole, rest = divmod(self.mtime_ns, NANO)
         return whole if rest == 0 else self.mtime_ns / NANO
 
@@ -82,7 +82,7 @@ class _OpenStat(Stat):
 
     __slots__ = ()
     __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
+    __delattr__ = object.__delattr__  # with only one of both set here, setting a field is slow
 
 
 def stat_of(
@@ -96,7 +96,7 @@ def stat_of(
     gid: int,
     ctime_ns: int,
 ) -> Stat:
-    """A Stat, in a third of the time that its constructor takes."""
+    """Return a Stat, faster than its constructor."""
     made: Any = object.__new__(_OpenStat)
     made.name = name if type(name) is str else to_str(name)
     made.fileid, made.size, made.mtime_ns, made.ftype = fileid, size, mtime_ns, ftype
@@ -107,8 +107,8 @@ def stat_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Stat):
-    """A file met by a scan. `read` gives its content as of the scan. Entries are equal, of whatever
-    class, that say the same of a file."""
+    """A file of a scan. `read` returns its content as of the scan. Entries of any classes are equal
+    if their fields are."""
 
     _read: Callable[[], bytes] = field(repr=False, compare=False)
 
@@ -133,16 +133,19 @@ class Entry(Stat):
         return {}
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """The content without its holes, (offset, bytes) each, in order. Raises CorruptError."""
+        """Yield the content without its holes, (offset, bytes) each, in order.
+
+        raises  CorruptError
+        """
         return iter([(0, self.read())])
 
 
 class OpenEntry(Stat):
-    """An Entry whose fields can still be set. It is laid out as one, so it can become one."""
+    """An Entry whose fields can still be set; its class can be changed to Entry."""
 
     __slots__ = ("_read",)
     __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
+    __delattr__ = object.__delattr__  # with only one of both set here, setting a field is slow
 
     def __init__(
         self: Any,
@@ -163,9 +166,9 @@ class OpenEntry(Stat):
 
 
 def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
-    """Entries from columns in the order of their fields; it ends with the shortest.
+    """Yield entries from columns in the order of their fields, until the shortest ends.
 
-    cost  a fifth of the constructor of a frozen dataclass
+    cost  less than the constructor of a frozen dataclass
     """
     for made in map(OpenEntry, *columns):
         made.__class__ = Entry  # type: ignore[assignment]
@@ -173,7 +176,7 @@ def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
 
 
 class Readable(Protocol):
-    """What has the file: a store of any kind."""
+    """A store of any kind that has the file."""
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes: ...
 
@@ -181,7 +184,7 @@ class Readable(Protocol):
 
 
 class FileReader(io.RawIOBase):
-    """Seekable, read-only. Its length is that of the file when it was opened."""
+    """A file as a seekable, read-only file object. Its length is that of the file at opening."""
 
     mode = "rb"
 
@@ -191,7 +194,7 @@ class FileReader(io.RawIOBase):
     @property
     def best_buffer(self) -> int:
         """Bytes for a buffer: a small file is read at once."""
-        return min(max(self._size, 1), BUFFER)
+        return min(max(self._size, 1), BUFFER_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -223,7 +226,7 @@ class FileReader(io.RawIOBase):
         self._check()
         with memoryview(buffer).cast("B") as whole:
             want = max(min(len(whole), self._size - self._at), 0)
-            if want == self._size and want <= BUFFER:
+            if want == self._size and want <= BUFFER_BYTES:
                 data = self._container.read(self.name)[:want]
                 whole[: len(data)], got = data, len(data)
             else:
@@ -233,10 +236,10 @@ class FileReader(io.RawIOBase):
         return got
 
     def readall(self) -> bytes:
-        """The rest. Memory: what it has."""
+        """Read the rest of the file. Memory: its size."""
         self._check()
         want = max(self._size - self._at, 0)
-        if want == self._size:  # all of it is quicker
+        if want == self._size:  # a read of the whole file is quicker
             data = self._container.read(self.name)[:want]
         else:
             data = self._container.read(self.name, self._at, want) if want else b""

@@ -1,5 +1,5 @@
-"""What the filesystem layer refuses, each with its errno, so that a mount can pass it on; and what
-is wrong with bytes, which is said by the formats below. Also the signals that end a program."""
+"""Errors of the filesystem layer, each with its errno, so that a mount can pass it on; errors of
+formats are raised by `winkformats`. Also the signals that end a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from winkformats.errors import FormatError as FormatError
 from winkformats.errors import WinkError as WinkError
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SOON: Final = 0.01  # seconds
+RESEND_SECONDS: Final = 0.01  # between two attempts to send a signal again
 
 
 class Refusal(WinkError, OSError):
@@ -35,7 +35,7 @@ class Refusal(WinkError, OSError):
         super().__init__(number or self.number, message)
         self.filename = filename
 
-    def __reduce__(self) -> tuple[Any, ...]:  # that of OSError loses the file
+    def __reduce__(self) -> tuple[Any, ...]:  # OSError's own loses the filename
         return _made, (type(self), self.strerror, self.filename, self.errno)
 
     def __str__(self) -> str:
@@ -55,11 +55,11 @@ class NoSuchFile(Refusal, FileNotFoundError):
 
 
 class NoSuchKey(NoSuchFile, KeyError):
-    """The same, asked for as of a dict: `container[name]`."""
+    """There is no file of that name, in a subscript: `container[name]`. Also a KeyError."""
 
 
 class NotDirectory(Refusal, NotADirectoryError):
-    """A directory is asked for, and the name is that of a file."""
+    """A directory is needed, and the path is that of a file."""
 
     number = errno.ENOTDIR
 
@@ -77,7 +77,7 @@ class NameTooLong(Refusal):
 
 
 class NotAllowed(Refusal, PermissionError):
-    """The variant of the container forbids it; the message says why."""
+    """The variant of the container forbids it; the message has the reason."""
 
     number = errno.EPERM
 
@@ -101,25 +101,25 @@ class Closed(Refusal, ValueError):
 
 
 class Busy(Refusal, RuntimeError):
-    """A call is running on the handle that this one, made from within it, would get in the way."""
+    """The call was made from within a running call of the same handle, which forbids it."""
 
     number = errno.EBUSY
 
 
 class StalePlan(Refusal):
-    """What was planned is no more: a shard is another, or was vacuumed. Plan anew."""
+    """The files that were planned have changed: a shard was replaced or vacuumed. Plan anew."""
 
     number = errno.ESTALE
 
 
 class DatasetConflict(Refusal):
-    """Somebody committed first: what this was to remove is gone, or columns do not go together."""
+    """Another commit came first: files to be removed are gone, or columns conflict."""
 
     number = errno.EBUSY
 
 
 class DamageWarning(UserWarning):
-    """A container that was opened is damaged: files may be missing, `problems` says where."""
+    """A container that was opened is damaged: files may be missing, `problems` lists the places."""
 
 
 def warn_caller(what: str, kind: type[Warning]) -> None:
@@ -131,7 +131,7 @@ def warn_caller(what: str, kind: type[Warning]) -> None:
 
 
 def warn_of_damage(base: str, problems: Sequence[str]) -> None:
-    """A DamageWarning at the line of the user's that opened `base`, if there are any problems."""
+    """Emit a DamageWarning at the caller's line that opened `base`, if there are any problems."""
     if not problems:
         return
     more = f" (and {len(problems) - 1} more: see `problems`)" if len(problems) > 1 else ""
@@ -147,14 +147,14 @@ class Stopped(BaseException):
 
 
 def stop(number: int, _: FrameType | None) -> None:
-    """A signal's handler."""
+    """Raise Stopped: a signal handler."""
     raise Stopped(number)
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What comes meanwhile raises at the end of the block: by then what was made has an owner, who
-    removes it."""
+    """Block the signals that end a program until the end of the block: by then new files have an
+    owner that removes them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -163,15 +163,15 @@ def held_back() -> Iterator[None]:
 
 
 def signal_of(error: BaseException | None) -> int:
-    """The signal that raised an exception; 0: none did."""
+    """Return the signal that raised an exception; 0: none did."""
     if isinstance(error, Stopped):
         return error.number
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
 
 
 def deliver_again(dropped: sys.UnraisableHookArgs) -> None:
-    """`sys.unraisablehook`: Python drops what a signal raises in a callback of its own, as in that
-    of an import's lock. So it comes again."""
+    """Send a signal again whose exception Python dropped, as it does in callbacks of its own, such
+    as that of an import lock. For `sys.unraisablehook`."""
     if number := signal_of(dropped.exc_value):
         threading.Thread(target=_send_later, args=(number,), daemon=True).start()
     else:
@@ -179,11 +179,11 @@ def deliver_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _send_later(number: int) -> None:
-    """Send a signal to this process once its main thread is out of the hook above, which would
-    drop it for good."""
+    """Send a signal to this process once its main thread has left `deliver_again`, in which it
+    would be lost."""
     frame: FrameType | None
     while True:
-        time.sleep(SOON)
+        time.sleep(RESEND_SECONDS)
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         while frame and frame.f_code is not deliver_again.__code__:
             frame = frame.f_back

@@ -15,9 +15,9 @@ from typing import Final
 Name = str | bytes | os.PathLike[str]
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
-MAX_PATH: Final = 4095  # bytes of a path: more, no program could say
+MAX_PATH: Final = 4095  # bytes of a path that a system call takes
 
-INODE: Final = b"/I0"  # what the key of an inode has behind the name
+INODE: Final = b"/I0"  # suffix of the key of an inode, after the name
 INODE_TEXT: Final = INODE.decode()
 
 ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
@@ -25,16 +25,16 @@ MARK: Final = b"\\x"
 
 MANIFESTS: Final = "_winkfs"  # the folder that makes a folder a data set
 DATA: Final = ".data"
-OLD: Final = (".cols", ".names")  # of older versions, which nobody reads any more
+OLD: Final = (".cols", ".names")  # derived files of older versions, not read any more
 DERIVED: Final = (".idx", ".time", ".cat", *OLD)
-"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
+"""The files that are derived from BASE.data; the one list of them."""
 FILES: Final = (DATA, *DERIVED)
 LOCK: Final = ".lock"
 SUFFIXES: Final = (*FILES, LOCK)
 TEMPORARIES: Final = (".tmp", ".new")
-"""Behind a suffix: a file that is being written, and takes the place of the other."""
+"""After a suffix: a file that is being written, and will replace the one without."""
 PARTIAL: Final = ".partial"
-"""Between BASE and a suffix: of a container that `pack` has not finished."""
+"""Between BASE and a suffix: a container that `pack` has not finished."""
 
 _WILD: Final = re.compile(r"[*?[]")
 
@@ -43,7 +43,7 @@ _WILD: Final = re.compile(r"[*?[]")
 
 
 def to_bytes(name: Name) -> bytes:
-    """A name as the container has it."""
+    """Return a name as the bytes that a container stores. Raises TypeError."""
     if isinstance(name, bytes):
         return name
     if not isinstance(name, str):
@@ -54,14 +54,14 @@ def to_bytes(name: Name) -> bytes:
 
 
 def to_str(name: Name) -> str:
-    """A name as Python has it: UTF-8, other bytes as surrogates."""
+    """Return a name as text: UTF-8, other bytes as surrogates."""
     if isinstance(name, bytes):
         return name.decode("utf-8", "surrogateescape")
     return os.fspath(name)
 
 
 def to_strs(names: list[bytes]) -> list[str]:
-    """`to_str` of many: one call."""
+    """Return many names as text, in one call of the decoder."""
     found = to_str(b"\0".join(names)).split("\0")
     return found if len(found) == len(names) else list(map(to_str, names))
 
@@ -70,14 +70,14 @@ def to_strs(names: list[bytes]) -> list[str]:
 
 
 def inode_key(name: bytes) -> bytes:
-    """The key of a file's inode entry in BASE.data."""
+    """Return the key of a file's inode entry in BASE.data."""
     return name + INODE
 
 
 def inode_keys(names: Sequence[Name]) -> list[bytes]:
-    """The same of many names; more or fewer than these where one has NUL in it.
+    """Return the inode keys of many names; more or fewer than these if one has NUL in it.
 
-    cost  one encode for all of them: a quarter of one by one
+    cost  one call of the encoder for all of them
     """
     try:
         if names and isinstance(names[0], bytes):
@@ -90,18 +90,18 @@ def inode_keys(names: Sequence[Name]) -> list[bytes]:
 
 
 def name_of(key: bytes) -> bytes:
-    """The name of the file whose inode has this key: the inverse of `inode_key`."""
+    """Return the name of the file whose inode has this key: the inverse of `inode_key`."""
     return key[: -len(INODE)]
 
 
-# --- names as paths in Spark: UTF-8, and \xNN for a byte that is no part of it ---
+# --- names as paths in Spark: UTF-8, and \xNN for any other byte ---
 
 
 def to_path(name: bytes) -> str:
-    r"""A name, or several with NULs between them, as text that gives the name back.
+    r"""Return a name, or several with NULs between them, as text from which `to_name` restores it.
 
-    Where a name itself has a backslash, x and two digits of lower-case hex, its backslash is
-    written as `\x5c`.
+    If a name itself has a backslash, x and two digits of lower-case hex, its backslash is written
+    as `\x5c`.
     """
     if MARK in name:
         name = ESCAPE.sub(rb"\\x5cx\1", name)
@@ -109,7 +109,7 @@ def to_path(name: bytes) -> str:
 
 
 def to_name(path: bytes) -> bytes:
-    """The inverse of `to_path`, from the UTF-8 of the path."""
+    """Return the name of a path, given in UTF-8: the inverse of `to_path`."""
     if MARK not in path:
         return path
     return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
@@ -123,18 +123,19 @@ def is_glob(pattern: str) -> bool:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every name that matches begins with."""
+    """Return the literal prefix that every matching name has."""
     return _WILD.split(pattern, maxsplit=1)[0]
 
 
 def matcher(pattern: str) -> Callable[[str], object]:
-    """-> a test of a whole name."""
+    """Return a function that tests a whole name."""
     return re.compile(fnmatch.translate(pattern)).match
 
 
 def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
-    """-> a test that is true where a pattern matches the name, a trailing part of it, or a parent
-    of that: `*.pyc` and `__pycache__` match at any depth, as in tar. None without patterns."""
+    """Return a function that tests whether a pattern matches the name, a trailing part of it, or a
+    parent of that: `*.pyc` and `__pycache__` match at any depth, as in tar. None without patterns.
+    """
     parts = [
         fnmatch.translate(pattern.removeprefix("./").rstrip("/"))[:-2]  # without its \Z (\z)
         for pattern in patterns
@@ -146,14 +147,14 @@ def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
 
 # --- names as paths below a directory: of mounts, listdir and walk, and unpack ---
 #
-# A part of a name that no directory can have, b"", b"." or b"..", gets an @ before it; so does one
-# that looks like what comes of that. The file whose name others have as their directory is called
-# @file in it.
+# A part of a name that no directory can have, b"", b"." or b"..", is prefixed with @; so is a part
+# that looks as if it had been. A file whose name is also a directory of other names is called @file
+# in that directory.
 
 SELF: Final = b"@file"
 OWN: Final = b"/" + SELF
 AT: Final = ord("@")  # in a path that has none, nothing is escaped
-NO_NAME: Final = b"\0"  # what no name has
+NO_NAME: Final = b"\0"  # a byte that no name has
 
 _ODD: Final = re.compile(rb"@*\.{0,2}|@+file")
 _ODD_BETWEEN: Final = re.compile(rb"/(?:@*\.{0,2}|@+file)/")
@@ -161,54 +162,53 @@ _ESCAPED: Final = re.compile(rb"@+\.{0,2}|@+file")
 
 
 def shown_part(part: bytes) -> bytes:
-    """What a part of a name is called in a directory."""
+    """Return how a part of a name is called in a directory."""
     return b"@" + part if part[:1] in b"@." and _ODD.fullmatch(part) else part
 
 
 def part_shown(shown: bytes) -> bytes:
-    """The inverse of `shown_part`; for @file what is part of no name."""
+    """Return the part of a name, the inverse of `shown_part`; NO_NAME for @file."""
     if shown[:1] != b"@" or not _ESCAPED.fullmatch(shown):
         return shown
     return NO_NAME if shown == SELF else shown[1:]
 
 
 def shown(name: bytes) -> bytes:
-    """The path of a name below a directory, where no names are below it: see `name_at`."""
+    """Return the path of a name that is not a directory of other names: see `name_at`."""
     if not is_odd(name):
         return name
     return b"/".join(map(shown_part, name.split(b"/")))
 
 
 def shown_all(names: list[bytes]) -> list[bytes]:
-    """`shown` of many: the list itself where none is odd."""
+    """Return the paths of many names; the list itself if none is odd."""
     return list(map(shown, names)) if any_odd(names) else names
 
 
 def name_below(path: bytes) -> bytes:
-    """What the names below a directory begin with, but for the / behind it: the inverse of `shown`;
-    of what is the path of no name, the beginning of none."""
+    """Return the prefix, without the last /, of the names below a directory: the inverse of
+    `shown`; if no name can have this path, a prefix that no name has."""
     return b"/".join(map(part_shown, path.split(b"/"))) if AT in path else path
 
 
 def name_at(path: bytes) -> bytes:
-    """The name of the file at a path: the inverse of `shown`, also of a file that is in the
+    """Return the name of the file at a path: the inverse of `shown`, also for a file that is in the
     directory of its name."""
     return name_below(path.removesuffix(OWN)) if AT in path else path
 
 
 def key_at(path: bytes) -> bytes:
-    """The key of the inode of what is at a path, see `inode_key`."""
+    """Return the key of the inode of the file at a path, see `inode_key`."""
     return (name_at(path) if AT in path else path) + INODE
 
 
 def is_odd(name: bytes) -> bool:
-    """Whether a name is not its own path."""
+    """Return whether a name differs from its path."""
     return any_odd([name])
 
 
 def any_odd(names: list[bytes]) -> bool:
-    """Whether one of these is not its own path. Cost: 15 ns a name, more where parts begin with
-    an @."""
+    """Return whether one of these names differs from its path. Cost: a few searches for all."""
     text = b"/" + b"/\0/".join(names) + b"/"
     if b"//" in text or b"/./" in text or b"/../" in text:
         return True
@@ -216,8 +216,8 @@ def any_odd(names: list[bytes]) -> bool:
 
 
 def path_of(name: Name) -> str:
-    """The path that a name has on a mount, and unpacked. Where other names are below it, the file
-    is `@file` in the directory of this path."""
+    """Return the path that a name has on a mount, and unpacked. If other names are below it, the
+    file is `@file` in the directory with this path."""
     if (
         type(name) is str
         and "/." not in name
@@ -225,19 +225,19 @@ def path_of(name: Name) -> str:
         and "//" not in name
         and name[:1] not in ("", ".", "@", "/")
         and name[-1] != "/"
-    ):  # most names, in a fifth of the time
+    ):  # true for most names, and quicker
         return name
     return to_str(shown(to_bytes(name)))
 
 
 def name_of_path(path: Name) -> str:
-    """The name of the file with this path on a mount, in `walk`, or unpacked: the inverse of
+    """Return the name of the file with this path on a mount, in `walk`, or unpacked: the inverse of
     `path_of`."""
     return to_str(name_at(to_bytes(path)))
 
 
 def part_fault(path: bytes) -> str | None:
-    """Why a part of a path is too long for a directory, or None."""
+    """Return why a part of a path is too long for a directory, or None."""
     longest = len(path)
     if longest > MAX_COMPONENT:
         longest = max(map(len, path.split(b"/")))
@@ -247,14 +247,14 @@ def part_fault(path: bytes) -> str | None:
 
 
 def length_fault(path: bytes) -> str | None:
-    """Why a path is too long for a mount, or None."""
+    """Return why a path is too long for a mount, or None."""
     if len(path) > MAX_PATH:
         return f"its path has {len(path):,} bytes, more than {MAX_PATH:,}"
     return part_fault(path)
 
 
 def path_fault(name: bytes) -> str | None:
-    """Why a name cannot be a path below a directory as it is, or None where it can."""
+    """Return why a name cannot be a path below a directory as it is, or None if it can."""
     for part in name.split(b"/"):
         if part in (b"", b".", b".."):
             return f'its name has a part "{part.decode()}"'
@@ -262,8 +262,8 @@ def path_fault(name: bytes) -> str | None:
 
 
 def bad_prefix(name: bytes) -> bytes | None:
-    """None where a name has a path, else what to pass over with it: a prefix up to a /, or more
-    than the name where there is none."""
+    """Return None if a name has a path, else the prefix of names to skip: up to a /, or longer than
+    the name if only its last part is too long."""
     if len(name) < MAX_COMPONENT or length_fault(shown(name)) is None:
         return None
     at = 0
@@ -275,7 +275,7 @@ def bad_prefix(name: bytes) -> bytes | None:
 
 
 def within(path: bytes, directory: bytes) -> bool:
-    """Whether a path is that of a directory, or of what is below it."""
+    """Return whether a path is that of a directory, or below it."""
     return path == directory or path.startswith(directory + b"/")
 
 
@@ -283,7 +283,7 @@ def within(path: bytes, directory: bytes) -> bool:
 
 
 def base_of(path: str | os.PathLike[str]) -> str:
-    """BASE of a container, given BASE or BASE.data."""
+    """Return BASE of a container, given BASE or BASE.data. Raises ValueError."""
     text = os.fspath(path).removesuffix(DATA)
     if text.endswith("/") or not text:
         raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
@@ -294,6 +294,6 @@ def base_of(path: str | os.PathLike[str]) -> str:
 
 
 def after(prefix: bytes) -> bytes | None:
-    """The first string behind all that begin so; None: there is none."""
+    """Return the first string after all that begin with a prefix; None: there is none."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

@@ -43,7 +43,7 @@ class Reader(Closing):
         *,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        """The files, as of the call.
+        """Yield the files, as of the call.
 
         since, until  mtime in seconds, inclusive and exclusive
         prefix        only names that start with it
@@ -52,19 +52,19 @@ class Reader(Closing):
 
     @abstractmethod
     def stat(self, name: Name) -> Stat:
-        """Raises FileNotFoundError."""
+        """Return the metadata of a file. Raises FileNotFoundError."""
 
     @abstractmethod
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+        """Return the content, or `size` bytes of it from `offset`; fewer at the end of the file.
 
-        raises  FileNotFoundError; CorruptError where a checksum is wrong
+        raises  FileNotFoundError; CorruptError if a checksum is wrong
         """
 
     # --- built on them ---
 
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
-        """Extended attributes. Raises FileNotFoundError."""
+        """Return the extended attributes. Raises FileNotFoundError."""
         self.stat(name)
         return {}
 
@@ -74,7 +74,7 @@ class Reader(Closing):
         return {}
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
-        """The values of a file in them, None: null. Raises FileNotFoundError."""
+        """Return the values of a file's columns, None: null. Raises FileNotFoundError."""
         self.stat(name)
         return {}
 
@@ -95,7 +95,7 @@ class Reader(Closing):
 
     @property
     def most_content(self) -> int:
-        """Bytes of content that it can have, where no entry is content of two files."""
+        """Bytes of content that it can have, if no entry is content of two files."""
         return self.stored_bytes
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Reader(Closing):
         return True
 
     def __getitem__(self, name: Name) -> bytes:
-        """The content, as of a dict. Raises NoSuchKey, which is a KeyError, for a missing file."""
+        """Return the content. Raises NoSuchKey, which is a KeyError, for a missing file."""
         try:
             return self.read(name)
         except NoSuchFile as error:
@@ -128,7 +128,7 @@ class Reader(Closing):
         return len(data)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
-        """The contents of many files, in the order of their names. Raises as `read` does."""
+        """Yield the contents of many files, in the order of the names. Raises as `read` does."""
         return map(self.read, names)
 
     @overload
@@ -140,10 +140,10 @@ class Reader(Closing):
     def open_file(
         self, name: Name, mode: str = "rb", buffering: int = -1
     ) -> FileReader | io.BufferedReader:
-        """A seekable binary file object for reading.
+        """Open a file as a seekable binary file object for reading.
 
-        buffering  bytes of its buffer; 0: none, each read asks the store; -1: as many as suit
-        raises     FileNotFoundError; CorruptError; ValueError for another mode
+        buffering  bytes of its buffer; 0: none, each read goes to the store; -1: the best size
+        raises     FileNotFoundError; CorruptError; ValueError for any mode but "rb"
         """
         if mode not in ("rb", "br"):
             use = f"use {self.changed_by}" if set(mode) & set("wax+") else "text: io.TextIOWrapper"
@@ -155,13 +155,16 @@ class Reader(Closing):
         return io.BufferedReader(raw, buffering if buffering > 1 else raw.best_buffer)
 
     def readlink(self, name: Name) -> str:
-        """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
+        """Return the target of a symbolic link.
+
+        raises  FileNotFoundError; OSError (EINVAL) if it is not a symbolic link
+        """
         if self.stat(name).ftype != FileType.LINK:
             raise Refusal("not a symbolic link", to_str(name), number=errno.EINVAL)
         return to_str(self.read(name))
 
     def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
-        """The names in the order of `scan`; `glob`: those that match, * also crossing /.
+        """Yield the names in the order of `scan`; `glob`: only those that match, * crosses /.
 
         problem  called with each damaged inode, which is skipped; None: raises CorruptError
         """
@@ -173,9 +176,9 @@ class Reader(Closing):
     # --- names as paths, see `winkfs.path_of` ---
 
     def exists(self, path: Name) -> bool:
-        """Whether there is a file of this name, or a file or directory with this path.
+        """Return whether there is a file of this name, or a file or directory with this path.
 
-        cost  a file: one `stat`; else a scan up to the first name below it
+        cost  a file: one `stat`; otherwise a scan up to the first name below it
         """
         given = to_bytes(path)
         known, name = given.strip(b"/"), name_at(given.strip(b"/"))
@@ -189,7 +192,7 @@ class Reader(Closing):
         return below and (not known.endswith(OWN) or self._is_file(name))
 
     def listdir(self, path: Name = "") -> list[str]:
-        """The names directly below a directory, sorted, as os.listdir returns them.
+        """Return the names directly below a directory, sorted, as os.listdir returns them.
 
         raises  FileNotFoundError; NotADirectoryError
         cost    a scan of all that is below
@@ -228,22 +231,22 @@ class Reader(Closing):
             left += [f"{here}/{each}" if here else each for each in below_here]
 
     def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        """The paths of names that begin so, and whether each is that of a directory."""
+        """Yield the paths of names with a prefix, and whether each is a directory."""
         return ((path_of(e.name), e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
 
     def _is_file(self, name: Name) -> bool:
-        """Whether there is a file of this name, not a directory."""
+        """Return whether there is a file of this name that is not a directory."""
         return name in self and self.stat(name).ftype != FileType.DIR
 
     def _stat_at(self, path: str) -> Stat:
-        """Raises FileNotFoundError."""
+        """Return the metadata of the file at a path. Raises FileNotFoundError."""
         name = name_at(to_bytes(path))
         if NO_NAME in name:
             raise NoSuchFile("no such file", path)
         return self.stat(name)
 
     def _below(self, path: str) -> tuple[set[str], set[str]]:
-        """What directories and other files directly below a directory are called."""
+        """Return the names of directories and of other files directly below a directory."""
         name = to_str(name_below(to_bytes(path)))
         cut = len(path) + 1 if path else 0
         directories: set[str] = set()

@@ -1,6 +1,6 @@
-"""Registry: what is done with a path of any kind of store: open, verify, reindex, pack.
+"""Registry: operations on a path of any kind of store: open, verify, reindex, pack.
 
-The kinds themselves, and how one is registered: `winkfs.stores.kinds`, whose names are here, too.
+The kinds themselves, and their registration, are in `winkfs.stores.kinds`; its names are here, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
     as_of    of a data set: a generation (int), or a time: the newest generation up to then
     raises   FileNotFoundError; Locked (mode "a", another writer of a container); StalePlan (a
              generation that was vacuumed); ValueError; FormatError (no container)
-    warns    DamageWarning where damage was found and skipped: `problems` of the result says what is
+    warns    DamageWarning if damage was found and skipped: `problems` of the result lists what is
              missing
     cost     a container: its index is mapped, not read, and entries added after it was written are
              replayed; a data set: its manifests are read

@@ -1,7 +1,5 @@
-"""Sizes and times: read and printed as people write them, and the nanoseconds that a file can have.
-Contents and numbers that are given as arguments.
-
-This is the one place for each.
+"""Sizes and times as people write them, the nanoseconds that a file can have, and the check of
+contents and numbers that are given as arguments. The one place for each.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ from typing import Any, Final
 NANO: Final = 1_000_000_000  # nanoseconds of a second
 MICRO: Final = 1_000  # nanoseconds of a microsecond
 LAST: Final = (1 << 63) - 1  # nanoseconds: a time is an int64
-FAR_NS: Final = 1 << 80  # nanoseconds: beyond any time of a file
+FAR_NS: Final = 1 << 80  # nanoseconds: after any time of a file
 CLAMPED: Final = "its time is not in the years 1677 to 2262: the nearest one in them is stored"
-NAMED: Final = 3  # files with such a time that are named
+NAMED: Final = 3  # clamped files that are named in a message
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE | re.ASCII)
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
-FAR: Final = 10**40  # seconds: nobody needs a time beyond
-FAR_SPAN: Final = 9_000_000_000  # seconds, 285 years: a longer span does not end
+FAR: Final = 10**40  # seconds: a later time becomes this one
+FAR_SPAN: Final = 9_000_000_000  # seconds, 285 years: a longer span becomes this one
 
 
 # --- sizes and durations ---
@@ -53,7 +51,7 @@ def _quantity(text: str, form: re.Pattern[str], units: Mapping[str, int]) -> int
 
 
 def size_text(size: float) -> str:
-    """Bytes for people: three digits and a unit."""
+    """Return bytes as text: three digits and a unit."""
     for unit in UNITS:
         if size < 1024 or unit == UNITS[-1]:
             return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
@@ -65,8 +63,8 @@ def size_text(size: float) -> str:
 
 
 def parse_time(text: str, *, exponent: bool = False) -> int | None:
-    """Seconds since the epoch (also negative, or with a fraction), or ISO 8601 -> nanoseconds, any
-    number of bits, or None.
+    """Parse seconds since the epoch (also negative, or with a fraction), or ISO 8601 ->
+    nanoseconds, of any number of bits, or None.
 
     A number alone is always seconds: 20240101 is a day in 1970.
     exponent  whether 1e9 is a number, too
@@ -77,14 +75,14 @@ def parse_time(text: str, *, exponent: bool = False) -> int | None:
         return parse_iso(text)
     if found[1] and not exponent:
         return None
-    from decimal import Decimal  # the command line starts without it
+    from decimal import Decimal  # here, so that the command line starts faster
 
     seconds = Decimal(text)
     return int((min(max(seconds, Decimal(-FAR)), Decimal(FAR)) * NANO).to_integral_value())
 
 
 def parse_iso(text: str) -> int | None:
-    """ISO 8601, in local time where it names no zone -> nanoseconds since the epoch, or None."""
+    """Parse ISO 8601, in local time if it has no zone -> nanoseconds since the epoch, or None."""
     try:
         when = datetime.fromisoformat(text.strip())
         return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * MICRO
@@ -93,7 +91,7 @@ def parse_iso(text: str) -> int | None:
 
 
 def time_text(seconds: float | None) -> str | None:
-    """ISO 8601 in UTC; None for None, and for what is no time a calendar knows."""
+    """Return ISO 8601 in UTC; None for None, and for a time outside the calendar."""
     if seconds is None:
         return None
     try:
@@ -106,8 +104,10 @@ def time_text(seconds: float | None) -> str | None:
 
 
 def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds, the nearest one, any number of bits. Raises TypeError; ValueError for
-    NaN, infinity."""
+    """Convert seconds to the nearest nanosecond, of any number of bits.
+
+    raises  TypeError; ValueError for NaN, infinity
+    """
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
     try:
@@ -121,8 +121,10 @@ def to_ns(mtime: float | None) -> int | None:
 
 
 def checked_ns(ns: int | None) -> int | None:
-    """Nanoseconds, None: now. Raises TypeError; ValueError beyond 64 bits (the years 1677 to
-    2262)."""
+    """Return nanoseconds as an int, None for None.
+
+    raises  TypeError; ValueError if they do not fit into 64 bits (the years 1677 to 2262)
+    """
     if ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST):
         return ns
     number = as_int(ns, "a time in nanoseconds")
@@ -142,8 +144,10 @@ class Clamped:
         self.names: list[str] = []
 
     def nearest(self, ns: int | None, name: str | bytes | os.PathLike[str]) -> int | None:
-        """Return the time nearest to this one that a file can have; counted if it is another.
-        Raises TypeError for no int."""
+        """Return the time nearest to this one that a file can have; count it if it differs.
+
+        raises  TypeError if it is not an int
+        """
         if ns is None or (type(ns) is int and -LAST - 1 <= ns <= LAST):
             return ns
         found = as_int(ns, "a time in nanoseconds")
@@ -163,7 +167,7 @@ class Clamped:
 
 
 def nearest_ns(ns: int) -> int:
-    """The time nearest to this one that a file can have, as other file systems do it."""
+    """Return the time nearest to this one that a file can have, as other file systems do."""
     return min(max(ns, -LAST - 1), LAST)
 
 
@@ -171,7 +175,7 @@ def nearest_ns(ns: int) -> int:
 
 
 def as_content(data: Any, what: str = "content") -> bytes:
-    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
+    """Return bytes-like data as bytes; raise TypeError for anything else: bytes(5) is five NULs."""
     if type(data) is bytes:
         return data
     if not isinstance(data, bytes | bytearray | memoryview):
@@ -180,8 +184,10 @@ def as_content(data: Any, what: str = "content") -> bytes:
 
 
 def as_int(number: Any, what: str, least: int | None = None, most: int | None = None) -> int:
-    """An int, also one of numpy. Raises TypeError, for a bool, too; ValueError below `least`, or
-    outside `least` to `most`."""
+    """Return an int, also from one of numpy.
+
+    raises  TypeError, also for a bool; ValueError below `least`, or outside `least` to `most`
+    """
     if type(number) is int:
         found = number
     elif isinstance(number, bool) or not hasattr(number, "__index__"):
@@ -196,7 +202,7 @@ def as_int(number: Any, what: str, least: int | None = None, most: int | None = 
 
 
 def shown(value: object) -> str:
-    """What an error shows of a value: at most 60 characters of it, or its type."""
+    """Return how an error shows a value: at most 60 characters of it, or its type."""
     try:
         text = repr(value)
     except Exception:  # an int of thousands of digits; an object that has no text
@@ -205,10 +211,10 @@ def shown(value: object) -> str:
 
 
 def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
-    """A time span in seconds -> nanoseconds, at most LAST.
+    """Convert a time span in seconds to nanoseconds, at most LAST.
 
     zero    whether it may be 0
-    raises  TypeError for what is no number, a bool, too; ValueError for NaN, infinity, and less
+    raises  TypeError if it is not a number, or a bool; ValueError for NaN, infinity, and below 0
     """
     if type(seconds) not in (int, float):
         from numbers import Real  # here: each start of the command would import it
@@ -222,5 +228,5 @@ def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
 
 
 def as_timeout(seconds: Any) -> float:
-    """Seconds to wait, at most; infinity: for ever. Raises TypeError; ValueError."""
+    """Return the seconds to wait, at most; infinity: no limit. Raises TypeError; ValueError."""
     return math.inf if seconds == math.inf else span_ns(seconds, "timeout") / NANO

@@ -17,7 +17,7 @@ from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
 from winkformats import native
-from winkfs.archive.items import LARGE, Note
+from winkfs.archive.items import STREAM_BYTES, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.tree import Tree, listed_names
 from winkfs.archive.unpack import unpack
@@ -147,7 +147,7 @@ def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize("size", [100, LARGE + 100])
+@pytest.mark.parametrize("size", [100, STREAM_BYTES + 100])
 @pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten"])
 def test_file_that_changes_while_it_is_read_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, change: str
@@ -432,7 +432,7 @@ def test_files_from_with_a_tar_file_is_a_wrong_call(tmp_path: Path) -> None:
         pack(tmp_path / "t.tar", tmp_path / "c", names=[b"a"])
 
 
-@pytest.mark.parametrize("size", [10_000, 2 * LARGE])
+@pytest.mark.parametrize("size", [10_000, 2 * STREAM_BYTES])
 def test_pack_onto_a_full_disk_is_an_error_and_leaves_nothing(
     tmp_path: Path, small_disk: Path, size: int
 ) -> None:

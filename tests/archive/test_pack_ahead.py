@@ -18,8 +18,8 @@ from openfiles import opened
 
 from winkformats import native
 from winkfs.archive import ahead, pack
-from winkfs.archive.ahead import MANY, OPEN
-from winkfs.archive.items import LARGE, SPARSE, Item, Large, Note
+from winkfs.archive.ahead import NAMES_AT_ONCE, OPEN_DIRS
+from winkfs.archive.items import SPARSE_BYTES, STREAM_BYTES, Item, Large, Note
 from winkfs.archive.tree import OwnFiles, Tree
 from winkfs.container.bulk import Row
 
@@ -46,16 +46,16 @@ def read(monkeypatch: pytest.MonkeyPatch, root: Path, *, compiled: bool, **optio
 def root(tmp_path: Path) -> Path:
     """Files of all kinds, in more directories than are kept open."""
     root, chance = tmp_path / "tree", random.Random(7)
-    for number in range(OPEN + 30):
+    for number in range(OPEN_DIRS + 30):
         folder = root / f"d{number % 7}" / f"{number}"
         folder.mkdir(parents=True)
         for i in range(number % 9):
             (folder / f"f{i}").write_bytes(chance.randbytes(chance.randrange(5000)))
             os.utime(folder / f"f{i}", ns=(0, chance.randrange(-(10**18), 2 * 10**18)))
-    (root / "large").write_bytes(bytes(LARGE))
-    (root / "nearly").write_bytes(b"n" * (LARGE - 1))
+    (root / "large").write_bytes(bytes(STREAM_BYTES))
+    (root / "nearly").write_bytes(b"n" * (STREAM_BYTES - 1))
     with (root / "sparse").open("wb") as file:
-        file.truncate(2 * SPARSE)
+        file.truncate(2 * SPARSE_BYTES)
         file.write(b"1")
     (root / "empty").touch()
     (root / "script").write_bytes(b"#!")
@@ -67,12 +67,12 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("room", [0, 4000, ahead.ROOM])
+@pytest.mark.parametrize("room", [0, 4000, ahead.BUFFER_BYTES])
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_same_as_one_by_one(
     root: Path, monkeypatch: pytest.MonkeyPatch, room: int, everything: bool
 ) -> None:
-    monkeypatch.setattr(ahead, "ROOM", room)
+    monkeypatch.setattr(ahead, "BUFFER_BYTES", room)
     try:
         os.setxattr(root / "script", "user.one", b"1")
         os.setxattr(root / "d3", "user.two", b"2")
@@ -137,7 +137,7 @@ def test_what_is_in_the_place_of_a_listed_file(
         (root / name).write_bytes(b"1")
     plain = ahead.Ahead._plain
 
-    def swapped(self: ahead.Ahead, some: list[ahead.Found], buffer: mmap.mmap) -> ahead.Plain:
+    def swapped(self: ahead.Ahead, some: list[ahead.Found], buffer: mmap.mmap) -> ahead.PlainFiles:
         if (root / "b").is_file():
             swap(root / "b")
         return plain(self, some, buffer)
@@ -153,7 +153,7 @@ def test_what_is_in_the_place_of_a_listed_file(
 
 def test_a_reader_that_stops_early_leaves_nothing_open(root: Path) -> None:
     threads = threading.active_count()
-    for stop in (0, 1, 60, MANY // 2):
+    for stop in (0, 1, 60, NAMES_AT_ONCE // 2):
         items = Tree(root, lambda note: None, str(root.parent)).items(by_mtime=False)
         for _ in range(stop):
             next(items)
@@ -186,7 +186,7 @@ def test_what_is_put_as_columns_is_the_same_to_the_byte(
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     monkeypatch.setattr(time, "time", lambda: 1_790_000_000.0)
     monkeypatch.setattr(time, "time_ns", lambda: 1_790_000_000 * 10**9)
-    monkeypatch.setattr(pack, "BATCH", 100_000)  # many batches, whose ends are inside blocks
+    monkeypatch.setattr(pack, "WAITING_BYTES", 100_000)  # many batches, whose ends are inside blocks
     for i, mode in enumerate((0o755, 0o600, 0o744, 0o4755)):
         (root / "d1" / f"mode{i}").write_bytes(b"content")
         (root / "d1" / f"mode{i}").chmod(mode)
@@ -208,11 +208,23 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         (b"", [b"a"], b"f"), (one, [b"a"], b""), (one, ["a"], b"f"), (one, (b"a",), b"f"),
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError)):
-            code.read_files(directories, names, kinds, False, 0, 0, LARGE, SPARSE, bytearray(LARGE))
-    for small in (bytearray(LARGE - 1), bytes(LARGE)):
+            code.read_files(
+                directories,
+                names,
+                kinds,
+                False,
+                0,
+                0,
+                STREAM_BYTES,
+                SPARSE_BYTES,
+                bytearray(STREAM_BYTES),
+            )
+    for small in (bytearray(STREAM_BYTES - 1), bytes(STREAM_BYTES)):
         with pytest.raises((ValueError, TypeError)):
-            code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, small)
-    assert code.read_files(b"", [], b"", False, 0, 0, LARGE, SPARSE, bytearray(LARGE)) == (0, b"")
+            code.read_files(b"", [], b"", False, 0, 0, STREAM_BYTES, SPARSE_BYTES, small)
+    assert code.read_files(
+        b"", [], b"", False, 0, 0, STREAM_BYTES, SPARSE_BYTES, bytearray(STREAM_BYTES)
+    ) == (0, b"")
 
 
 def test_a_buffer_is_taken_again_when_no_view_of_it_is_left() -> None:

@@ -17,11 +17,11 @@ from folders import mount_disk
 import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE
-from winkfs.archive.items import LARGE
+from winkfs.archive.items import STREAM_BYTES
 from winkfs.archive.pack import pack
 from winkfs.cli import read as cli_read
 
-SIZES = [300, 5 * PAGE, 70_000, LARGE + 5]
+SIZES = [300, 5 * PAGE, 70_000, STREAM_BYTES + 5]
 
 
 def resident(*paths: Path) -> int:

@@ -16,7 +16,7 @@ from catalog_checks import store_of
 from trees import DIR, LINK
 
 import winkfs
-from winkfs.archive.items import SPARSE, Note, Ratio
+from winkfs.archive.items import SPARSE_BYTES, Note, Ratio
 from winkfs.archive.pack import NO_HOLES, NO_XATTRS, pack
 from winkfs.archive.unpack import NOT_USER, unpack
 from winkfs.dataset.compaction import compact
@@ -30,7 +30,7 @@ SHAPES = {
     "start": (5 * MIB, [(3 * MIB, 2 * MIB)]),
     "end": (3 * MIB, [(0, 100_000)]),
     "middle": (9 * MIB, [(0, MIB), (4 * MIB, 5000), (8 * MIB, MIB)]),
-    "small": (SPARSE, [(4096, 4096)]),
+    "small": (SPARSE_BYTES, [(4096, 4096)]),
     "many": (12 * MIB, [(i * 8192, 4096) for i in range(1500)]),
     "odd": (5 * MIB + 17, [(3 * MIB + 5, 7), (5 * MIB, 17)]),
 }

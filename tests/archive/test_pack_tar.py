@@ -16,7 +16,7 @@ from trees import files_beside, names, snapshot
 
 import winkfs
 from winkformats.errors import FormatError
-from winkfs.archive.items import LARGE, Note
+from winkfs.archive.items import STREAM_BYTES, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import unpack
 
@@ -73,7 +73,7 @@ def member(
 
 
 @pytest.mark.parametrize("ao", [False, True])
-@pytest.mark.parametrize("size", [10, LARGE + 1])
+@pytest.mark.parametrize("size", [10, STREAM_BYTES + 1])
 def test_tar_hard_links_become_copies(tmp_path: Path, ao: bool, size: int) -> None:
     data = random.Random(2).randbytes(size)
     tar = write_tar(

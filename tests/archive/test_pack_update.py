@@ -23,7 +23,7 @@ import winkfs
 import winkfs.archive.pack
 import winkfs.dataset.packing
 from winkformats.extsort import SortedRecords
-from winkfs.archive.items import LARGE, Note, Seen
+from winkfs.archive.items import STREAM_BYTES, Note, Seen
 from winkfs.archive.pack import UNCHANGEABLE, PackReport, pack
 from winkfs.archive.unpack import unpack
 from winkfs.archive.update import now_ns
@@ -171,7 +171,7 @@ def test_compaction_right_after_a_pack_keeps_the_mark(tree: Path, packed: Path) 
 
 def test_mark_is_kept_where_much_was_compared_in_vain(tree: Path, packed: Path) -> None:
     for i in range(20):
-        (tree / f"more{i}").write_bytes(bytes(LARGE + i))
+        (tree / f"more{i}").write_bytes(bytes(STREAM_BYTES + i))
     pack(tree, packed, update=True)
     winkfs.reindex(packed)
     before = size(packed)
@@ -325,16 +325,16 @@ def test_holes_are_compared_as_zeros(tmp_path: Path) -> None:
     root.mkdir()
     for name in "ab":
         with (root / name).open("wb") as file:
-            file.truncate(4 * LARGE)
-            file.seek(2 * LARGE)
+            file.truncate(4 * STREAM_BYTES)
+            file.seek(2 * STREAM_BYTES)
             file.write(b"x" * 5000)
     pack(root, tmp_path / "c")
     with (root / "b").open("r+b") as file:  # the same bytes, without holes
-        file.write(bytes(2 * LARGE))
+        file.write(bytes(2 * STREAM_BYTES))
     os.utime(root / "b", ns=(7, 7))
     assert counts(pack(root, tmp_path / "c", update=True, checksum=True)) == (0, 1, 1)
     with (root / "a").open("r+b") as file:
-        file.seek(3 * LARGE)
+        file.seek(3 * STREAM_BYTES)
         file.write(b"y")
     assert counts(pack(root, tmp_path / "c", update=True)) == (1, 0, 1)
     with winkfs.open(tmp_path / "c") as container:
@@ -395,7 +395,7 @@ def test_tar_file_stores_what_has_another_size_or_mtime(
     assert counts(run(tmp_path / "1.tar", base, update=True)) == (0, 0, 15)
     assert counts(run(tmp_path / "1.tar", base, update=True, checksum=True)) == (0, 0, 15)
     put_back(tree / "docs/a.html", b"<p>b</p>")
-    (tree / "large").write_bytes(bytes(3 * LARGE))  # the linked one, too
+    (tree / "large").write_bytes(bytes(3 * STREAM_BYTES))  # the linked one, too
     (tree / "run.sh").chmod(0o700)
     tar_of(tree, tmp_path / "2.tar")
     report = run(tmp_path / "2.tar", base, update=True)
@@ -403,7 +403,7 @@ def test_tar_file_stores_what_has_another_size_or_mtime(
     assert counts(run(tmp_path / "2.tar", base, update=True, checksum=True))[0] == 1
     with winkfs.open(base) as opened:
         assert opened.read("docs/a.html") == b"<p>b</p>"
-        assert opened.read("large") == opened.read("hard") == bytes(3 * LARGE)
+        assert opened.read("large") == opened.read("hard") == bytes(3 * STREAM_BYTES)
         assert opened.stat("run.sh").mode == 0o700
 
 
@@ -420,7 +420,7 @@ def members(path: Path, *files: tuple[str, bytes, int]) -> Path:
 
 
 @pytest.mark.parametrize("to", ["container", "data set"])
-@pytest.mark.parametrize("length", [10, LARGE + 10])
+@pytest.mark.parametrize("length", [10, STREAM_BYTES + 10])
 def test_of_a_name_that_comes_twice_the_last_one_counts(
     tmp_path: Path, to: str, length: int
 ) -> None:

@@ -33,7 +33,7 @@ from tars import END, OLD_GNU, around, header, member, padded, pax, signed, summ
 from trees import files_beside
 
 import winkfs
-from winkfs.archive.items import LARGE, Note, Ratio
+from winkfs.archive.items import STREAM_BYTES, Note, Ratio
 from winkfs.archive.pack import PackReport, pack
 from winkfs.archive.tar import NOBODY, Tarball
 from winkfs.container.bulk import Row
@@ -374,7 +374,7 @@ def test_a_missing_mark_of_the_end_is_reported(tmp_path: Path) -> None:
     assert found.report.failed == 1
 
 
-@pytest.mark.parametrize("size", [1000, LARGE + 1])
+@pytest.mark.parametrize("size", [1000, STREAM_BYTES + 1])
 @pytest.mark.parametrize("ao", [False, True])
 def test_a_member_that_is_cut_is_named_and_leaves_nothing(
     tmp_path: Path, size: int, ao: bool

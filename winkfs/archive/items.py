@@ -1,4 +1,4 @@
-"""What a source (a directory tree, a tar file) hands to `pack`, one item a file."""
+"""Items: the files of a source (a directory tree, a tar file) for `pack`, one item a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from winkfs.container.bulk import Row
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.units import CLAMPED, NAMED
 
-LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
-SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros
+STREAM_BYTES: Final = 1 << 20  # content from which a file is streamed
+SPARSE_BYTES: Final = 64 << 10  # of a file, from which holes are kept; smaller ones become zeros
 PERMISSIONS: Final = 0o7777
 EXECUTABLE: Final = 0o755
 MODES: Final = np.array(DEFAULT_MODES, np.int64)
-MAX_RATIO: Final = 1000  # bytes unpacked for each that is read
-FREE: Final = 1 << 30  # bytes unpacked that are in no proportion to anything
+MAX_RATIO: Final = 1000  # bytes unpacked for each byte that is read
+FREE_BYTES: Final = 1 << 30  # unpacked in any case
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS
 USER: Final = "user."  # extended attributes that are the user's own
 
@@ -54,17 +54,17 @@ def clamped(name: bytes) -> Note:
 
 
 class Ratio(NamedTuple):
-    """Bound of what is unpacked, against inputs that are made to fill a disk.
+    """Limit of the bytes that are unpacked, against inputs that are made to fill a disk.
 
     most   bytes unpacked for each byte read; 0: any number
     free   bytes that are unpacked in any case
     """
 
     most: int = MAX_RATIO
-    free: int = FREE
+    free: int = FREE_BYTES
 
     def limit(self, read: int) -> int:
-        """Bytes that so many may become."""
+        """Return the bytes that `read` bytes may become."""
         return max(self.free, self.most * read) if self.most else sys.maxsize
 
     def is_exceeded(self, unpacked: int, read: int) -> bool:
@@ -78,19 +78,21 @@ class Ratio(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A streamed file cannot be read any further; the rest of the source can. Says why."""
+    """A streamed file cannot be read any further; the rest of the source can. Has the reason."""
 
 
 class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes:
-        """raises  Unreadable, FormatError"""
+        """Return the next bytes. Raises Unreadable, FormatError."""
 
     def skip_hole(self) -> int:
-        """Skip a hole at this place -> its bytes, 0: there is none. Who does not call it
-        reads zeros. Raises Unreadable."""
+        """Skip a hole at this place -> its bytes, 0: there is none. Raises Unreadable.
+
+        A reader that does not call it reads zeros.
+        """
 
     def rewind(self) -> bool:
-        """Go back to the start -> whether it can."""
+        """Go back to the start -> whether that is possible."""
 
     def close(self) -> None: ...
 
@@ -99,7 +101,7 @@ class Content:
     """A stream of data and holes.
 
     take     returns its next bytes of data; raises Unreadable
-    holes    (offset, bytes) of what is no hole; None: there are none
+    holes    (offset, bytes) of each range of data; None: there are no holes
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Content:
     ) -> None:
         self._take, self._size = take, size
         self._at = 0
-        self._stop = size  # where the next hole begins; not before `skip_hole` is called
+        self._stop = size  # start of the next hole, once `skip_hole` was called
         self._data = deque([(0, size)] if holes is None else [pair for pair in holes if pair[1]])
 
     def read(self, size: int = -1, /) -> bytes:
@@ -159,7 +161,7 @@ class Large:
     """A file to be streamed; the consumer reads `file` and closes it.
 
     sparse  has holes
-    read    bytes read of the archive until now; 0: it is in none
+    read    bytes read of the archive until now; 0: it is not in an archive
     """
 
     name: bytes
@@ -187,7 +189,7 @@ Item = Row | Large | Copy
 class Block:
     """n files and directories without extended attributes, as columns.
 
-    data     bytes of their contents; of a buffer that they share
+    data     their contents, parts of one buffer
     facts    int64[5, n]: bytes of content, mtime_ns, mode with its other bits, uid, gid
     folders  bool[n], which are directories
     """
@@ -198,18 +200,18 @@ class Block:
     folders: Bools
 
     def part(self, start: int, stop: int) -> Block:
-        """The files [start, stop)."""
+        """Return the files [start, stop)."""
         facts, folders = self.facts[:, start:stop], self.folders[start:stop]
         return Block(self.names[start:stop], self.data[start:stop], facts, folders)
 
     def types(self, *, attrs: bool) -> Int64:
-        """FileTypes as containers have them, int64[n]. attrs: whether they keep modes, too."""
+        """Return FileTypes, int64[n]. `attrs`: whether the container keeps modes, too."""
         modes = self.facts[2] & PERMISSIONS
         run = modes == EXECUTABLE if attrs else (modes & 0o100) != 0
         return np.where(self.folders, FileType.DIR, np.where(run, FileType.EXEC, FileType.FILE))
 
     def usual(self, ftypes: Int64, owner: tuple[int, int]) -> Bools:
-        """Which have this owner, and the mode that is the default of their type: bool[n]."""
+        """Return which files have this owner and the default mode of their type, bool[n]."""
         _, _, modes, uids, gids = self.facts
         found: Bools = (uids == owner[0]) & (gids == owner[1])
         found &= modes & PERMISSIONS == MODES[ftypes]
@@ -223,7 +225,7 @@ class Block:
 
 
 def in_time_order(scratch: str, found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Sort by mtime, (nanoseconds, bytes that come along) each; ties by the bytes.
+    """Sort pairs (mtime in nanoseconds, bytes), by mtime, then by the bytes.
 
     scratch  a directory for a temporary file
     """
@@ -238,7 +240,7 @@ def in_time_order(scratch: str, found: Iterable[tuple[int, bytes]]) -> Iterator[
 class Suspect:
     """An item that the container has already, and that may have changed.
 
-    content   whether its bytes are to be compared; else only what is said of it
+    content   whether to compare its bytes; otherwise only its metadata
     """
 
     item: Item
@@ -246,10 +248,10 @@ class Suspect:
 
 
 class Seen(NamedTuple):
-    """What is known of a file before it is read.
+    """Metadata of a file before it is read.
 
     ftype      FILE, DIR or LINK
-    ctime_ns   when any of it was last changed; None: the source does not know
+    ctime_ns   time of the last change; None: the source does not know
     """
 
     name: bytes
@@ -266,17 +268,19 @@ class Chooser(Protocol):
     def choose(
         self, files: Iterable[tuple[Some, Seen]]
     ) -> Iterator[tuple[Some, Seen, bool | None]]:
-        """Those that are not as they were, with whatever came along; None: it is new, else it is a
-        Suspect, and whether its content is to be compared. Many are looked up at once, so what
-        comes along has to be valid for long."""
+        """Yield the files that may have changed, each with its companion and None: it is new, or
+        a bool: it is a Suspect, and whether to compare its content.
+
+        Many files are looked up at once, so a companion must stay valid meanwhile.
+        """
 
 
 class Source(Protocol):
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """All files; with `by_mtime` in ascending order of mtime.
+        """Yield all files; with `by_mtime` in ascending order of mtime.
 
-        An item is valid until the next one is asked for. What cannot be read becomes a Note.
-        raises  OSError or FormatError where the source as a whole cannot be read
+        An item is valid until the next one is requested. A file that cannot be read becomes a Note.
+        raises  OSError or FormatError if the source as a whole cannot be read
         """
 
 
@@ -284,4 +288,4 @@ class ChangingSource(Source, Protocol):
     """A source that can be packed repeatedly."""
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
-        """As `items`, of the files that `update` chooses."""
+        """Yield, as `items`, the files that `update` chooses."""

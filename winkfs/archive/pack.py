@@ -1,7 +1,7 @@
-"""Pack: a directory tree or a tar file into a container.
+"""Pack: puts a directory tree or a tar file into a container.
 
-A new container is built under the name BASE.partial and gets its own name when it is whole and
-durable; an interrupted pack leaves nothing. An update works in place and keeps what was put.
+A new container is built under the name BASE.partial and renamed when it is complete and durable; an
+interrupted pack leaves nothing. An update works in place and keeps the files that were put.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from winkformats.disk.room import has_ample_memory
 from winkformats.errors import FormatError
 from winkfs.archive.items import (
     EXECUTABLE,
-    LARGE,
     MAX_RATIO,
     PERMISSIONS,
+    STREAM_BYTES,
     Block,
     ChangingSource,
     Copy,
@@ -49,8 +49,8 @@ from winkfs.archive.update import (
     Stored,
     Update,
     differences,
+    metadata_of,
     now_ns,
-    said_of,
     same_content,
 )
 from winkfs.container.building import building
@@ -65,28 +65,28 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
 from winkfs.units import CLAMPED
 
-SYNCED: Final = 256 << 20  # bytes after which an update syncs: all that a signal takes back
-BATCH: Final = 8 << 20  # bytes of content
-FEW_BYTES: Final = 512 << 10  # of a batch, where memory is not ample
+SYNC_BYTES: Final = 256 << 20  # after which an update syncs: an interrupt loses no more
+WAITING_BYTES: Final = 8 << 20  # of rows that wait to be put together
+SMALL_BATCH_BYTES: Final = 512 << 10  # of a batch, if memory is not ample
 PER_ROW: Final = 200  # bytes of a row beside its content, about
 UNCHANGEABLE: Final = (
     "its mode, owner or attributes are other ones now: an append-only container cannot change them"
 )
 NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
 NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
-MOST_SEEN: Final = 200_000  # files of a directory that are looked at for a sample of it
+MAX_SEEN: Final = 200_000  # files of a directory from which a sample is drawn
 STEP: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class PackReport:
-    """What was packed, and how much was not.
+    """Result of a pack: numbers of files.
 
     files, directories, links  stored
-    bytes      of content of files stored
-    updated    only what is said of them: mtime, mode, owner, extended attributes
-    unchanged  are in the container as they are
+    bytes      of content of the stored files
+    updated    only their metadata: mtime, mode, owner, extended attributes
+    unchanged  in the container already
     left_out   devices, sockets and fifos: no container can hold them
     failed     could not be read, are not stored as they are, or changed meanwhile
     clamped    have the nearest time that a file can have, in place of their own
@@ -133,17 +133,17 @@ def pack(
 
     ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
                  modes, only whether a file can be executed
-    update       store what the container that is there does not have, or has otherwise: see
+    update       store files that the existing container does not have, or that differ: see
                  `winkfs.archive.update`; files that the source does not have stay
-    checksum     compare contents, also of files that look as they were
-    xattrs       take all extended attributes that we may read, not only those called user.*
+    checksum     compare contents, also of files with unchanged metadata
+    xattrs       take all readable extended attributes, not only those called user.*
     exclude      globs of names, of parts of them or of directories, to leave out
     names        pack only these of the directory, without what is below them
-    note         called with each thing that was not packed as it is
+    note         called with each file that was not packed as it is
     progress     called with the number of files since the last call
-    compress     "zstd", "zstd:LEVEL" or "none": see `winkfs.create`; of an update, what comes from
-                 now on. None: as the container says
-    ignore_zeros  of a tar file: read on behind its end, as of archives that were joined
+    compress     "zstd", "zstd:LEVEL" or "none": see `winkfs.create`; in an update, for new content.
+                 None: as the container is set
+    ignore_zeros  of a tar file: read on after its end, for archives that were concatenated
     max_ratio    of a tar file: bytes that one byte of it may become, beyond 1 GiB; 0: any number
     raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
                  tar file); PermissionError (update of an ao container: an older mtime);
@@ -166,7 +166,7 @@ def pack(
     root = root_of(os.fspath(source), exclude, xattrs=xattrs)
     whole = root and names is None
     if exists:
-        # What was put stays, also where the rest fails: run again, it goes on from there.
+        # If it fails, the files that were put stay; a repeated update continues from there.
         with contextlib.closing(open_container(target, "a")) as container:
             try:
                 _check_variant(container, ao, classic, compress)
@@ -178,7 +178,7 @@ def pack(
                     Mark(root, began, 0).keep(container)
             except Exception:
                 raise
-            except BaseException:  # a signal: to find out what it has broken off takes long
+            except BaseException:  # a signal: recovering the interrupted call would take long
                 container.abort()
                 raise
     else:
@@ -194,8 +194,8 @@ def pack(
 
 
 def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
-    """Whether a new mark saves the next update more than it takes to write: an index, which is
-    written anew in any case where files were stored."""
+    """Return whether a new mark saves the next update more than it costs: a new index, which is
+    written anyway if files were stored."""
     base = container.store.index.base
     return bool(
         report.files + report.directories + report.links + report.updated
@@ -226,15 +226,15 @@ def _source(
 
 
 def scratch_of(base: str) -> str:
-    """Where temporary files of a pack go. Raises NoSuchFile."""
-    scratch = os.path.dirname(base) or "."  # there is room for the whole container
+    """Return the directory for temporary files of a pack. Raises NoSuchFile."""
+    scratch = os.path.dirname(base) or "."  # it has space for the whole container
     if not Path(scratch).is_dir():
         raise NoSuchFile("no such directory: make it first", scratch)
     return scratch
 
 
 def check_names(source: str, names: object) -> None:
-    """Raises ValueError for names that do not go with the source; NoSuchFile."""
+    """Raise ValueError for names with a source that is not a directory; NoSuchFile."""
     if source != STDIN and Path(source).is_dir():
         return
     if names is not None:
@@ -246,16 +246,16 @@ def check_names(source: str, names: object) -> None:
 def _samples(
     source: str, base: str, own: OwnFiles, exclude: Callable[[str], object] | None
 ) -> tuple[list[bytes], int]:
-    """Contents of some files of a directory, anywhere in it, and bytes of all its files, about.
+    """Return contents of random files of a directory, and the bytes of all its files, about.
 
-    cost    a look at each of the first MOST_SEEN files, and SAMPLE_BYTES bytes read at most
+    cost    a stat of each of the first MAX_SEEN files, and reads SAMPLE_BYTES at most
     """
     tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
     total, left = 0, SAMPLE_BYTES
     chosen: list[bytes] = []
-    rng = random.Random(0)  # the same tree becomes the same container
+    rng = random.Random(0)  # a fixed seed, so that equal trees become equal containers
     seen = (seen for seen in tree().sizes() if seen.size)
-    for i, file in enumerate(islice(seen, MOST_SEEN)):
+    for i, file in enumerate(islice(seen, MAX_SEEN)):
         total += file.size
         place = i if i < SAMPLE_FILES else rng.randrange(i + 1)
         if place < SAMPLE_FILES:
@@ -285,11 +285,11 @@ def _check_variant(container: Container, ao: bool, classic: bool, compress: str 
 
 
 class Gatherer:
-    """Files that wait to be put together, in their order."""
+    """Collects files as columns, and puts them together, in their order."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._most = BATCH_BYTES if has_ample_memory() else FEW_BYTES
+        self._most = BATCH_BYTES if has_ample_memory() else SMALL_BATCH_BYTES
         self._columns: list[Any] = [[], [], [], [], []]
         self._size = 0
 
@@ -312,7 +312,7 @@ class Gatherer:
             self.put()
 
     def put(self) -> None:
-        """Put them. Raises what the container raises."""
+        """Put the collected files. Raises what the container raises."""
         columns, self._columns, self._size = self._columns, [[], [], [], [], []], 0
         if columns[0]:
             with self._container.lock:
@@ -323,8 +323,8 @@ class Gatherer:
 class Packer:
     """Puts the items of a source into an open container, small ones many at a time.
 
-    packers  how many share the memory for those that wait
-    names    of those that wait, of an update
+    packers  number of packers that share the memory for waiting items
+    names    names of the waiting items of an update
     """
 
     def __init__(
@@ -339,9 +339,9 @@ class Packer:
         self.container, self.note, self.names = container, note, set[bytes]()
         self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
         self._report = report
-        # A dictionary is trained by the first that are put.
+        # A dictionary is trained on the first files that are put.
         many = packers > 1 or container.changes.may_learn
-        self._room = (SAMPLE_BYTES if many else BATCH) // packers
+        self._room = (SAMPLE_BYTES if many else WAITING_BYTES) // packers
         self._progress = progress or (lambda done: None)
         settings = container.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes
@@ -349,13 +349,13 @@ class Packer:
         self._owner = status.st_uid, status.st_gid
         self._done = self._size = 0
         self._waiting: list[Row] = []
-        self._columns: Gatherer | None = None  # takes all but what is streamed, as columns
+        self._columns: Gatherer | None = None  # takes all files that are not streamed, as columns
         self._unordered = False
         self._synced: int | None = None  # of an update: bytes up to its last sync
 
     def run(self, source: Source) -> None:
-        """Raises what the source or the container raises; files put until then stay put."""
-        # A tree has every name once, and its order is only for the eye.
+        """Put all items; those put before an error stay. Raises as the source and the container."""
+        # A tree has every name once, and the order of its files does not matter.
         self._unordered = isinstance(source, Tree) and not self.container.ao
         items: Generator[Item | Suspect | Block, None, None]
         compressor = self.container.changes.compressor
@@ -406,7 +406,7 @@ class Packer:
         self._columns.add(block.names, block.data, times, ftypes.tolist(), attrs)
 
     def _add(self, row: Row) -> None:
-        """Have a file wait; those that do are put where they are too many."""
+        """Add a file to the waiting ones; put these if they are too many."""
         if self._columns is not None:
             self._columns.add_row(row)
             return
@@ -416,10 +416,10 @@ class Packer:
             self.flush()
 
     def flush(self) -> None:
-        """Put those that wait.
+        """Put the waiting files.
 
-        Where order does not matter, those that the container writes otherwise where nothing is
-        compiled come last: between them each would cut a run short.
+        If order does not matter, files that are not plain come last: without compiled code, each
+        would interrupt a run of plain ones.
         """
         rows, self._waiting, self._size = self._waiting, [], 0
         if self._columns is not None:
@@ -429,17 +429,17 @@ class Packer:
         if rows:
             self.container.put_rows(rows)
         self.names.clear()
-        if self._synced is not None and self.container.stored_bytes - self._synced > SYNCED:
+        if self._synced is not None and self.container.stored_bytes - self._synced > SYNC_BYTES:
             self.container.sync()
             self._synced = self.container.stored_bytes
 
     def end(self) -> None:
-        """Put those that wait; the progress is that of all."""
+        """Put the waiting files, and report the rest of the progress."""
         self.flush()
         self._progress(self._done % STEP)
 
     def _as_it_was(self, suspect: Suspect) -> bool:
-        """Whether the container has the file; then what is said of it is brought up to date."""
+        """Return whether the container has the content of a file; if so, update its metadata."""
         item = suspect.item
         name = to_bytes(item.name)
         if name not in self.container:
@@ -454,7 +454,7 @@ class Packer:
                 return False
             self.note(Note(name, UNCHANGEABLE, True, often=1))
         else:
-            self._change(name, said_of(item), changed)
+            self._change(name, metadata_of(item), changed)
             self._report.updated += 1
         return True
 
@@ -471,7 +471,7 @@ class Packer:
             container.setxattrs(name, dict(meta.xattrs or {}), strict=False)
 
     def _count(self, ftype: int, size: int, files: int = 1) -> None:
-        """Count files of a type, with so many bytes together."""
+        """Count files of a type, with `size` bytes in all."""
         report = self._report
         if ftype == FileType.DIR:
             report.directories += files
@@ -497,8 +497,8 @@ class Packer:
         self._count(FileType.FILE, size)
 
     def _may_copy(self, item: Large | Copy, size: int) -> bool:
-        """Return whether these bytes are in proportion to the archive, which does not have them;
-        else a note."""
+        """Return whether the ratio of the archive allows `size` bytes that it does not contain; if
+        not, note it."""
         self._copied += size
         if not item.read or not self._ratio.is_exceeded(self._copied, item.read):
             return True
@@ -507,7 +507,7 @@ class Packer:
         return False
 
     def _copy(self, item: Copy, home: Container) -> None:
-        """A hard link in a tar file: the content is in a container already."""
+        """Put a hard link of a tar file, whose content is in a container already."""
         if item.target not in home:
             what = f"a hard link to {to_str(item.target)}, which was not packed"
             self.note(Note(item.name, what, True))
@@ -515,7 +515,7 @@ class Packer:
         old, meta = home.stat(item.target), item.meta
         if not self._may_copy(item, old.size):
             return
-        if not meta.xattrs:  # GNU tar says them of the first name only
+        if not meta.xattrs:  # GNU tar stores them with the first name only
             meta = replace(meta, xattrs=home.getxattrs(item.target))
         self._put_file(item.name, Stored(home, item.target), old.ftype, meta)
         self._count(old.ftype, old.size)
@@ -529,8 +529,8 @@ class Packer:
         )  # fmt: skip
 
     def _kept(self, row: Row) -> Row:
-        """The file as the container keeps it: without a mode and owner that are the defaults,
-        which is quicker, or that it has no place for."""
+        """Return the file as the container keeps it: without a mode and owner that are defaults,
+        or that its variant cannot store."""
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
         if xattrs and not self._attrs:
             self.note(Note(to_bytes(name), NO_XATTRS, False, often=1))
@@ -545,7 +545,7 @@ class Packer:
 
 
 def packer_of(packers: Sequence[Packer], name: Name) -> Packer:
-    """Return that of the hash of a name, so that one that comes twice meets itself."""
+    """Return the packer for a name, by its hash, so that equal names have the same packer."""
     if len(packers) == 1:
         return packers[0]
     return packers[xxhash.xxh3_64_intdigest(to_bytes(name)) % len(packers)]
@@ -556,10 +556,10 @@ def put_all(
     packers: Sequence[Packer],
     same: Callable[[Suspect], bool] | None = None,
 ) -> None:
-    """Put the items of a source, with each the packer of its name.
+    """Put the items of a source, each by the packer of its name.
 
-    same    of an update: whether a suspect is as it was; its file is read again behind it
-    raises  what the source or a container raises; what came before is put
+    same    of an update: returns whether a suspect is unchanged; if not, its file is read again
+    raises  what the source or a container raises; the items before it are put
     """
 
     def put(found: Item | Suspect) -> None:
@@ -567,7 +567,7 @@ def put_all(
         packer, home = packer_of(packers, item.name), None
         try:
             if to_bytes(item.name) in packer.names or not isinstance(item, Row):
-                for each in packers:  # it may be one of those that wait, or a link to one
+                for each in packers:  # it may be a waiting file, or a link to one
                     each.flush()
             if isinstance(found, Suspect):
                 item = _readable_twice(found, packer.container.base, packer.note)
@@ -597,7 +597,7 @@ def put_all(
                     packer_of(packers, found.name).put(found)
                 else:
                     put(found)
-        except FormatError:  # what came before is put
+        except FormatError:  # the items before it are put
             for packer in packers:
                 packer.flush()
             raise
@@ -606,15 +606,15 @@ def put_all(
 
 
 def _readable_twice(found: Suspect, base: str, note: Notes) -> Item:
-    """The item, from a scratch file beside `base` if it can be read only once, but is to be
-    compared and then maybe stored."""
+    """Return an item that can be read twice, to be compared and then stored: if necessary, from a
+    scratch file beside `base`."""
     item = found.item
     if not (found.content and isinstance(item, Large)) or item.file.rewind():
         return item
     with tempfile.TemporaryFile(dir=os.path.dirname(base) or ".", prefix=".winkfs-") as copy:
         while True:
             copy.seek(item.file.skip_hole(), os.SEEK_CUR)
-            if not (data := item.file.read(LARGE)):
+            if not (data := item.file.read(STREAM_BYTES)):
                 break
             copy.write(data)
         copy.truncate()
@@ -626,13 +626,15 @@ def _readable_twice(found: Suspect, base: str, note: Notes) -> Item:
 
 
 def _is_odd(row: Row) -> bool:
-    """Whether the container writes it apart from plain files."""
+    """Return whether the container does not write the file as a plain one."""
     return not row.data or row.mode is not None
 
 
 def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
-    """What a mark knows a directory by, another one in its place has another number; 0 for a tar
-    file. Raises OSError."""
+    """Return the number by which a mark identifies a directory and the options; 0 for a tar file.
+
+    raises  OSError
+    """
     if source == STDIN or not Path(source).is_dir():
         return 0
     parts = [os.path.realpath(os.fsencode(source)), b"%d" % os.stat(source).st_ino]

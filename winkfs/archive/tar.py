@@ -21,8 +21,8 @@ from winkformats.errors import FormatError
 from winkfs.archive import tarheader as tar
 from winkfs.archive.decompress import COMPRESSION, Decompressed
 from winkfs.archive.items import (
-    LARGE,
-    SPARSE,
+    SPARSE_BYTES,
+    STREAM_BYTES,
     USER,
     Chooser,
     Content,
@@ -228,9 +228,9 @@ class Tarball:
         if member.kind not in tar.FILES and member.kind != tar.SPARSE_GNU:
             kind = to_str(member.kind)
             self._note(Note(name, f"of an unknown type {kind}: stored as a file", False))
-        size, holes = member.size, member.holes if member.size >= SPARSE else None
+        size, holes = member.size, member.holes if member.size >= SPARSE_BYTES else None
         content = Content(reader.take, size, member.holes)
-        if size >= LARGE or holes is not None:
+        if size >= STREAM_BYTES or holes is not None:
             return Large(name, content, size, meta, holes is not None, reader.read)
         try:
             return Row(name, content.read(), mtime, FileType.FILE, mode, *owner, xattrs)

@@ -24,9 +24,9 @@ from winkformats.disk.pagecache import OnceFile, ReadOnce
 from winkformats.extsort import SortedRecords
 from winkfs.archive.ahead import DIR, FILE, LINK, OTHER, Ahead, Found
 from winkfs.archive.items import (
-    LARGE,
     PERMISSIONS,
-    SPARSE,
+    SPARSE_BYTES,
+    STREAM_BYTES,
     USER,
     Block,
     Chooser,
@@ -357,8 +357,10 @@ class Tree:
             mtime = self._mtime(found.name, before, mtime_ns)
             mode, uid, gid = before.st_mode & PERMISSIONS, before.st_uid, before.st_gid
             xattrs = self._xattrs.of(fd, before)
-            sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
-            if size >= LARGE or sparse:
+            sparse = (
+                size >= SPARSE_BYTES and before.st_blocks * BLOCK < size and _has_hole(fd, size)
+            )
+            if size >= STREAM_BYTES or sparse:
                 watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
                 return Large(found.name, watched, size, Meta(mtime, mode, uid, gid, xattrs), sparse)

@@ -1,8 +1,8 @@
-"""Unpack: the files of a container back into a directory.
+"""Unpack: writes the files of a container into a directory.
 
 A name becomes a path as on a mount, see `names.shown`, so nothing is written outside the directory.
-What is too long for a path is left out. Every directory on the way is opened from its parent's
-descriptor and a link among them is not followed, and every file is created, never opened.
+A name too long for a path is left out. Every directory of a path is opened from its parent's
+descriptor, links are not followed, and every file is created, never opened.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class UnpackReport:
-    """What was unpacked; `bytes` of content of files; `failed`: names that were not, and places
-    in the container that are damaged."""
+    """Result of an unpack: numbers of files; `bytes` of their content; `failed`: names that were
+    not unpacked, and damaged places of the container."""
 
     files: int = 0
     directories: int = 0
@@ -89,12 +89,13 @@ def unpack(
     glob      only names that match; `*` crosses `/`
     force     replace files that exist; without it they are left as they are and noted
     same_permissions  trust the container: keep set-id and sticky bits, and links that lead out of
-              the directory. Without it modes are those of the container less these bits, whatever
-              the umask; a directory that loses its sticky bit can be written by its owner only
+              the directory. Without it modes are those of the container without these bits,
+              independent of the umask; a directory that loses its sticky bit is writable by its
+              owner only
     same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
     note      called with each file that was not unpacked, or not as it is in the container; with
-              no name for damage whose file is not known; None: a DamageWarning tells of that
+              no name for damage whose file is not known; None: that is a DamageWarning
     progress  called with the number of files since the last call
     max_ratio  bytes of content written for each of the container, beyond 1 GiB; 0: any number
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
@@ -107,10 +108,10 @@ def unpack(
             note(noted)
 
     match = matcher(glob) if glob is not None else None
-    told: list[str] = []
+    damages: list[str] = []
 
     def damaged(error: CorruptError | str) -> None:
-        told.append(str(error))
+        damages.append(str(error))
         count(Note(b"", str(error), True))
 
     with open_silently(base, as_of=as_of) as container:
@@ -130,23 +131,24 @@ def unpack(
             if match is not None:
                 unpacker.complete(container)
             unpacker.finish()
-        for problem in container.problems:  # what no index could be made of is not in a scan
-            if problem not in told:
+        for problem in container.problems:  # a scan does not have files that no index has
+            if problem not in damages:
                 damaged(problem)
     if note is None:
-        warn_of_damage(os.fspath(base), told)
+        warn_of_damage(os.fspath(base), damages)
     return report
 
 
 class Directories:
-    """Directories below a root, open, by name; made where they are not there."""
+    """Directories below a root, opened by path, and created if they do not exist."""
 
     def __init__(self, root: str) -> None:
         self.path = root
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
-        self.made: Callable[[bytes], None] = lambda path: None  # called for each that is made
-        # called where a file is, with the path and the directory above -> whether there is one now
+        self.made: Callable[[bytes], None] = lambda path: None  # called for each that is created
+        # Called if a file has the path of a directory, with the path and the descriptor of the
+        # parent -> whether the directory exists now.
         self.makes_room: Callable[[bytes, int], bool] = lambda path, parent: False
 
     def close(self) -> None:
@@ -155,10 +157,10 @@ class Directories:
         self._open.clear()
 
     def get(self, path: bytes, mode: int = 0o777) -> int:
-        """The descriptor of a directory, valid until the next call.
+        """Return the descriptor of a directory, valid until the next call.
 
-        mode    for a new one; those above it are made with 0777, all less the umask
-        raises  NotADirectoryError where a file or a link stands in the way
+        mode    for a new one; its parents are created with 0777, all less the umask
+        raises  NotADirectoryError if a file or a link has its path, or that of a parent
         """
         missing = []
         at = path
@@ -214,12 +216,12 @@ class Unpacker:
         same_owner: bool,
         some: bool,
     ) -> None:
-        """`some`: only files that were chosen are put, and `complete` is called then."""
+        """Prepare. `some`: not all files are put, and `complete` is called afterwards."""
         self._directories = directories
         self._container, self._ratio = container, ratio
         self._most, self._stored = container.most_content, container.stored_bytes
         self._used = 0  # bytes of content that were written
-        self._since = 0  # when the first file was made
+        self._since = 0  # ctime of the first file that was created
         directories.makes_room = self._move_down
         self._report = report
         self._note = note
@@ -233,7 +235,7 @@ class Unpacker:
         self._gives_owners = same_owner and self._user == 0
 
     def put(self, entry: Entry) -> None:
-        """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
+        """Write one file; a failure becomes a note. Raises OSError if the disk fails or is full."""
         name = to_bytes(entry.name)
         path = shown(name)
         if fault := part_fault(path):
@@ -249,7 +251,7 @@ class Unpacker:
         except FileExistsError:
             what = THERE if not self._force else "a directory is in its place"
             self._note(Note(name, what, True, often=1))
-        except (FormatError, OverflowError, ValueError) as error:  # times and owners that none has
+        except (FormatError, OverflowError, ValueError) as error:  # invalid times and owners
             self._note(Note(name, str(error), True))
         except OSError as error:
             if error.errno in NO_USE:
@@ -257,14 +259,16 @@ class Unpacker:
             self._note(Note(name, error.strerror or str(error), True))
 
     def _has_directory(self, name: bytes, path: bytes) -> bool:
-        """Whether the directory of other names is where a file of this name should be."""
+        """Return whether the path of a file is the directory of other names of the container."""
         above, _, short = path.rpartition(b"/")
         found = os.stat(short, dir_fd=self._directories.get(above), follow_symlinks=False)
         return stat.S_ISDIR(found.st_mode) and any(self._container.scan(prefix=name + b"/"))
 
     def _move_down(self, path: bytes, parent: int) -> bool:
-        """Where a directory should be is a file: if it was written here, make the directory, with
-        the file in it -> whether it was."""
+        """Replace a file that was unpacked by a directory of its name, with the file in it.
+
+        ->  False: the file was not unpacked from this container
+        """
         short = path.rpartition(b"/")[2]
         found = os.stat(short, dir_fd=parent, follow_symlinks=False)
         try:
@@ -281,7 +285,7 @@ class Unpacker:
         return True
 
     def _free_names(self, parent: int) -> Iterator[bytes]:
-        """Directories that have just been made, and are to get other names."""
+        """Create directories with temporary names -> their names."""
         for number in itertools.count():
             made = b"%b-%d-%d" % (SELF, os.getpid(), number)
             with contextlib.suppress(FileExistsError):
@@ -305,7 +309,7 @@ class Unpacker:
             self._file(entry, path, short, self._directories.get(head))
 
     def _note_directory(self, path: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
-        """What `finish` is to give it."""
+        """Record the metadata that `finish` gives to a directory."""
         mode, kept = self._mode(path, stat), dict(self._kept(path, xattrs))
         given = path, stat.mtime_ns, mode, stat.uid, stat.gid, kept
         self._made.add(DEPTH.pack(0xFFFF - path.count(b"/")) + pickle.dumps(given))
@@ -323,7 +327,7 @@ class Unpacker:
 
     def _file(self, entry: Entry, path: bytes, short: bytes, parent: int) -> None:
         pieces, used = entry.pieces(), self._used
-        piece = next(pieces, None)  # what is damaged is met before a file is made
+        piece = next(pieces, None)  # damage raises before the file is created
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
@@ -335,7 +339,7 @@ class Unpacker:
                 if end < entry.size:
                     os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
-                os.unlink(short, dir_fd=parent)  # rather no file than half of one
+                os.unlink(short, dir_fd=parent)  # no partial file is left
                 self._used = used
                 raise
             xattrs = self._kept(path, entry.xattrs) if entry.xattrs else {}
@@ -347,10 +351,10 @@ class Unpacker:
         self._report.bytes += entry.size
 
     def _claim(self, size: int) -> None:
-        """Raise FormatError where no more content may be written.
+        """Count bytes of content. Raises FormatError if they are more than the container can have.
 
-        No container has more content than bytes, unless it names one entry many times as content,
-        or is compressed: then a small one could fill any disk.
+        Content exceeds the bytes of a container only if extents share an entry, or if it is
+        compressed: then a small container could fill any disk.
         """
         self._used += size
         if self._used > self._most:
@@ -359,7 +363,7 @@ class Unpacker:
             raise FormatError(self._ratio.reason(self._stored))
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
-        """Make a file that must not be there; with `force` after what is there was removed."""
+        """Create a file that must not exist; with `force`, remove an existing one first."""
         try:
             made = make()
             if not self._since:
@@ -375,7 +379,7 @@ class Unpacker:
         return make()
 
     def complete(self, container: Reader) -> None:
-        """Directories that were not chosen, and were made for what is, get modes and times too."""
+        """Record modes and times of directories that were created only for chosen files."""
         with self._above as names:
             for path in names:
                 name = name_at(path)
@@ -390,8 +394,8 @@ class Unpacker:
                     self._note_directory(path, stat, xattrs)
 
     def finish(self) -> None:
-        """Give the directories their modes and times, the deepest first: what is done below one
-        would change its time, and its mode may forbid it."""
+        """Give the directories their modes and times, the deepest first: a change below one would
+        change its time, and its mode may forbid the change."""
         with self._made as records:
             for record in records:
                 path, *given = pickle.loads(record[DEPTH.size :])
@@ -402,17 +406,17 @@ class Unpacker:
                     self._note(Note(path, what, True))
 
     def _mode(self, path: bytes, entry: Stat) -> int:
-        """The permission bits to give it."""
+        """Return the permission bits that a file gets."""
         if self._trusted or not entry.mode & SPECIAL:
             return entry.mode & PERMISSIONS
         self._note(Note(path, NO_SPECIAL, False, often=1))
         mode = entry.mode & ~SPECIAL
         if entry.ftype == FileType.DIR and entry.mode & STICKY:
-            mode &= ~SHARED  # without that bit everybody could remove the files of others
+            mode &= ~SHARED  # without that bit any user could remove the files of others
         return mode & PERMISSIONS
 
     def _kept(self, path: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """The extended attributes to give it."""
+        """Return the extended attributes that a file gets."""
         if self._trusted:
             return xattrs
         kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
@@ -433,13 +437,13 @@ class Unpacker:
         if self._gives_owners:
             os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
-            mode &= ~SET_ID  # they would lend the rights of somebody else
+            mode &= ~SET_ID  # these bits would grant the rights of another user
         self._set_xattrs(path, fd, xattrs)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
 
     def _set_xattrs(self, path: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
-        """file: open, or a path, which may be that of a link."""
+        """Set extended attributes. `file`: a descriptor, or a path, which may be that of a link."""
         for key, value in xattrs.items():
             try:
                 os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
@@ -452,8 +456,9 @@ class Unpacker:
 
 
 def stays_below(name: bytes, target: bytes) -> bool:
-    """Whether a link of this name certainly leads to nothing outside the root, whatever other
-    links that do not are made there: `..` stands at its start only, and no more than it is deep.
+    """Return whether a link stays below the root even if other such links are followed.
+
+    So `..` may be at the start of its target only, and not more often than the link is deep.
     """
     parts = [part for part in target.split(b"/") if part not in (b"", b".")]
     up = next((i for i, part in enumerate(parts) if part != b".."), len(parts))
@@ -461,7 +466,7 @@ def stays_below(name: bytes, target: bytes) -> bool:
 
 
 def write_at(fd: int, data: bytes, offset: int) -> int:
-    """-> where it ends."""
+    """Write all of `data` at an offset -> the end of it."""
     done = os.pwrite(fd, data, offset)
     while done < len(data):  # a write may be cut by a full disk or a signal
         done += os.pwrite(fd, memoryview(data)[done:], offset + done)

@@ -1,8 +1,8 @@
-"""Update: what of a source a container has already, so that `pack` stores the rest.
+"""Update: selects the files of a source that a container does not have yet, for `pack`.
 
-A file is taken for unchanged by type, size and mtime if its ctime lies before the time at which the
-last pack of the same tree began: all that was changed since, were it back to its old mtime, has a
-later one. Other files are suspects, and their contents are compared. That time is kept in
+A file counts as unchanged if type, size and mtime are equal, and its ctime is before the start of
+the last pack of the same tree: any later change, even back to the old mtime, has a later ctime.
+Other files are suspects, and their contents are compared. The start of the last pack is kept in
 BASE.idx; without it all files are suspects.
 """
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.ondisk.inode import Extent
 
-FEW: Final = 1024  # names that are looked up at once
-DROP: Final = 64  # look-ups after which the page cache is cleaned of what they read
-PIECE: Final = 1 << 20  # bytes that are compared at once
-COARSE: Final = 5  # CLOCK_REALTIME_COARSE: the one that the kernel takes ctimes from
+LOOKUP_NAMES: Final = 1024  # looked up at once
+LOOKUPS_TO_DROP: Final = 64  # after which the pages that they read are dropped from the cache
+COMPARE_BYTES: Final = 1 << 20  # compared at once
+COARSE: Final = 5  # CLOCK_REALTIME_COARSE, the clock of the kernel's ctimes
 
 
 Known = dict[bytes, tuple[int, int, int, bool, int]]
-"""Which of some files a container has: name -> FILE, DIR or LINK; size; mtime in nanoseconds, as in
-Seen; whether another process may have written it since the mark; nanoseconds that mtimes count."""
+"""Files that a container has: name -> FILE, DIR or LINK; size; mtime in nanoseconds, as in Seen;
+whether another process may have written it since the mark; unit of mtimes, nanoseconds."""
 Look = Callable[[Sequence[bytes]], Known]
 
 
@@ -47,14 +47,14 @@ Look = Callable[[Sequence[bytes]], Known]
 class Update:
     """Selects the files of a source that a container does not have, or has in another state.
 
-    look       finds many names; those that are not there are not in the answer
+    look       finds many names; the result lacks missing ones
     since      ns: ctimes from which on a file is a suspect
     checksum   all files of equal size are suspects
     in_place   whether mtime and attributes of a file can be changed without storing it again
-    again      whether a name was stored or changed since it was looked up
-    progress   called with the number of files passed over since the last call
-    unchanged  files passed over
-    suspected  bytes of those that are suspects for their ctime, or for want of a mark
+    again      returns whether a name was stored or changed since it was looked up
+    progress   called with the number of unchanged files since the last call
+    unchanged  number of unchanged files
+    suspected  bytes of files that are suspects because of their ctime, or without a mark
     """
 
     look: Look
@@ -71,7 +71,7 @@ class Update:
     ) -> Iterator[tuple[Some, Seen, bool | None]]:
         """See `items.Chooser`."""
         source = iter(files)
-        while batch := list(islice(source, FEW)):
+        while batch := list(islice(source, LOOKUP_NAMES)):
             known = self.look([seen.name for _, seen in batch])
             same = 0
             for some, seen in batch:
@@ -83,7 +83,7 @@ class Update:
                 if not changed:
                     same += 1
                     continue
-                del known[seen.name]  # whatever becomes of it: a second one is new
+                del known[seen.name]  # so that a second file of this name counts as new
                 yield some, seen, compare
             self.unchanged += same
             self.progress(same)
@@ -91,7 +91,7 @@ class Update:
     def _compared(
         self, old: tuple[int, int, int, bool, int], seen: Seen
     ) -> tuple[bool, bool | None]:
-        """-> whether it may have changed, and how to find out: see `items.Chooser`."""
+        """Return whether a file may have changed, and how to find out: see `items.Chooser`."""
         kind, size, mtime_ns, recent, unit = old
         if (kind, size) != (seen.ftype, seen.size):
             return True, None
@@ -107,7 +107,7 @@ class Update:
 class Finder:
     """Finds names in an open container. The page cache keeps no more of it than before.
 
-    container, end  inodes from `end` on are recent
+    end  inodes from this position on are recent
     """
 
     def __init__(self, container: Container, end: int) -> None:
@@ -118,7 +118,7 @@ class Finder:
 
     def __call__(self, names: Sequence[bytes]) -> Known:
         self._calls += 1
-        if self._calls % DROP == 0:
+        if self._calls % LOOKUPS_TO_DROP == 0:
             self._storage.drop_seen()
         with self.container.lock:
             store = self.container.settled()
@@ -139,9 +139,9 @@ class Finder:
 
 
 def same_content(item: Item, container: Container, targets: Targets | None = None) -> bool:
-    """Whether a container has these bytes under the name. What is damaged there is not the same.
+    """Return whether a container has these bytes under the name; False if its file is damaged.
 
-    targets  what has the file that a hard link is one to; None: the container, too
+    targets  container of the target of a hard link; None: the container
     raises   Unreadable; FormatError (the source); OSError
     """
     if isinstance(item, Row) and item.ftype == FileType.DIR:
@@ -165,7 +165,7 @@ class Targets(Protocol):
 
 
 class Stored(Content):
-    """The content of a file of a container or data set."""
+    """The content of a file of a container or data set, as a stream."""
 
     def __init__(self, files: Targets, name: bytes) -> None:
         text, end, data = to_str(name), 0, list[tuple[int, int]]()
@@ -178,7 +178,7 @@ class Stored(Content):
 
 
 class _Run:
-    """A stream as runs of zeros that are not stored, and of bytes."""
+    """A stream as runs: each is a hole, or bytes."""
 
     def __init__(self, file: Readable) -> None:
         self._file = file
@@ -187,16 +187,16 @@ class _Run:
         self.left = 0
 
     def fill(self) -> None:
-        """Get the next run, if there is nothing left of the last one."""
+        """Read the next run, if the last one is used up."""
         if self.left:
             return
         self._gap = self.left = self._file.skip_hole()
         if not self._gap:
-            self._data = memoryview(self._file.read(PIECE) or b"")
+            self._data = memoryview(self._file.read(COMPARE_BYTES) or b"")
             self.left = len(self._data)
 
     def take(self, size: int) -> bytes | memoryview | None:
-        """The next bytes, no more than are left; None: as many zeros."""
+        """Return the next bytes, at most `left`; None: as many zeros."""
         self.left -= size
         if self._gap:
             return None
@@ -205,12 +205,12 @@ class _Run:
 
 
 def same_bytes(one: Readable, other: Readable) -> bool:
-    """Whether two streams have the same bytes, holes being zeros. Memory: some MiB."""
+    """Return whether two streams have equal bytes; holes are zeros. Memory: some MiB."""
     a, b = _Run(one), _Run(other)
     while True:
         a.fill()
         b.fill()
-        size = min(a.left, b.left, PIECE)
+        size = min(a.left, b.left, COMPARE_BYTES)
         if not size:
             return a.left == b.left
         mine, its = a.take(size), b.take(size)
@@ -218,8 +218,8 @@ def same_bytes(one: Readable, other: Readable) -> bool:
             return False
 
 
-def said_of(item: Item) -> Meta:
-    """Metadata of a file in the source."""
+def metadata_of(item: Item) -> Meta:
+    """Return the metadata of a file of the source."""
     if not isinstance(item, Row):
         return item.meta
     mode = -1 if item.mode is None else item.mode
@@ -227,9 +227,9 @@ def said_of(item: Item) -> Meta:
 
 
 def differences(item: Item, container: Container) -> set[str]:
-    """What of mtime, mode, owner and xattrs a container has otherwise than the source, as far as
-    it can hold them."""
-    name, meta = to_bytes(item.name), said_of(item)
+    """Return which of mtime, mode, owner and xattrs differ between the source and a container, as
+    far as the container can store them."""
+    name, meta = to_bytes(item.name), metadata_of(item)
     old, settings = container.stat(name), container.store.settings
     link, unit = old.ftype == FileType.LINK, settings.mtime_unit
     found = {"mtime"} if old.mtime_ns != meta.mtime_ns // unit * unit else set()
@@ -248,13 +248,14 @@ def differences(item: Item, container: Container) -> set[str]:
 
 
 def _same_xattrs(given: Mapping[bytes, bytes], container: Container, name: bytes) -> bool:
-    """Whether a file has these; a record of columns that are all declared tells nothing new."""
+    """Return whether a file has these attributes; a record of columns that are all declared is
+    ignored."""
     there = container.getxattrs(name)
     if given == there:
         return True
     try:
         declared = parse_schema(given.get(RECORD, b"")).items() <= container.columns.items()
-    except ValueError:  # somebody else's attribute
+    except ValueError:  # an attribute of another program
         return False
     return declared and {**given, RECORD: b""} == {**there, RECORD: b""}
 
@@ -263,10 +264,10 @@ def _same_xattrs(given: Mapping[bytes, bytes], container: Container, name: bytes
 
 
 class Mark(NamedTuple):
-    """When all of a tree was last packed.
+    """The last pack of a whole tree.
 
-    root   63 bits: a hash of where it is and what of it is left out
-    since  ns: when that began
+    root   63 bits: a hash of its place and of what is left out
+    since  ns: time at which the pack began
     end    FILESIZE of BASE.data after it
     """
 
@@ -276,19 +277,19 @@ class Mark(NamedTuple):
 
     @classmethod
     def of(cls, container: Container, root: int) -> Mark:
-        """The mark that the container has of this tree; of another: all are suspects."""
+        """Return the mark of a tree in a container; without one, a mark that makes all suspects."""
         packed = container.store.packed
         if packed.get("PACKROOT") != root:
             return cls(root, 0, 0)
         return cls(root, packed.get("PACKTIME", 0), packed.get("PACKEND", 0))
 
     def keep(self, container: Container) -> None:
-        """Note it in the container. Raises OSError."""
+        """Store the mark in the container. Raises OSError."""
         container.sync()
         end = container.store.kv.end
         container.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
 
 
 def now_ns() -> int:
-    """A time that no later change of a file on this machine has a ctime before."""
+    """Return the time now, such that no later change on this machine has an earlier ctime."""
     return time.clock_gettime_ns(COARSE)

@@ -22,7 +22,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, raise_it
 from winkformats.kv.sequence import KVSeq
-from winkfs.access import close_at_end, tell_of_forks
+from winkfs.access import close_at_end, watch_forks
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.typed import Schema
@@ -136,7 +136,7 @@ class Handle:
         self._lost: KVSeq | None = None  # the file whose sync failed
         self.losses = self.troubles = 0
         self._looked = time.monotonic()
-        tell_of_forks(self)
+        watch_forks(self)
         if mode == "a":
             close_at_end(self, base, self.lock)
 

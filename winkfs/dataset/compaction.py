@@ -22,7 +22,7 @@ from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
-from winkfs.archive.items import LARGE
+from winkfs.archive.items import STREAM_BYTES
 from winkfs.container.bulk import Encoded, Row
 from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, level_of, word_of
 from winkfs.container.ondisk.inode import ATTRS, Attrs
@@ -185,7 +185,7 @@ class _Rewrite:
             name, mode = entry.name, entry.mode  # str: all names are encoded together later
             usual, kept = mode == default_mode(entry.ftype), entry.ctime_ns == entry.mtime_ns
             data = None
-            if entry.size < LARGE and (kept or (usual and type(entry) is Entry)):
+            if entry.size < STREAM_BYTES and (kept or (usual and type(entry) is Entry)):
                 data = b"".join(piece for _, piece in entry.pieces())
             if data is None or len(data) < entry.size:
                 self._single = number, entry

@@ -17,7 +17,7 @@ import numpy as np
 from winkformats.arrays import Int64, among
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError, raise_it
-from winkfs.access import tell_of_forks
+from winkfs.access import watch_forks
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
@@ -215,7 +215,7 @@ class DatasetReading(Reader):
         state = self._log.latest() if newest else self._log.at(as_of)
         self._snapshot = snapshot_of(self._log, state)
         self._handles = Handles(self._snapshot.shards)
-        tell_of_forks(self)
+        watch_forks(self)
 
     def _switch(self, generation: int) -> None:
         """Replace the snapshot by that of a different generation."""

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import ClassVar, Final, Literal
 
 from winkformats.closing import Closing
-from winkfs.access import Access, keep_open, leave, tell_of_forks
+from winkfs.access import Access, keep_open, leave, watch_forks
 from winkfs.container.ondisk.lock import WriterLock
 
 MODES: Final = ("r", "a")
@@ -80,7 +80,7 @@ class StoreHandle(Closing):
 
         sync  called each `interval` seconds from then on
         """
-        tell_of_forks(self)
+        watch_forks(self)
         try:
             begin()
         except BaseException:
