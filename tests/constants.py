@@ -40,7 +40,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "parallel": "winkfs.dataset.packing.PARALLEL",  # bytes for a process of its own
     },
     "chains": {
-        "extents": "winkfs.container.write.LEAST",  # fewest extents
+        "extents": "winkfs.container.write.MIN_CHAIN_EXTENTS",  # fewest extents
         "ratio": "winkfs.container.ondisk.chain.RATIO",  # of a link: least part of the whole
     },
     "the index": {

@@ -35,7 +35,7 @@ from trees import files_beside
 import winkfs
 from winkfs.archive.items import STREAM_BYTES, Note, Ratio
 from winkfs.archive.pack import PackReport, pack
-from winkfs.archive.tar import NOBODY, Tarball
+from winkfs.archive.tar import UNKNOWN_OWNER, Tarball
 from winkfs.container.bulk import Row
 from winkfs.errors import FormatError
 from winkfs.names import to_str
@@ -291,7 +291,7 @@ def test_an_owner_that_does_not_fit_is_never_root(tmp_path: Path) -> None:
     odd = pax((b"uid", b"%d" % BIG), (b"gid", b"-5"))
     found = packed(tmp_path, around(odd, member(b"f"), odd, member(b"g")))
     status = stat(tmp_path, "f")
-    assert (status.uid, status.gid) == (NOBODY, NOBODY)
+    assert (status.uid, status.gid) == (UNKNOWN_OWNER, UNKNOWN_OWNER)
     assert [note.often for note in found.notes] == [1, 1]  # one line for all
 
 

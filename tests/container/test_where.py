@@ -360,7 +360,7 @@ def test_words_of_the_language_name_columns_in_backquotes() -> None:
         ("at = 5", "at is timestamp"), ("at > 'x'", "no time"),
         ("at > '0001-01-01T00:00+09:00'", "no time"),
         ("at > '9999-12-31T23:00-09:00'", "no time"), ("nope = 1", "there is no column 'nope'"),
-        ("n = null", "say is null, at 'null'"), ("and", "at 'and'"), ("``=1", "at '``=1'"),
+        ("n = null", "write is null, at 'null'"), ("and", "at 'and'"), ("``=1", "at '``=1'"),
         ("(" * 5000 + "n = 1" + ")" * 5000, "100 levels"), ("not " * 5000 + "n = 1", "100 levels"),
         ("n = 1 \N{MICRO SIGN}m", "after its end"), ("n = \0", "at '"),
     ],

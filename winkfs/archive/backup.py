@@ -47,7 +47,7 @@ RECORD: Final = ".backup"
 FORMAT: Final = "winkfs-backup"
 PIECE: Final = 8 << 20  # bytes copied at a time
 ROOM: Final = 4096  # zeros behind what is copied: entries that end with the file would count
-COMPARED: Final = 1 << 20  # bytes before the end of a state that are held against the source
+COMPARED: Final = 1 << 20  # bytes before the end of a state that are compared with the source
 FIRST: Final = "backup-first"  # in _pending: the folder of manifests
 BEGUN: Final = "backup-begun"  # in _pending: the mark of a backup that has no manifest yet
 TRIES: Final = 5  # a vacuum may remove what is being copied
@@ -55,12 +55,12 @@ TRIES: Final = 5  # a vacuum may remove what is being copied
 
 @dataclass
 class Backup:
-    """What a backup did.
+    """Result of a backup.
 
     kind      "container" or "data set"
-    whole     whether all was copied, and not what was new alone
+    whole     whether everything was copied, not only new bytes
     copied    bytes of data files that were copied; size: that the backup has
-    states    how many states DEST can give back, the newest included
+    states    number of states that DEST can restore, including the newest
     problems  damage of the source, a line each; it was copied as it is
     """
 
@@ -219,12 +219,12 @@ class _ContainerBackup(_Copying):
             self._replace(storage, block, end)
 
     def _source(self, storage: Storage, stack: contextlib.ExitStack) -> tuple[Superblock, int]:
-        """-> the superblock of the source, and where its entries end."""
+        """Return the superblock of the source, and the end of its entries."""
         block = read_superblock(storage)
         block.check_known(storage.name)
         settings = Settings.of(block, storage.name)
         kv = KVSeq(storage, block, writable=False)
-        if not kv.layout.checksum:  # a copy that is torn could not be told from a good one
+        if not kv.layout.checksum:  # a torn copy would not be detected
             stack.callback(WriterLock(self._base).release)
             block = read_superblock(storage)
             kv = KVSeq(storage, block, writable=False)
@@ -238,7 +238,8 @@ class _ContainerBackup(_Copying):
     # --- what is new ---
 
     def _is_ours(self, storage: Storage, block: Superblock, end: int) -> bool:
-        """Whether DEST begins as the source does, and everything it lacks is behind its end."""
+        """Return whether DEST is a prefix of the source, so that only bytes after its end are
+        missing."""
         states = _states(self._directory, self._name)
         if not states or "CONTID" not in block or not KVSeq(
             storage, block, writable=False

@@ -24,13 +24,13 @@ DAMAGE: Final = (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError)
 
 
 class Decompressed(io.RawIOBase):
-    """What is in one or more compressed streams, one behind the other.
+    """The content of one or more concatenated compressed streams.
 
     file     the compressed bytes, read forwards
-    magic    of COMPRESSION
-    ratio    bound of what comes of it
-    cut      why it ends before its end; None: it does not, or not yet
-    damage   the same of wrong bytes; what came before may be wrong, too
+    magic    a key of COMPRESSION
+    ratio    limit of the decompressed bytes
+    cut      why it ended early; None: it did not, or not yet
+    damage   why its bytes are wrong; bytes before may be wrong, too
     """
 
     def __init__(self, file: BinaryIO, magic: bytes, ratio: Ratio) -> None:

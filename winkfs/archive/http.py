@@ -1,8 +1,8 @@
-"""What a server answered over HTTP, as an archive of the web keeps it: its status and its body.
+"""HTTP responses in archives of the web: status and decoded body.
 
-The body is decoded as browsers decode it, who meet the same servers: line ends are LF or CRLF, and
-an encoding that is named but not there leaves the body as it is. A body that begins as its header
-states and then breaks off is an error, never a short document.
+The body is decoded as browsers do it: line ends are LF or CRLF, and an encoding that is named but
+not used leaves the body as it is. A body that is shorter than its header states is an error, never
+a short document.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Which columns of a Parquet file are what. mtime: a timestamp, a text in ISO 8601, or a number
+    """Names of the columns of a Parquet file. mtime: a timestamp, a text in ISO 8601, or a number
     of seconds, milli-, micro- or nanoseconds since 1970; "": there is none."""
 
     path: str = "path"

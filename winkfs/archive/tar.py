@@ -76,8 +76,8 @@ PLACE: Final = struct.Struct(">Q")  # offset of a member, bytes
 FEW: Final = 4096  # members that are looked up at once
 BATCH: Final = 16 << 20  # bytes of them, about
 MOST_ATTRIBUTE: Final = 255  # bytes of the name of an extended attribute
-NOBODY: Final = UINT32 - 1  # the owner of files whose own does not fit: never root
-ODD_OWNER: Final = f"its owner does not fit into 32 bits: {NOBODY} is stored"
+UNKNOWN_OWNER: Final = UINT32 - 1  # the owner of files whose own does not fit: never root
+ODD_OWNER: Final = f"its owner does not fit into 32 bits: {UNKNOWN_OWNER} is stored"
 
 
 class Tarball:
@@ -185,7 +185,8 @@ class Tarball:
 
     @contextlib.contextmanager
     def _seekable(self, file: IO[bytes], source: Decompressed | None) -> Iterator[IO[bytes]]:
-        """The same bytes where any can be read at any time: in a temporary file if need be."""
+        """Yield a file with the same bytes that can be read at any offset, if necessary a copy in a
+        temporary file."""
         if source is None and file.seekable():
             yield file
             return
@@ -243,7 +244,7 @@ class Tarball:
         if all(0 <= one <= UINT32 for one in owner):
             return owner
         self._note(Note(name, ODD_OWNER, True, often=1))
-        uid, gid = (one if 0 <= one <= UINT32 else NOBODY for one in owner)
+        uid, gid = (one if 0 <= one <= UINT32 else UNKNOWN_OWNER for one in owner)
         return uid, gid
 
     def _kept(self, name: bytes, given: dict[bytes, bytes]) -> dict[bytes, bytes] | None:
@@ -293,8 +294,8 @@ def _is_tar(start: bytes) -> bool:
 
 
 def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]:
-    """What `update` chooses, in the same order. Members that are read at once are asked about many
-    at a time; their content is there in any case."""
+    """Yield the items that `update` chooses, in the same order. Small members are looked up many at
+    a time; their content is in memory anyway."""
     rows: list[tuple[Item, Seen]] = []
     size = 0
     for item in items:

@@ -74,7 +74,7 @@ def is_header(block: bytes) -> bool:
 
 
 def decode(block: bytes) -> Header:
-    """Return what a block says, whatever its checksum is."""
+    """Return the fields of a block, whatever its checksum is."""
     name, magic = block[:100].partition(b"\0")[0], block[257:265]
     full = len(name) == 100
     if magic[:5] == OLD_GNU[:5] and magic != OLD_GNU:

@@ -64,7 +64,7 @@ class Member:
 
 
 class Extended:
-    """What comes before the header of a member: pax records, long names.
+    """The extensions before the header of a member: pax records, long names.
 
     pax     the records, those of global headers among them
     pairs   numbers of the map of holes of GNU.sparse 0.0

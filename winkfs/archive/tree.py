@@ -185,8 +185,8 @@ class Tree:
         update: Chooser | None = None,
         same: Callable[[Suspect], bool] = lambda suspect: False,
     ) -> Generator[Seen, None, None]:
-        """What is to be packed, before it is read; size 0 of what is no file. The names are those
-        that another Tree takes as `names`.
+        """Yield the files to be packed, before they are read; size 0 for anything but a file. Their
+        names are those that another Tree takes as `names`.
 
         same    whether what `update` suspects is as it was
         """
@@ -320,7 +320,7 @@ class Tree:
             return True
         try:
             return self._own is not None and self._own.hold(path, fd, kind)
-        except OSError:  # gone, which is said when it is read
+        except OSError:  # it was removed, which is reported when it is read
             return False
 
     # What is in it
@@ -496,7 +496,7 @@ def listed_names(file: BinaryIO) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _nearer(found: Found) -> Iterator[Found]:
-    """The same from a directory that is near enough: the kernel takes no longer paths at once."""
+    """Yield the name with a directory so near that the kernel accepts the rest of the path."""
     fd, path = found.fd, found.path
     try:
         while len(path) > MAX_PATH:

@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 
 def is_archive(start: bytes) -> bool:
-    """Whether a file that begins so, unpacked, is a WARC or ARC file."""
+    """Return whether the start of a file, decompressed, is that of a WARC or ARC file."""
     return start.lstrip(b"\r\n").startswith((b"WARC/", b"filedesc://"))
 
 
@@ -342,7 +342,7 @@ class _Reader:
         return record._replace(block=bytes(stream.buffer[start:stop]))
 
     def _ends(self, stop: int) -> bool:
-        """Whether a block that ends there is followed by a record, or the end."""
+        """Return whether a record, or the end, follows a block that ends at `stop`."""
         stream = self._stream
         found = _SPACE.match(stream.buffer, stop)
         end = found.end() if found else stop
@@ -389,7 +389,7 @@ class _Reader:
 
 
 class _Arc(_Reader):
-    """The same of an ARC stream, whose header is a line: URL, address, date, type, .., length."""
+    """Reads an ARC stream; a record begins with a line: URL, address, date, type, .., length."""
 
     start = _ARC
 

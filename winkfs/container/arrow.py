@@ -76,7 +76,7 @@ def _texts_of_times(array: Any) -> Texts:
 
 
 def to_arrow(column: Column) -> Any:
-    """The same values as an Arrow array: of types as Spark has them."""
+    """Return the values of a column as an Arrow array, of the types that Spark uses."""
     import pyarrow as pa
 
     kind = column.kind

@@ -1,9 +1,9 @@
-"""What verify compares, each in little memory and in the one pass that it makes over the data file.
+"""The checks of verify, in little memory and one pass over the data file.
 
-- extents: whether inodes point to data entries of their own. Mostly a data entry stands right
-  before its inode, in the same batch: it is checked there and forgotten. Of the other inodes what
-  they point to is kept until all entries are known.
-- the index and the catalog against the files that they should hold.
+- Extents: inodes must point to data entries of their own. Mostly a data entry is just before its
+  inode, in the same batch, and is checked there. The pointers of all other inodes are kept until
+  all entries are known.
+- Index and catalog: they must have exactly the live files.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ FAULTS: Final = (
 
 
 class Extents:
-    """Takes the batches of a whole data file, and checks their inodes; then reports which extents
-    are wrong.
+    """Checks the inodes of a whole data file, batch by batch, and reports wrong extents.
 
     problem  called with each wrong inode or extent, in a line
     frames   whether to decompress the content of files that are not deleted
     marked   positions of entries of live files that are marked deleted
-    doubtful positions of inodes that build on others, or of which an extent is wrong
+    doubtful positions of inodes that build on others, or have a wrong extent
     cost     memory: 8 bytes a data entry, and 32 an extent of an inode with data in another batch
     """
 
@@ -60,7 +59,7 @@ class Extents:
         self.doubtful: list[int] = []
 
     def take(self, rows: InodeRows) -> None:
-        """Check what can be checked within a batch."""
+        """Check the extents within a batch; keep the others for `check`."""
         batch, claims, chosen = rows.batch, self._claims(rows), rows.others
         self._places.add(batch.pos[chosen])
         self.doubtful += rows.pos[rows.fields[:, 1] != 0].tolist()
@@ -72,9 +71,9 @@ class Extents:
             self._left.append(claims[np.isin(inodes, inodes[doubt]) & (claims[:, 1] != 0)])
 
     def check(self, live: Int64) -> None:
-        """Every extent of a live file must point to an entry of its own that is long enough.
+        """Check that every extent of a live file points to an entry of its own that is long enough.
 
-        live    int64[n], ascending: inodes of the live files
+        live    int64[n], ascending: positions of the inodes of the live files
         """
         (places,), kv = self._places.take(), self._store.kv
         for left in self._left:
@@ -95,7 +94,8 @@ class Extents:
     # --- the claims of inodes ---
 
     def _claims(self, rows: InodeRows) -> Int64:
-        """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID."""
+        """Return what inodes point to, int64[n, 4]: position of the inode, kv_pointer (0: a hole),
+        bytes of the value that it needs, FILEID."""
         row, pairs = rows.pairs
         odd = (rows.size > 0) & ~rows.sound
         parts = [(row[~odd[row]], pairs[~odd[row]])]
@@ -118,11 +118,12 @@ class Extents:
         return np.stack([rows.pos[row], pointer, need, rows.fileid[row]], 1)
 
     def _decoded(self, rows: InodeRows, row: int) -> Int64:
-        """The pairs of an odd inode, int64[m, 3]; none of one that is wrong, which is reported."""
+        """Return the pairs of an unusual inode, int64[m, 3]; a damaged one is reported, and has
+        none."""
         pos = int(rows.pos[row])
         try:
             inode = Inode.decode(rows.value(row), rows.form, file=self._name, offset=pos)
-            if not rows.deleted[row]:  # one that is deleted may be a part of others
+            if not rows.deleted[row]:  # a deleted one may still be a part of others
                 inode = whole(inode, pos, self._store.entry_at, rows.form, self._name)
         except CorruptError as error:
             self._report(str(error))
@@ -138,9 +139,9 @@ class Extents:
             self._report(f"{self._name}: inode at byte {pos}: {error}")
 
     def _check_frames(self, rows: InodeRows, row: Int64, pointers: Int64, needs: Int64) -> None:
-        """Frames of live inodes must have so many bytes in them at least, int64[m] all.
+        """Check that frames of live inodes have at least the needed bytes in them, int64[m] all.
 
-        cost  decompresses each once an inode
+        cost  decompresses each frame once for each inode
         """
         wanted: dict[tuple[int, int], int] = {}  # the row of an inode and a pointer -> bytes
         for i, pointer, need in zip(row.tolist(), pointers.tolist(), needs.tolist(), strict=True):
@@ -183,7 +184,7 @@ def _faults(batch: Batch, chosen: Int64, claims: Int64) -> Bools:
 
 
 def lost_rows(base: Base, rows: IndexRows) -> list[int]:
-    """Indices of the files that a look-up does not find. Needs CELLSZ >= 2.
+    """Return the indices of the files that a look-up does not find. Needs CELLSZ >= 2.
 
     cost    one look-up a file, in batches
     """
@@ -204,7 +205,7 @@ def lost_rows(base: Base, rows: IndexRows) -> list[int]:
 
 
 def count_used(base: Base) -> int:
-    """How many cells point to a file."""
+    """Return the number of cells that point to a file."""
     return sum(len(part) for part in base.pointers())
 
 
@@ -214,7 +215,7 @@ def same_files(base: Base, pos: Int64) -> bool:
 
 
 def same_rows(store: Store, catalog: Catalog, true: Iterator[FileTable]) -> bool:
-    """Whether a catalog, with what happened since it was written, has these rows and no others.
+    """Return whether a catalog, with the changes since it was written, has exactly these rows.
 
     true    the rows of all live files, in byte order of their names
     raises  CorruptError

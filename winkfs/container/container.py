@@ -165,7 +165,7 @@ class Container(Handle, Reader):
 
     @property
     def ao(self) -> bool:
-        """Whether it is the append-only variant."""
+        """True for the append-only variant."""
         return self.store.settings.ao
 
     @property

@@ -29,8 +29,8 @@ from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
     CK_XXH3,
-    FEW,
     FRAME,
+    LIST_EXTENTS,
     Attrs,
     Extent,
     ExtentArray,
@@ -216,8 +216,8 @@ class DraftWriter:
         """Write at any offset; a gap after the old end reads as zeros."""
         if not data:
             return
-        direct = len(data) > GROUP_BYTES or not self._settings.pairoff or draft.pairs <= FEW
-        if offset < draft.body and not direct:
+        small = len(data) <= GROUP_BYTES and self._settings.pairoff
+        if offset < draft.body and small and draft.pairs > LIST_EXTENTS:
             self._patch(draft, [(offset, data)])
             return
         gap = max(offset - draft.lsize, 0)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Metadata:
-    """What of mode, owner, extended attributes and columns an open container stores.
+    """Converts mode, owner, extended attributes and columns to the form that a container stores.
 
-    owner  user and group of its data file, which are not stored
+    owner  user and group of its data file, which are the defaults and not stored
     """
 
     def __init__(self, store: Store, owner: tuple[int, int]) -> None:
@@ -45,7 +45,7 @@ class Metadata:
         gid: int | None,
         xattrs: Mapping[bytes, bytes] | None = None,
     ) -> Attrs | None:
-        """Attributes asked for at creation; None: the defaults."""
+        """Return the attributes of a new file; None: the defaults."""
         if mode is None and uid is None and gid is None and not xattrs:
             return None
         if xattrs and not isinstance(xattrs, Mapping):
@@ -65,7 +65,7 @@ class Metadata:
         )
 
     def checked(self, attrs: Attrs) -> Attrs:
-        """Raise Refusal where attributes are longer than an entry can be; ValueError, TypeError."""
+        """Return attributes; raise Refusal if an entry cannot hold them; ValueError, TypeError."""
         limit = self._store.kv.layout.value.limit - CTIME_BYTES  # and a time of change
         if check_attrs(attrs).xattrs and attrs.size > limit:
             what = f"attributes of {attrs.size:,} bytes: an entry takes {limit:,}"
@@ -73,8 +73,8 @@ class Metadata:
         return attrs
 
     def stored(self, key: bytes, ftype: int, attrs: Attrs) -> tuple[int, Attrs | None]:
-        """The type of a file with these attributes, and those of them that are stored: None where
-        all are the defaults. Raises Refusal where the container keeps none."""
+        """Return the type of a file with these attributes, and the attributes to store, None: all
+        are defaults. Raises Refusal if the container stores none."""
         if attrs.mode in (0o644, 0o755) and ftype in (FileType.FILE, FileType.EXEC):
             ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
         usual = (attrs.mode, attrs.uid, attrs.gid) == (
@@ -93,13 +93,13 @@ class Metadata:
     # --- columns of the user ---
 
     def declare(self, schema: Schema) -> None:
-        """Have these columns, and no others. Raises NotAllowed where there are no attributes."""
+        """Declare these columns, and no others. Raises NotAllowed if there are no attributes."""
         settings = self._store.settings
         if not settings.attrs or settings.classic:
             what = "the container has no ATTRS: it keeps no columns"
             raise NotAllowed(what, self._store.base)
         self._store.declare(schema)
-        self._store.catalog.drop()  # it lacks what files may have in attributes of these names
+        self._store.catalog.drop()  # it lacks values that files may have already
 
     def typed(
         self,
@@ -108,12 +108,13 @@ class Metadata:
         *,
         strict: bool = False,
     ) -> Mapping[bytes, bytes]:
-        """Extended attributes as they are stored: texts of columns as we write them, and the types
-        beside them. Columns that come with their types are declared, if there are none so called.
+        """Return extended attributes as they are stored: values of columns in canonical form, with
+        the record of their types. Columns in a given record are declared if no column has that
+        name.
 
-        before  what the file has; None: it is a new one
-        strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
-                else it stays an attribute, and the column is null
+        before  the attributes that the file has; None: it is new
+        strict  refuse a new value that does not have its column's type, with Refusal EINVAL;
+                otherwise it stays an attribute, and the column is null
         """
         had, given = before or {}, xattrs.get(RECORD)
         if given not in (None, had.get(RECORD), self._store.declared.record):
@@ -142,13 +143,16 @@ class Metadata:
             self.declare({**schema, **new})
 
     def column_attributes(self, values: Mapping[str, Any]) -> bytes:
-        """The attribute entry of a new file with these values. Raises ValueError, TypeError."""
+        """Return the attribute entry of a new file with these values.
+
+        raises  ValueError; TypeError
+        """
         declared = self._store.declared
         if not isinstance(values, Mapping):
             to_attributes(declared.schema, values)
         return self._head + declared.encode(values)
 
     def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
-        """The same of many files, from the texts of all columns."""
+        """Return the attribute entries of many new files, from the texts of all columns."""
         head, schema = self.column_attributes({}), self._store.schema
         return [head + word for word in pack(texts, schema)]

@@ -79,7 +79,7 @@ class SpecialEntry(Entry):
 
 
 class _OpenAttributed(Entry):
-    """The same of a SpecialEntry whose content is plain."""
+    """A SpecialEntry with plain content whose fields can still be set."""
 
     __slots__ = ("_pieces", "_shown", "word")
     __setattr__ = object.__setattr__
@@ -240,7 +240,7 @@ class _Scan:
             self.window.close()
 
     def _has(self, table: FileTable) -> Bools:
-        """Which of these files, bool[n]."""
+        """Return which of these files match, bool[n]."""
         found = table.within((self.low, self.high))
         if self.prefix:
             begins = (name.startswith(self.prefix) for name in table.names)

@@ -13,8 +13,8 @@ As in SQL, null = 'de' is neither true nor false, and only what is true is chose
 compared byte by byte, nan is above all numbers. `path`, `size`, `mtime` and `ftype` are of every
 file; names of columns are in any case, and `in backquotes` where they are words of this language.
 
-A condition is parsed, bound to the columns that there are, and asked of many files at once; of
-parts of a catalog it says first whether any of their files can be meant.
+A condition is parsed, bound to the existing columns, and evaluated on many files at once; blocks of
+a catalog in which no file can match are excluded first.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Both:
         return Both(tuple(part.opposite() for part in self.parts), not self.either)
 
     def met(self, get: Get) -> Bools:
-        """Which files it is true of, bool[n]. `get`: the values of a column."""
+        """Return for which files it is true, bool[n]. `get`: returns the values of a column."""
         return self._joined([part.met(get) for part in self.parts])
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Bools:
@@ -237,7 +237,7 @@ def _pattern(text: str) -> str:
 
 
 def _fitting(name: str, kind: str, sign: str, value: Any) -> Any:
-    """What a column of this type is compared with. Raises ValueError."""
+    """Return a literal as a value of a column's type. Raises ValueError."""
     if kind in ("string", "binary") and isinstance(value, str):
         return to_bytes(value)
     if kind == "bool" and isinstance(value, bool):
@@ -270,7 +270,7 @@ def _whole(sign: str, value: int | float) -> int:
 
 
 def parse(text: str) -> Condition:
-    """A condition of its text, not bound yet. Raises ValueError that says where it is wrong."""
+    """Parse a condition, which is not bound yet. Raises ValueError with the place of the error."""
     if not isinstance(text, str):
         raise TypeError(f"a condition is a str, not {type(text).__name__}")
     return _Parser(text).parsed()
@@ -409,6 +409,6 @@ class _Parser:
             whole = re.fullmatch(r"[+-]?[0-9]+", number) and len(number) <= DIGITS
             return int(number) if whole else float(number)
         if self._tokens[self._next][:2] == ("key", "null"):
-            self._fail("compares with null, which is true of no file: say is null,")
+            self._fail("compares with null, which is true of no file: write is null,")
         text = self._need("text")
         return text[1:-1].replace(text[0] * 2, text[0])

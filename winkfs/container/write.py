@@ -29,7 +29,7 @@ from winkfs.container.draft import (
 from winkfs.container.frames import Compressor, trained
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.metadata import Metadata
-from winkfs.container.ondisk.chain import LEAST, above, link_of
+from winkfs.container.ondisk.chain import MIN_CHAIN_EXTENTS, above, link_of
 from winkfs.container.ondisk.compressed import Compression, zstd
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -606,7 +606,7 @@ class Changes:
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
         stored, links = inode, tuple[Link, ...]()
-        if len(inode.extents) > LEAST and draft.old and store.need_chains():
+        if len(inode.extents) > MIN_CHAIN_EXTENTS and draft.old and store.need_chains():
             stored, links = above(inode, draft.under, draft.old, draft.changed)
         value = stored.encode(store.settings.form, store.settings.isz)
         if not (store.settings.ao and draft.old):

@@ -14,9 +14,9 @@ RUNHASH (position, bytes and XXH3-64 of the list of runs). Positions are those o
 each byte that is used is vouched for from the superblock on; one that is wrong is DerivedDamage
 when it is first read.
 
-A name may stand in several runs: the row in the last of them counts. A row whose KIND has GONE says
-that there is no such name any more. So few changes are written as a run behind the others, and a
-reader that has the file open goes on with the runs that it knows.
+A name may be in several runs: the row in the last of them counts. A row whose KIND has GONE records
+that the name was removed. So a few changes are written as a run after the others, and a reader that
+has the file open continues with the runs that it knows.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _pieces(rows: Iterable[FileTable]) -> Iterator[tuple[FileTable, int]]:
 
 
 def _of_area(rows: FileTable) -> Iterator[tuple[FileTable, int]]:
-    """The same rows, so that no block is larger than AREA."""
+    """Split rows so that no block is larger than AREA -> rows, and the number for each block."""
     if rows.column.dtype != object:
         yield rows, BLOCK
         return

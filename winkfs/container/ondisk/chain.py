@@ -1,13 +1,13 @@
-"""Chain: an inode that says only what is other than in an older inode of its file, so that a change
-of a large file costs what has changed. With INCHAIN and PAIROFF.
+"""Chain: an inode that has only the differences from an older inode of its file, so that the cost
+of a change does not depend on the size of the file. With INCHAIN and PAIROFF.
 
-    nexti    position of the inode below: an entry "<name>/I0" further up in the data file, with the
+    nexti    position of the inode below: an earlier entry "<name>/I0" of the data file with the
              same FILEID, whatever its name and its delflag; it may have a NEXTI, too
-    triple   (-1, 0, n): n bytes as the content of the inode below has them, at the same offset
+    triple   (-1, 0, n): n bytes as in the content of the inode below, at the same offset
 
-The chain ends at an inode with NEXTI 0, which has all of its extents. Of an inode below only
-FILEID, LSIZE, NEXTI and triples count. It has at most LINKS inodes; a writer makes each one less
-than half as large as the one below it, so there are a dozen.
+The chain ends at an inode with NEXTI 0, which has all of its extents. Of an inode below, only
+FILEID, LSIZE, NEXTI and triples are used. A chain has at most LINKS inodes; a writer makes each one
+less than half as large as the one below it, so it has about a dozen.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.names import INODE
 
-LINKS: Final = 64  # inodes of a chain, most
-LEAST: Final = 128  # extents from which a writer makes chains: fewer are 3 KB
-RATIO: Final = 2  # times the bytes of the inode above it that one has at least
-BESIDE: Final = 160  # bytes of an inode's entry beside its extents, about
+LINKS: Final = 64  # inodes of a chain, at most
+MIN_CHAIN_EXTENTS: Final = 128  # beyond which a writer makes chains: fewer take 3 KB
+RATIO: Final = 2  # of the bytes of an inode to those of the inode above it, at least
+INODE_OVERHEAD: Final = 160  # bytes of an inode's entry beside its extents, about
 
 
 def whole(
@@ -47,12 +47,12 @@ def whole(
     file: str,
     problem: Callable[[CorruptError], None] | None = None,
 ) -> Inode:
-    """An inode with all its extents.
+    """Return an inode with all its extents.
 
     inode    as it was decoded from the entry at `pos`
-    entry_at reads the checked entry at a position
-    problem  is told what is damaged: extents of which nothing is known are then left BELOW. None:
-             CorruptError
+    entry_at reads and verifies the entry at a position
+    problem  called with damage; extents that are unknown because of it are left BELOW. None:
+             CorruptError is raised
     """
     if not inode.nexti:
         return inode
@@ -75,7 +75,7 @@ def whole(
 def _below(
     inode: Inode, pos: int, entry_at: Callable[[int], KVEntry], form: InodeForm, file: str
 ) -> Iterator[tuple[int, Inode]]:
-    """The inodes below one, each with its position. Raises CorruptError."""
+    """Yield the inodes below one, each with its position. Raises CorruptError."""
     at, count, fileid = inode.nexti, 1, inode.fileid
     while at:
         if not 0 < at < pos or count == LINKS:
@@ -98,11 +98,11 @@ def entries_of(
     file: str,
     problem: Callable[[CorruptError], None],
 ) -> tuple[int, set[int]]:
-    """-> the FILEID of an inode; positions of the entries that it and those below it name.
+    """Return the FILEID of an inode, and positions of the entries of it and of the inodes below it.
 
-    seen     positions of inodes that are passed over below it; more come to it
-    problem  is told what is damaged below it
-    raises   CorruptError, where it is damaged
+    seen     positions of inodes at which the walk down ends; those visited are added
+    problem  called with damage of an inode below it
+    raises   CorruptError if it is damaged itself
     """
     inode = Inode.decode(entry_at(pos).value, form, file=file, offset=pos)
     found = set(inode.pointers)
@@ -121,18 +121,21 @@ def entries_of(
 def above(
     inode: Inode, under: Inode, pos: int, rows: ExtentArray | None = None
 ) -> tuple[Inode, tuple[Link, ...]]:
-    """The inode to write for one that takes the place of another.
+    """Return the inode to write for one that replaces another.
 
     inode   with all its extents
     under   the one that it replaces, at `pos`, with all its extents
-    rows    of the first one, BELOW where they are those of the other; None: it is looked
-    ->      it, or one that builds on inodes of `under`; and these, from the newest on
-    cost    each extent is written again as often as those below it double: log2 of their number
+    rows    extents of `inode`, BELOW for parts that are as in `under`; None: they are compared
+    ->      `inode`, or one that builds on inodes of `under`; and these, from the newest on
+    cost    an extent is written again each time that the extents double: log2 of their number
     """
     old = ExtentArray.of(cut(under.extents, 0, under.lsize))
     links = under.links or (Link(pos, under.size, old),)
     rows = changed(old, ExtentArray.of(inode.extents)) if rows is None else rows
-    while links and (links[0].size <= RATIO * (24 * len(rows) + BESIDE) or len(links) == LINKS):
+    while links:
+        small = links[0].size <= RATIO * (24 * len(rows) + INODE_OVERHEAD)
+        if not small and len(links) != LINKS:
+            break
         rows, links = laid_over(rows, links[0].extents), links[1:]
     if not links:
         return inode, ()
@@ -140,7 +143,7 @@ def above(
 
 
 def changed(old: ExtentArray, new: ExtentArray) -> ExtentArray:
-    """New extents, BELOW where they are the same bytes of the same entry as the old ones."""
+    """Return new extents, BELOW for those that are the same bytes of the same entry as the old."""
     rows = new.rows.copy()
     if not (len(old) and len(new)):
         return ExtentArray(rows)
@@ -155,7 +158,7 @@ def changed(old: ExtentArray, new: ExtentArray) -> ExtentArray:
 
 
 def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
-    """The extents of `upper`, and where these are BELOW those of `lower`, which reach as far.
+    """Return the extents of `upper`, with those of `lower` in place of BELOW. `lower` is as long.
 
     cost    a copy of the rows, and m log n for m rows of `upper`
     """
@@ -169,10 +172,10 @@ def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
     first, last = (
         np.searchsorted(lower.ends, start, "right"), np.searchsorted(lower.ends, stop, "left"),
     )  # fmt: skip
-    count = np.ones(len(upper), np.int64)  # of rows in the place of each
+    count = np.ones(len(upper), np.int64)  # of rows that replace each
     count[below] = n = last - first + 1
     at = np.cumsum(count) - count
-    # All rows come from one array, by their steps in it: a third of the time of one by one.
+    # All rows are taken from one array at once, by the steps between their indices.
     source = np.arange(len(lower), len(lower) + len(upper))
     source[below] = first
     steps = np.ones(int(at[-1] + count[-1]), np.int64)
@@ -188,19 +191,17 @@ def laid_over(upper: ExtentArray, lower: ExtentArray) -> ExtentArray:
 
 
 def layer(size: int, patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
-    """Overwrites of a file of `size` bytes, and BELOW between them.
+    """Return the extents of overwrites of a file of `size` bytes, with BELOW between them.
 
-    patches  (offset in the file, extent) in the order they were written; later ones win. Nothing is
-             written behind the end but from the end on
+    patches  (offset in the file, extent) in the order they were written; later ones win. They leave
+             no gap after the end
     """
     at = np.array([offset for offset, _ in patches], np.int64)
     new = ExtentArray.of(extent for _, extent in patches).rows
     upto = at + new[:, 2]
-    # every piece between two neighbouring edges comes from one extent
+    # The bytes between two neighbouring edges come from one extent.
     edges = np.sort(np.concatenate([[0, size], at, upto]))
-    edges = edges[
-        np.concatenate([[True], np.diff(edges) != 0])
-    ]  # np.unique takes three times as long
+    edges = edges[np.concatenate([[True], np.diff(edges) != 0])]  # np.unique is slower
     starts = edges[:-1]
     owner = _owners(starts, at, upto)
     kept = owner < 0
@@ -213,7 +214,7 @@ def layer(size: int, patches: Sequence[tuple[int, Extent]]) -> ExtentArray:
 
 
 def _owners(starts: Int64, at: Int64, upto: Int64) -> Int64:
-    """Which patch owns the piece at each of `starts`: its index, -1 for none. int64[n]."""
+    """Return the index of the patch that has the bytes at each of `starts`, -1: none. int64[n]."""
     owner = np.full(len(starts), -1, np.int64)
     first, last = np.searchsorted(starts, at), np.searchsorted(starts, upto)
     for i, (a, b) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
@@ -222,18 +223,18 @@ def _owners(starts: Int64, at: Int64, upto: Int64) -> Int64:
 
 
 def _reach(extents: ExtentArray) -> int:
-    """The offset up to which any of them is BELOW."""
+    """Return the end of the last extent that is BELOW, 0: none is."""
     below = np.flatnonzero(extents.rows[:, 0] == BELOW)
     return int(extents.ends[below[-1]]) if len(below) else 0
 
 
 def sum_of(extents: Sequence[Extent]) -> int:
-    """Bytes of all of them."""
+    """Return the bytes of all extents."""
     if isinstance(extents, ExtentArray):
         return int(extents.ends[-1]) if len(extents) else 0
     return sum(extent.size for extent in extents)
 
 
 def link_of(pos: int, size: int, inode: Inode) -> Link:
-    """An inode of a chain, as it is stored at `pos`. `size`: bytes of its value."""
+    """Return an inode of a chain as a Link. `pos`: its position, `size`: bytes of its value."""
     return Link(pos, size, ExtentArray.of(cut(inode.extents, 0, inode.lsize)))

@@ -90,7 +90,7 @@ class Column:
         return [t if ok else None for t, ok in zip(found, self.valid.tolist(), strict=True)]
 
     def cast(self, kind: str) -> Column:
-        """The same values as another type; what is none of it is null."""
+        """Return the values as another type; a value that does not fit it is null."""
         return self if kind == self.kind else Column.of(kind, self.texts())
 
     def take(self, chosen: npt.NDArray[Any]) -> Column:
@@ -212,14 +212,15 @@ def _bits(value: bytes, n: int, at: int) -> tuple[Bools, int]:
 
 
 def key_of(kind: str, value: Any) -> int:
-    """Its place among others: a number as `Column.numbers` has it, or a text."""
+    """Return the sort key of a value: of a number as in `Column.numbers`, or of a text."""
     if kind not in NUMBERS:
         return int.from_bytes(value[:8].ljust(8, b"\0"), "big") + LEAST
     return int(keys_of(kind, np.array([value]))[0]) if kind == "float64" else int(value)
 
 
 def keys_of(kind: str, numbers: npt.NDArray[Any]) -> Int64:
-    """The same of many numbers, int64[n]. As Spark has it nan is above all, and 0 equals -0."""
+    """Return the sort keys of many numbers, int64[n]; as in Spark, nan is greatest, and 0 equals
+    -0."""
     if kind != "float64":
         return numbers.astype(np.int64)
     bits = (numbers + 0.0).view(np.int64)

@@ -1,9 +1,10 @@
-"""Compressed content: zstd frames in data entries, and what they are made with.
+"""Compressed content: zstd frames in data entries, and the record of level and dictionary.
 
-Bit 32 of INCOMPAT says that a container may have frames. There an extent with bit 62 of its skip
-set (`inode.FRAME`) is of an entry whose value is one frame: skip and size count bytes of what that
-has in it, and so does LSIZE. A frame says how many bytes these are, 1 MiB at most, and the ID of
-the dictionary that it was made with, 0 for none. The FTYPE of a file is what it is without that.
+With bit 32 of INCOMPAT, a container may have frames. An extent with bit 62 of its skip set
+(`inode.FRAME`) then belongs to an entry whose value is one frame: skip and size count bytes of its
+decompressed content, and so does LSIZE. A frame records the size of that content, 1 MiB at most,
+and the ID of the dictionary that it was made with, 0 for none. Compression does not change the
+FTYPE of a file.
 
 The value of the entry "compress/Z0" whose position is the variable COMPRESS of BASE.data:
 
@@ -46,10 +47,10 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """What new content is compressed with.
+    """The compression of new content.
 
     level       0: it is stored as it is
-    tried       whether it is known if a dictionary pays
+    tried       whether a dictionary was tried
     dictionary  b"": none
     """
 
@@ -65,7 +66,7 @@ class Compression:
 
     @classmethod
     def decode(cls, value: bytes, *, file: str, offset: int) -> Self:
-        """Raises CorruptError for what no such entry has."""
+        """Decode the value of the entry. Raises CorruptError."""
         if len(value) < HEAD.size:
             raise CorruptError("what content is compressed with, cut short", file=file,
                                offset=offset, found=len(value))  # fmt: skip

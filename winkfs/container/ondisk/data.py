@@ -1,6 +1,6 @@
 """BASE.data: the variables of its superblock.
 
-`Settings` is what the superblock says of the container, read once.
+`Settings` are the settings of a container that its superblock has, read once.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ HOLES: Final = 4  # bit of INCOMPAT
 PAIRS: Final = 8  # bit of INCOMPAT: PAIROFF
 CHAINS: Final = 64  # bit of INCOMPAT
 INCHAIN: Final = "INCHAIN"  # 1: an inode may build on another one
-USUAL: Final = {"HTFREE": 0, "HTDEL": 1}  # as where they are missing
-LEFT_OUT: Final = ("HAVEDUPS", "HTFREE", "HTDEL")  # where content is compressed: they are defaults
-SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
+USUAL: Final = {"HTFREE": 0, "HTDEL": 1}  # defaults of missing variables
+LEFT_OUT: Final = ("HAVEDUPS", "HTFREE", "HTDEL")  # if content is compressed: they are defaults
+SANE: Final = 1 << 62  # greatest FILEID that is believed: counting on must not leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
 INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
 
@@ -84,7 +84,7 @@ class Settings:
 
     @classmethod
     def of(cls, block: Mapping[str, int], file: str) -> Self:
-        """Raises FormatError where the superblock is not that of a data file we can read."""
+        """Read the settings. Raises FormatError if it is not a readable data file."""
         if block["FORMAT"] != KVSEQ or value_text(block["PURPOSE"]) != PURPOSE_DATA:
             raise FormatError(f"{file}: not the data file of a container (no {PURPOSE_DATA})")
         classic = not EXTENSIONS & block.keys()
@@ -123,39 +123,39 @@ class Settings:
 
     @property
     def tombstones(self) -> bool:
-        """Whether every deletion left an entry: then delflags add nothing to what is live.
+        """True if every deletion leaves an entry, so that delflags do not decide what is live.
 
-        A program that knows the seed only may delete by delflags alone.
+        A program that knows only the classic layout may delete by delflags alone.
         """
         return not self.classic
 
     @property
     def ids(self) -> dict[str, int]:
-        """Variables of a derived file: whose it is, and since which rollback or repair."""
+        """Variables of a derived file: ids of its container, and of the last rollback or repair."""
         known = {"CONTID": self.contid, CUTID: self.cutid}
         return {name: number for name, number in known.items() if number}
 
     def made(self, derived: Mapping[str, int]) -> bool:
-        """Whether a derived file with this superblock is of this container, and not of before what
-        a rollback or repair has cut off."""
+        """Return whether a derived file with this superblock belongs to this container, and was
+        written after its last rollback or repair."""
         return (derived.get("CONTID", 0), derived.get(CUTID, 0)) == (self.contid, self.cutid)
 
     @property
     def nanoseconds(self) -> bool:
-        """Whether FMTIME counts nanoseconds, and not seconds."""
+        """True if FMTIME counts nanoseconds, False if seconds."""
         return self.mtime_unit == 1
 
     def mtime_of(self, ns: int) -> int:
-        """Nanoseconds since the epoch -> FMTIME."""
+        """Convert nanoseconds since the epoch to FMTIME."""
         return ns // self.mtime_unit
 
     def ns_of(self, mtime: int) -> int:
-        """FMTIME -> nanoseconds since the epoch."""
+        """Convert FMTIME to nanoseconds since the epoch."""
         return mtime * self.mtime_unit
 
 
 def make_room(block: Superblock, names: Iterable[str]) -> None:
-    """Let a superblock have these variables, too: it drops defaults, and then WRITER."""
+    """Make room in a superblock for these variables: drop defaults, and then WRITER."""
     new = set(names) - block.keys()
     for name, usual in USUAL.items():
         if len(block) + len(new) > MAX_VARIABLES and block.get(name) == usual:
@@ -165,8 +165,8 @@ def make_room(block: Superblock, names: Iterable[str]) -> None:
 
 
 def let_compress(block: Superblock, *, compressed: bool) -> None:
-    """Have the superblock of a file that is written anew say whether there may be frames in it: it
-    becomes as `new_superblock` makes it. Of a container that is not classic."""
+    """Set whether a data file that is written anew may have frames, as `new_superblock` does. The
+    container must not be classic."""
     if compressed:
         block |= {"INCOMPAT": block["INCOMPAT"] | COMPRESSED | PAIRS, "PAIROFF": 1, COMPRESS: 0}
         for name in LEFT_OUT:
@@ -189,9 +189,9 @@ def new_superblock(
     isz: int = ISZ,
     havedups: bool = False,
 ) -> Superblock:
-    """The superblock of a new data file: at most 31 variables, so that they lie in one sector.
+    """Return the superblock of a new data file: at most 31 variables, so that they fit in a sector.
 
-    compressed  it may have frames, whose extents need PAIROFF; what has its default is left out
+    compressed  it may have frames, whose extents need PAIROFF; defaults are left out
     """
     if timemp < 1:
         raise ValueError(f"timemp must be at least 1 second, not {timemp}")

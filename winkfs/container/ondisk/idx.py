@@ -1,4 +1,4 @@
-"""BASE.idx: when the index on disk is believed, how it is searched, and how a new one is written.
+"""BASE.idx: validates the index on disk, searches it, and writes a new one.
 
 `Base` is a table, on disk or in memory.
 """
@@ -28,29 +28,29 @@ from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superbloc
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
-ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
-BAD: Final = b""  # in the place of the key of an entry that is damaged
-MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
+ALIKE: Final = 64  # cells that a search passes; at this load factor, more indicate equal hashes
+BAD: Final = b""  # in place of the key of a damaged entry
+MAX_ALIKE_KEYS: Final = 1 << 16  # of names with equal hashes, kept in memory
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
 PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
-SHORT: Final = 8 << 20  # bytes of an index that is copied, at most
+MAX_COPIED_BYTES: Final = 8 << 20  # of an index that is copied to memory
 
 
 @dataclass
 class Base:
-    """A table on disk (or rebuilt in memory), and what it covers.
+    """A table on disk (or rebuilt in memory), and the part of the data file that it covers.
 
     covered  bytes: FILESIZE of the data file whose files are all in it
     nextfid  first FILEID unknown to it; 0: not recorded
     live     number of files
     packed   the variables of PACKED, if it has them
-    damaged  damaged places whose files are not in it
-    sums     of its pages, as long as not all were found right; None: of a file that has none, too
+    damaged  number of damaged places whose files are not in it
+    sums     page checksums, until all are verified; None: all are, or the file has none
     proven   whether all cells are known to be as they were written
 
-    What is found needs no sums, for its key is compared. What is not found is believed where the
-    pages that the search passed are right.
+    A cell that is found needs no checksum, for the key is compared. The absence of a key is certain
+    if the pages that the search passed are right.
     """
 
     storage: Storage
@@ -72,7 +72,7 @@ class Base:
 
     @cached_property
     def looks(self) -> Lookups | None:
-        """The mapped file; None where it is not mapped. Raises DerivedDamage."""
+        """The mapped file; None if it is not mapped. Raises DerivedDamage."""
         try:
             return Lookups(self.storage, self.offset + self.size) if self.storage.mapped else None
         except ValueError:
@@ -82,25 +82,25 @@ class Base:
     def of(
         cls, storage: Storage, shape: table.Shape, live: int, variables: Mapping[str, int]
     ) -> Base:
-        """Return a base of what its superblock has beside the shape: DATAEND, NEXTFID and so on."""
+        """Return a base with the variables of its superblock: DATAEND, NEXTFID and so on."""
         start, nextfid = variables.get("SBSIZE", SBSIZE), variables.get(NEXTFID, 0)
         packed = {name: variables[name] for name in PACKED if name in variables}
         damaged = variables.get(DAMAGED, 0)
         return cls(storage, shape, start, variables["DATAEND"], nextfid, live, packed, damaged)
 
     def in_memory(self, *, make: bool) -> bytes | None:
-        """All of the file up to the end of the table, kept; None of one that is long or cut short,
-        or where no copy is there and none is to be made.
+        """Return a copy of the file up to the end of the table, or None. `make`: make one if there
+        is none, unless the file is large or truncated.
 
-        Frequent look-ups in a short one need no system call for its size each time.
+        Look-ups in a copy need no system call for the size of the file.
         """
-        if make and self._copy is None and self.offset + self.size <= SHORT:
+        if make and self._copy is None and self.offset + self.size <= MAX_COPIED_BYTES:
             with contextlib.suppress(DerivedDamage, OSError):
                 self._copy = self.read(0, self.offset + self.size)
         return self._copy
 
     def read(self, at: int, length: int) -> bytes:
-        """Bytes of the file. Raises DerivedDamage where it does not have them any more."""
+        """Return bytes of the file. Raises DerivedDamage if it has been truncated."""
         data = self.storage.read(at, length)
         if len(data) < length:
             raise self._cut(at + len(data))
@@ -112,17 +112,17 @@ class Base:
     # --- searches; all raise DerivedDamage ---
 
     def probe(self, bits: int, stored: bytes | None = None) -> Iterator[tuple[int, bytes]]:
-        """See `table.probe`. Who finds nothing asks `vouch`."""
+        """Yield cells, see `table.probe`. A caller that finds nothing must call `vouch`."""
         return table.probe(self.shape, self.read, self.offset, bits, stored)
 
     def vouch(self, bits: int) -> None:
-        """Check the cells that a search passes, up to the free one."""
+        """Verify the pages of the cells that a search passes, up to the free one."""
         if self.sums is None:
             return
         shape, home = self.shape, bits % self.shape.htsize
         small = len(self.sums.good) <= pagesums.SMALL_FILE
         end = -1 if small else table.end_of_run(shape, self.read, self.offset, home)
-        if not home <= end <= home + ALIKE:  # it is long, or goes on with the first cell
+        if not home <= end <= home + ALIKE:  # many cells, or the search wraps around
             self.check()
             return
         start, width = self.offset + home * shape.width, shape.width
@@ -138,17 +138,18 @@ class Base:
         hidden: Container[int],
         is_bad: Callable[[int], bool] = lambda pos: False,
     ) -> int:
-        """The position of a key; 0: none has it.
+        """Return the position of a key; 0: there is none.
 
-        key_at  gives the key at a position
-        hidden  positions that do not count
-        is_bad  whether the entry there is damaged: where none has the key, it may be that of one
-        cost    of the first of many names with one hash: the keys of all of them. They can be made
-                so; who looks for each would else read the keys of all others.
+        key_at  returns the key at a position
+        hidden  positions to ignore
+        is_bad  returns whether the entry at a position is damaged; if no entry has the key, a
+                damaged one is returned, as the key may be its
+        cost    for the first of many names with one hash, which an attacker can make: the keys of
+                all of them are read, and kept, so that they are not read for each
         """
         known = self._alike.get((s, bits)) if self._alike else None
         shape = self.shape
-        if known is None and shape.cellsz == 2:  # the first cells mostly say it
+        if known is None and shape.cellsz == 2:  # the first cells mostly suffice
             home = bits % shape.htsize
             near = min(table.PROBED, shape.htsize - home)
             others: list[int] = []
@@ -172,7 +173,7 @@ class Base:
         hidden: Container[int],
         is_bad: Callable[[int], bool],
     ) -> int:
-        """`find` in all cells."""
+        """Search all cells, see `find`."""
         known = self._alike.get((s, bits))
         if known is None:
             cells = self.probe(bits, s.to_bytes(8, "big"))
@@ -187,7 +188,7 @@ class Base:
                 self.vouch(bits)
                 return next(filter(is_bad, others), 0)
             self.check()
-            if sum(map(len, self._alike.values())) > MOST:
+            if sum(map(len, self._alike.values())) > MAX_ALIKE_KEYS:
                 self._alike.clear()
             known = self._alike[s, bits] = {}
             for pos in (*first, *more):
@@ -196,9 +197,10 @@ class Base:
         return 0 if pos in hidden else pos
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
-        """See `table.find_many`. What it did not find is not there. Needs `finds_many`.
+        """Search many keys, see `table.find_many`. Keys that are not found do not exist.
 
-        sure  what it found is right, too, except for two keys with one hash: not to be compared
+        Needs `finds_many`.
+        sure  verify found cells, too, so that only keys with equal hashes must be compared
         """
         assert self.looks is not None
         try:
@@ -223,7 +225,7 @@ class Base:
         return pointers, slots
 
     def check(self) -> None:
-        """Check all cells."""
+        """Verify all pages."""
         if self.sums is not None:
             self.sums.check_all()
             self._drop_sums()
@@ -232,20 +234,20 @@ class Base:
         if self.sums is not None and self.sums.whole:
             self.sums, self.proven = None, True
 
-    # --- all cells, unchecked ---
+    # --- all cells, unverified ---
 
     def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
-        """See `table.used`. Raises DerivedDamage."""
+        """Return the used cells of a range, see `table.used`. Raises DerivedDamage."""
         width = self.shape.width
         data = self.read(self.offset + start * width, (stop - start) * width)
         return table.used(self.shape, np.frombuffer(data, f"V{width}"), 0, stop - start)
 
     def pointers(self) -> Iterator[Int64]:
-        """The positions in all used cells, in pieces."""
+        """Yield the positions in all used cells, int64[..] each."""
         return (part[:, 0] for part in self.parts())
 
     def parts(self) -> Iterator[Int64]:
-        """All used cells in pieces, int64[.., cellsz]."""
+        """Yield all used cells, int64[.., cellsz] each."""
         for at in range(0, self.shape.htsize, table.BUCKET):
             stop = min(at + table.BUCKET, self.shape.htsize)
             yield self.used(at, stop)[0]
@@ -261,13 +263,13 @@ def open_base(
     *,
     mapped: bool = True,
 ) -> Base | None:
-    """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
+    """Open BASE.idx, if it is valid for a data file with superblock `block` and FILESIZE `end`.
 
     name    BASE without its directory
     note    called with damage that the checksums show
     mapped  see `Storage.mapped`
-    ->      None where it is missing, short, foreign, damaged, or newer than the data file
-    cost    two reads; a classic one is counted through, for nothing else tells a stale one
+    ->      None if it is missing, short, foreign, damaged, or newer than the data file
+    cost    two reads; in classic layout, all cells are read, as only their count shows a stale file
     """
     try:
         storage = directory.open(name + ".idx")
@@ -287,7 +289,7 @@ def open_base(
 
 
 def covered_by(path: str, settings: Settings) -> int:
-    """DATAEND of a BASE.idx of this container, 0 where there is none to go by."""
+    """Return DATAEND of the BASE.idx of this container, 0 if it cannot be used."""
     with contextlib.suppress(FormatError, OSError), open_file(path) as storage:
         mine = read_superblock(storage)
         if settings.contid and settings.made(mine) and "SBCKSUM" in mine:
@@ -296,7 +298,7 @@ def covered_by(path: str, settings: Settings) -> int:
 
 
 def named_positions(path: str, settings: Settings) -> list[int]:
-    """What the cells of a BASE.idx point to, ascending, whether it is to be believed or not."""
+    """Return the positions in the cells of a BASE.idx, ascending, even if it is not valid."""
     with contextlib.suppress(FormatError, OSError, KeyError), open_file(path) as storage:
         storage.mapped = False
         mine = read_superblock(storage)
@@ -339,7 +341,7 @@ def _believe(
 
 
 def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) -> bool:
-    """The classic rule: a clean close, and counters that fit the cells."""
+    """Return whether a classic index is current: a clean close, and counters that fit the cells."""
     if mine.get("SYNCTIME") != block.get("SYNCTIME") or block.get("SYNCTIME") is None:
         return False
     if block.get("SYNCSIZE", block["FILESIZE"]) != block["FILESIZE"]:
@@ -363,11 +365,11 @@ def write_base(
     *,
     sums: bool = True,
 ) -> Base:
-    """Write a whole table into an empty storage, not synced.
+    """Write a whole table into an empty storage, without a sync.
 
-    extra      int64[n, cellsz - 2]: the user's words of each cell, or None
+    extra      int64[n, cellsz - 2]: further words of each cell, or None
     variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
-    sums       write checksums of its pages, too, but not in classic layout
+    sums       write page checksums, too, but not in classic layout
     """
     n = len(rows.pos)
     block = Superblock.new(HINDEX, PURPOSE_INDEX, {

@@ -1,4 +1,4 @@
-"""Inode: what a file is and where its bytes lie. The value of the entry "<name>/I0".
+"""Inode: type, size, mtime and extents of a file. The value of the entry "<name>/I0".
 
     offset  size  type  field    meaning
     0       8     Q     cksum    checksum of all that follows, up to the last pair
@@ -12,9 +12,9 @@
     56      24n   qqq   triples  the same under PAIROFF: (kv_pointer, bytes skipped, bytes)
 
 Big-endian. Zero padding up to the inode's size, a multiple of 8. kv_pointer 0 is a hole. A triple
-with bit 62 of its second number set (FRAME) is of an entry whose value is a compressed frame: what
-is skipped, and what counts, are bytes of what that has in it, see `ondisk.compressed`. A first
-pair with a negative size names the attribute entry "<fileid>/A0", whose first -size bytes are
+with bit 62 of its second number set (FRAME) belongs to an entry whose value is a compressed frame:
+skip and size then count bytes of its decompressed content, see `ondisk.compressed`. A first pair
+with a negative size names the attribute entry "<fileid>/A0", whose first -size bytes are
 
     0       24    qqq   mode (permission bits), uid, gid
     24      ..          extended attributes: uint16 length, name, uint32 length, value, repeated
@@ -22,8 +22,8 @@ pair with a negative size names the attribute entry "<fileid>/A0", whose first -
 The extended attribute `system.winkfs.ctime` is the time of the last change, int64 nanoseconds; a
 file without it was last changed at its mtime.
 
-The pairs are extents here: a list or, where there are many, as of a file that is overwritten in
-small pieces, columns (`ExtentArray`).
+In this module, pairs are extents: a list or, if there are many, as after many small overwrites,
+columns (`ExtentArray`).
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO, as_int, checked_ns
 
-AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
+ALWAYS_READ_BYTES: Final = 1 << 30  # content that is read at once, however small the container
 FRAME: Final = 1 << 62  # in `skip`: the value of the entry is a compressed frame
-RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
-FEW: Final = 64  # extents up to which a list is the faster way
+MAX_READ_RATIO: Final = 16  # of larger content to its container, for it to be read at once
+LIST_EXTENTS: Final = 64  # up to which a list is faster than columns
 HEAD: Final = struct.Struct(">Q6q")
 assert HEAD.size == 56
 ATTRS: Final = struct.Struct(">qqq")
 HIGHEST: Final = (1 << 63) // NANO  # seconds that int64 holds as nanoseconds
-CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
+CTIME: Final = b"system.winkfs.ctime"  # not shown as an extended attribute
 CTIME_VALUE: Final = struct.Struct(">q")
 JUST_CTIME: Final = struct.pack(">H19sI", len(CTIME), CTIME, CTIME_VALUE.size)
-"""What stands between owner and time in attributes that have nothing else."""
+"""The bytes between owner and ctime of attributes without further extended ones."""
 NAMED_CTIME: Final = len(JUST_CTIME) + CTIME_VALUE.size
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 PERMISSIONS: Final = 0o7777
@@ -71,7 +71,7 @@ CK_XXH3: Final = 2
 class Extent(NamedTuple):
     """`size` bytes of the value at `pointer` after its first `skip`; pointer 0: a hole.
 
-    With FRAME added to `skip` they are bytes of what the value, a compressed frame, has in it.
+    With FRAME added to `skip`, the value is a compressed frame, and they are bytes of its content.
     """
 
     pointer: int
@@ -80,7 +80,7 @@ class Extent(NamedTuple):
 
 
 BELOW: Final = -1
-"""The pointer of an extent that is as in the inode below, at the same offset: see `chain`."""
+"""The pointer of an extent that is the same in the inode below: see `chain`."""
 ValueAt = Callable[[int, int, bool], bytes]
 
 
@@ -103,21 +103,21 @@ class ExtentArray(Sequence[Extent]):
 
     @property
     def ends(self) -> Int64:
-        """int64[n]: where in the file each extent ends, bytes."""
+        """End of each extent in the file, bytes, int64[n]."""
         if self._ends is None:
             self._ends = np.cumsum(self.rows[:, 2])
         return self._ends
 
     @property
     def pointers(self) -> Int64:
-        """kv_pointers of the entries they lie in, ascending, each once; holes have none."""
+        """kv_pointers of their entries, ascending, each once; holes have none."""
         if self._pointers is None:
             found = np.sort(self.rows[:, 0])
             self._pointers = found[(found > 0) & (np.diff(found, prepend=0) != 0)]
         return self._pointers
 
     def part(self, start: int, stop: int) -> Self:
-        """The part that holds the bytes [start, stop) of the file."""
+        """Return the extents of the bytes [start, stop) of the file."""
         ends = self.ends
         if not len(ends) or start >= stop or start >= ends[-1]:
             return type(self)(self.rows[:0])
@@ -151,7 +151,7 @@ class ExtentArray(Sequence[Extent]):
 
 
 def cut(extents: Sequence[Extent], start: int, stop: int) -> Sequence[Extent]:
-    """The part of a file's extents that holds the bytes [start, stop)."""
+    """Return the extents of the bytes [start, stop) of a file."""
     if isinstance(extents, ExtentArray):
         return extents.part(start, stop)
     found, at = [], 0
@@ -167,20 +167,19 @@ def cut(extents: Sequence[Extent], start: int, stop: int) -> Sequence[Extent]:
 
 
 def joined(*parts: Sequence[Extent]) -> Sequence[Extent]:
-    """Extents one behind the other."""
-    if sum(map(len, parts)) <= FEW:
+    """Concatenate extents."""
+    if sum(map(len, parts)) <= LIST_EXTENTS:
         return [extent for part in parts for extent in part]
     return ExtentArray(np.concatenate([ExtentArray.of(part).rows for part in parts]))
 
 
 def check_size(size: int, container: int, file: str) -> None:
-    """Refuse to hold content in memory that a container only claims to have, by a hole or by one
-    entry again and again.
+    """Raise Refusal EFBIG for content far larger than its container, by holes or repeated entries,
+    which must not be held in memory.
 
     size, container  bytes of the content, and of the container's data file
-    raises           Refusal EFBIG
     """
-    if size > AT_ONCE and size > RATIO * container:
+    if size > ALWAYS_READ_BYTES and size > MAX_READ_RATIO * container:
         raise Refusal(
             f"{size:,} bytes in a container of {container:,}: too many to be read at once, read "
             "them in parts", file, number=errno.EFBIG,
@@ -188,16 +187,16 @@ def check_size(size: int, container: int, file: str) -> None:
 
 
 def is_filler(entry: KVEntry) -> bool:
-    """Whether an entry can be what a repair of an older version put in the place of damage: zeros,
-    marked deleted. An inode that is not marked deleted points to none but where such a repair was
-    killed half-way: whoever replaces content marks the inode before it."""
+    """Return whether an entry can be a filler, which repairs of older versions wrote over damage:
+    zeros, marked deleted. A live inode points to one only after such a repair was killed: a writer
+    that replaces content marks the inode first."""
     return entry.deleted and 0 < len(entry.value) == entry.value.count(0)
 
 
 def check_lives(entry: KVEntry, holder: int, read: Callable[[int, int], bytes], file: str) -> None:
-    """Raise CorruptError for a filler in the place of content: see `is_filler`.
+    """Raise CorruptError for a filler in place of content: see `is_filler`.
 
-    holder  position of the inode that points to the entry; 0: of a file that may be gone
+    holder  position of the inode that points to the entry; 0: the file may be deleted
     read    see `Storage.read`
     """
     if entry.deleted and holder and is_filler(entry) and read(holder, 1) == b"\0":
@@ -206,16 +205,16 @@ def check_lives(entry: KVEntry, holder: int, read: Callable[[int, int], bytes], 
 
 
 def assemble(extents: Sequence[Extent], value_at: ValueAt, file: str) -> bytes:
-    """The bytes of extents, one behind the other. See `resolved`."""
+    """Return the bytes of extents, concatenated. See `resolved`."""
     parts = list(resolved(extents, value_at, file))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def resolved(extents: Iterable[Extent], value_at: ValueAt, file: str) -> Iterator[bytes]:
-    """The bytes of each extent.
+    """Yield the bytes of each extent.
 
-    value_at    position of an entry, how many bytes of its value are needed at least, and whether
-                that is a frame -> its value, checked, or what the frame has in it
+    value_at    position of an entry, bytes of its value that are needed, and whether it is a frame
+                -> its verified value, or the content of the frame
     file        the name of the data file, for the error
     raises      CorruptError; Refusal EFBIG for a hole that is larger than the memory
     """
@@ -239,7 +238,7 @@ def _zeros(size: int, file: str) -> bytes:
 
 
 def assemble_into(into: memoryview, extents: Sequence[Extent], value_at: ValueAt, file: str) -> int:
-    """The same into a buffer that holds them -> bytes."""
+    """Read the bytes of extents into a buffer that is large enough -> bytes."""
     at = 0
     for part in resolved(extents, value_at, file):
         into[at : at + len(part)] = part
@@ -248,7 +247,7 @@ def assemble_into(into: memoryview, extents: Sequence[Extent], value_at: ValueAt
 
 
 def joined_rows(rows: Int64) -> Int64:
-    """Neighbours that go on in the same entry, or are both holes, become one. int64[n, 3]"""
+    """Join neighbours that are contiguous in an entry, or are both holes. int64[n, 3]"""
     pointer, skip, size = rows.T
     goes_on = (pointer[1:] == pointer[:-1]) & (
         (pointer[1:] <= 0) | (skip[1:] == skip[:-1] + size[:-1])
@@ -276,7 +275,7 @@ class Attrs:
 
     @property
     def size(self) -> int:
-        """Bytes that they take, encoded."""
+        """Bytes of the encoded attributes."""
         own = ATTRS.size if self.ctime_ns is None else ATTRS.size + NAMED_CTIME
         return own + sum(6 + len(name) + len(value) for name, value in self.xattrs.items())
 
@@ -290,7 +289,7 @@ class Attrs:
 
     @classmethod
     def decode(cls, data: bytes, *, file: str, offset: int) -> Self:
-        """Raises CorruptError, naming `offset`, for bytes that no attributes have."""
+        """Decode attributes. Raises CorruptError, naming `offset`."""
         try:
             mode, uid, gid = ATTRS.unpack_from(data)
             at, xattrs = ATTRS.size, {}
@@ -315,7 +314,7 @@ class Attrs:
 
 
 class InodeForm(NamedTuple):
-    """What the superblock says of inodes. `chains`: INCHAIN, NEXTI may name another inode."""
+    """The form of inodes, as the superblock sets it. `chains`: INCHAIN, so NEXTI may be set."""
 
     pairoff: bool
     ckalgo: int
@@ -327,7 +326,7 @@ class InodeForm(NamedTuple):
         return 24 if self.pairoff else 16
 
     def sum(self, data: bytes | memoryview) -> int:
-        """CKSUM of the bytes from NEXTI to the last pair."""
+        """Return CKSUM of the bytes from NEXTI to the last pair."""
         if self.ckalgo == CK_XXH3:
             return xxhash.xxh3_64_intdigest(data)
         return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
@@ -341,9 +340,9 @@ class Inode:
     mtime   as stored: seconds, or nanoseconds under MTIMENS
     attrs   (kv_pointer, bytes) of the attribute entry
     extents in file order; their sizes add up to at least lsize
-    size    bytes the inode's value takes in the container
-    nexti   position of the inode below, where `extents` say only what is other than there; 0: none
-    links   of an inode that `chain.whole` made of several: they, from the newest on
+    size    bytes of the inode's value in the container
+    nexti   position of the inode below, on whose extents `extents` build; 0: none
+    links   the inodes that `chain.whole` joined to this one, from the newest on
     """
 
     fileid: int
@@ -367,7 +366,7 @@ class Inode:
 
     @property
     def owned(self) -> frozenset[int]:
-        """The same as a set."""
+        """`pointers` as a set."""
         return frozenset(self.pointers)
 
     @property
@@ -379,9 +378,9 @@ class Inode:
         return [*named, *self.extents]
 
     def encode(self, form: InodeForm, least: int) -> bytes:
-        """-> the inode's value, at least `least` bytes, as long as its pairs need.
+        """Return the inode's value, of `least` bytes or as many as its pairs need.
 
-        raises  ValueError for an extent with a skip where there is no PAIROFF
+        raises  ValueError for an extent with a skip without PAIROFF
         """
         pairs = self.triples
         if not form.pairoff:
@@ -418,7 +417,7 @@ class Inode:
 
 
 class Link(NamedTuple):
-    """One inode of a chain: its position, the bytes of its value, its extents up to LSIZE."""
+    """An inode of a chain: its position, the bytes of its value, its extents up to LSIZE."""
 
     pos: int
     size: int
@@ -428,9 +427,9 @@ class Link(NamedTuple):
 def _extents(
     value: bytes | memoryview, count: int, form: InodeForm
 ) -> tuple[Sequence[Extent], tuple[int, int] | None]:
-    """-> the extents of an inode, and its attribute entry."""
+    """Return the extents of an inode, and its attribute entry."""
     extents: Sequence[Extent]
-    if form.pairoff and count > FEW:
+    if form.pairoff and count > LIST_EXTENTS:
         words = np.frombuffer(value, ">i8", 3 * count, HEAD.size)
         extents = ExtentArray(words.astype(np.int64).reshape(-1, 3))
     else:
@@ -447,7 +446,7 @@ def _extents(
 def _impossible(extents: Sequence[Extent], lsize: int, *, whole: bool) -> bool:
     """Return whether no file of `lsize` bytes can have these extents.
 
-    whole  none of them is as in an inode below
+    whole  the inode builds on no other, so that none may be BELOW
     """
     if isinstance(extents, ExtentArray):
         skips, sizes = extents.rows[:, 1], extents.rows[:, 2]
@@ -467,7 +466,7 @@ def _impossible(extents: Sequence[Extent], lsize: int, *, whole: bool) -> bool:
 def attributes(
     inode: Inode, owner: tuple[int, int], entry_at: Callable[[int], KVEntry], file: str
 ) -> Attrs:
-    """The attributes of a file, the defaults where it has none. Raises CorruptError."""
+    """Return the attributes of a file, or the defaults. Raises CorruptError."""
     word = stored(inode, entry_at, file)
     if inode.attrs is None or word is None:
         return Attrs(default_mode(inode.ftype), *owner)
@@ -475,7 +474,7 @@ def attributes(
 
 
 def stored(inode: Inode, entry_at: Callable[[int], KVEntry], file: str) -> bytes | None:
-    """The attributes of a file as they are stored; None: it has none. Raises CorruptError."""
+    """Return the stored bytes of a file's attributes; None: it has none. Raises CorruptError."""
     if inode.attrs is None:
         return None
     pos, size = inode.attrs
@@ -486,16 +485,16 @@ def stored(inode: Inode, entry_at: Callable[[int], KVEntry], file: str) -> bytes
 
 
 def data_key(fileid: int, number: int) -> bytes:
-    """The key of a file's data entry `number`."""
+    """Return the key of a file's data entry `number`."""
     return b"%x/D%d" % (fileid, number)
 
 
 def attr_key(fileid: int) -> bytes:
-    """The key of a file's attribute entry."""
+    """Return the key of a file's attribute entry."""
     return b"%x/A0" % fileid
 
 
-# --- arguments: what no inode can hold is refused before anything is changed ---
+# --- arguments: refused, before anything is changed, if an inode cannot store them ---
 
 
 def check_ftype(ftype: int) -> int:
@@ -507,7 +506,7 @@ def check_mode(mode: int) -> int:
 
 
 def check_directory(ftype: int, name: Name, size: int) -> None:
-    """A directory has no content, and its name no slash at the end. Raises OSError EISDIR."""
+    """Raise Refusal EISDIR for a directory with content, or with a slash at the end of its name."""
     if ftype == FileType.DIR and (size or to_bytes(name).endswith(b"/")):
         what = "a directory has no content, and no / at the end of its name"
         raise Refusal(what, to_str(name), number=errno.EISDIR)
@@ -519,7 +518,7 @@ def check_length(size: int, name: Name) -> None:
 
 
 def check_attrs(attrs: Attrs) -> Attrs:
-    """Raises ValueError or TypeError for attributes that no inode can hold."""
+    """Return attributes; raise ValueError or TypeError if they cannot be stored."""
     check_mode(attrs.mode)
     as_int(attrs.uid, "a uid", 0, UINT32)
     as_int(attrs.gid, "a gid", 0, UINT32)
@@ -538,7 +537,7 @@ def check_attrs(attrs: Attrs) -> Attrs:
 
 
 def nanoseconds(mtimes: Int64, unit: int) -> Int64:
-    """FMTIMEs, `unit` nanoseconds each -> nanoseconds, the nearest that int64 holds, int64[n]."""
+    """Convert FMTIMEs of `unit` nanoseconds to nanoseconds, the nearest in int64, int64[n]."""
     if unit == 1:
         return mtimes
     exact = np.clip(mtimes, -HIGHEST, HIGHEST) * NANO

@@ -1,7 +1,7 @@
 """The lock of the one writer: on BASE.data itself, and on BASE.lock, which names the holder's pid.
 
-The first decides, for a container has one data file, whatever names lead to it and whatever becomes
-of BASE.lock. The second is for other programs that know these formats, and for the message.
+The lock on BASE.data decides: a container has one data file, under any names, even if BASE.lock is
+removed. BASE.lock is for other programs that know these formats, and for messages.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SUFFIX: Final = ".lock"
 
 
 class WriterLock:
-    """Held from construction to `release`; the kernel lets go of it when the process ends.
+    """A lock from construction to `release`; the kernel releases it when the process ends.
 
     identity   of the data file that is locked, see `Info`; None while there is none
     """
 
     def __init__(self, base: str, place: tuple[Directory, str] | None = None) -> None:
-        """`place`: where BASE is, see `locate`, for who knows.
+        """Take the lock. `place`: result of `locate`, if the caller has it.
 
-        raises  Locked, naming the holder's pid; OSError where the directory is not writable
+        raises  Locked, naming the holder's pid; OSError if the directory is not writable
         """
         self.base = base
         self._directory, self._name = place or locate(base)
@@ -35,16 +35,16 @@ class WriterLock:
         try:
             self._make()
             self._locks.append(self._lock(SUFFIX))
-            with contextlib.suppress(FileNotFoundError):  # there is none yet
+            with contextlib.suppress(FileNotFoundError):  # the container is new
                 self._locks.append(self._lock(".data"))
                 self.identity = self._locks[-1].identity
-            self._say(b"%d\n" % os.getpid())
+            self._write_holder(b"%d\n" % os.getpid())
         except BaseException:
             self.release()
             raise
 
     def _make(self) -> None:
-        """Make BASE.lock. Whoever may write to the directory may have put anything there."""
+        """Create BASE.lock. Raises Refusal if another user of the directory put a link there."""
         name = self._name + SUFFIX
         there = self._directory.info(name)
         if there is None:
@@ -67,7 +67,7 @@ class WriterLock:
         return lock
 
     def _holder(self) -> str:
-        """Who has it, and what to do."""
+        """Return a text that names the holder, and what to do."""
         pid = ""
         with (
             contextlib.suppress(OSError),
@@ -82,7 +82,7 @@ class WriterLock:
         return f"(process {pid or 'unknown'}); wait for it or stop it"
 
     def _mounted_at(self) -> str:
-        """Where this process sees a mount of it that may write, "": nowhere."""
+        """Return where this process sees the container mounted for writing; "": nowhere."""
         from winkmount.mounts import mounts
 
         with contextlib.suppress(OSError):
@@ -92,8 +92,8 @@ class WriterLock:
                     return mount.point
         return ""
 
-    def _say(self, text: bytes) -> None:
-        """Put a text into BASE.lock, as far as the disk and our rights let us: it is a courtesy."""
+    def _write_holder(self, text: bytes) -> None:
+        """Write a text to BASE.lock, for messages; errors are ignored."""
         with (
             contextlib.suppress(OSError),
             self._directory.open(self._name + SUFFIX, "w", follow=False) as storage,
@@ -106,14 +106,14 @@ class WriterLock:
         """Release the locks. Idempotent."""
         try:
             if self._locks:
-                self._say(b"")
+                self._write_holder(b"")
         finally:
             while self._locks:
                 self._locks[-1].release()
                 self._locks.pop()
 
     def forget(self) -> None:
-        """In a forked child, which does not have the parent's lock: nothing to release."""
+        """Forget the lock, in a forked child: it is the parent's."""
         self._locks = []
 
 

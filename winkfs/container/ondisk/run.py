@@ -44,9 +44,9 @@ PART: Final = np.dtype([(name, "<i8") for name in (
     "pos", "length", "hash", "rows", "gone", "content", "pos_min", "pos_max", "size_min",
     "size_max", "mtime_min", "mtime_max", "kinds", "asked", "spare1", "spare2",
 )])  # fmt: skip
-"""What the index of a run says of a block.
+"""A block in the index of a run.
 
-pos, length, hash   where its value lies, bytes, XXH3-64
+pos, length, hash   position of its value, bytes, XXH3-64
 rows, gone          number of rows, and of those that are GONE
 content             sum of the sizes, at most 2^63 - 1
 .._min, .._max      bounds of the live rows
@@ -56,7 +56,7 @@ asked               rows that have ASK; 0 in files of older versions
 VALUES: Final = np.dtype([(name, "<i8") for name in (
     "pos", "length", "hash", "nulls", "low", "high",
 )])  # fmt: skip
-"""What it says of the values of a column in a block: where they lie as in PART, `Column.zone`."""
+"""The values of a column in a block: their place as in PART, then `Column.zone`."""
 
 
 class Run:
@@ -64,13 +64,13 @@ class Run:
 
     parts   PART[b], of the blocks
     firsts  the first name of each block
-    starts  which rows a block has, [starts[i], starts[i + 1])
-    count   rows, with those that are GONE
+    starts  block i has the rows [starts[i], starts[i + 1])
+    count   number of rows, including those that are GONE
     schema  the columns of the user; values: of each VALUES[b]
     """
 
     def __init__(self, storage: Storage, value: bytes) -> None:
-        """Raises ValueError for bytes that are no index."""
+        """Decode the index of a run. Raises ValueError."""
         count, size = HEAD.unpack_from(value)
         at = HEAD.size + count * PART.itemsize
         end = at + 4 * count + size
@@ -90,7 +90,8 @@ class Run:
         self._blocks: dict[int, Blocks] = {}
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Of the live rows number and sum of the sizes, least and greatest mtime; 0, 0: no rows."""
+        """Return number and sum of the sizes of the live rows, least and greatest mtime; zeros: no
+        rows."""
         parts = self.parts[self.parts["rows"] > self.parts["gone"]]
         if not len(parts):
             return 0, 0, 0, 0
@@ -98,17 +99,19 @@ class Run:
         return int((parts["rows"] - parts["gone"]).sum()), sum(parts["content"].tolist()), *times
 
     def asked(self) -> list[int]:
-        """Positions of the inodes that have to be asked. Raises DerivedDamage. Cost: reads the
-        blocks that have some."""
+        """Return positions of the inodes that must be read (ASK). Raises DerivedDamage.
+
+        cost  reads the blocks that have such rows
+        """
         found = self._tables(np.flatnonzero(self.parts["asked"]))
         return [pos for _, rows in found for pos in rows.pos[rows.asked].tolist()]
 
     def find(self, index: int) -> int:
-        """Number of the block that has this row."""
+        """Return the number of the block that has this row."""
         return bisect_right(self.starts, index) - 1
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
-        """The blocks that have some of the rows [start, stop), and which of theirs these are."""
+        """Yield the blocks that have some of the rows [start, stop), and which of their rows."""
         stop = min(stop, self.count)
         number = self.find(start)
         while start < stop:
@@ -117,7 +120,7 @@ class Run:
             start, number = end, number + 1
 
     def lower_bound(self, name: bytes) -> int:
-        """Index of the first row whose name is >= `name`; `count`: there is none.
+        """Return the index of the first row whose name is >= `name`; `count`: there is none.
 
         cost    decodes one block
         raises  DerivedDamage
@@ -138,13 +141,13 @@ class Run:
         columns: Sequence[str] = (),
         at_once: int | None = None,
     ) -> Iterator[FileTable]:
-        """The rows with names in [low, high), many blocks at a time. Raises DerivedDamage.
+        """Yield the rows with names in [low, high), many blocks at a time. Raises DerivedDamage.
 
-        times    blocks that have no mtime in it are left out
-        where    rows of which it is not true are left out, but for those that have to be asked;
-                 blocks where it cannot be true are not read
-        columns  of the user, whose values the rows are to have
-        at_once  blocks; None: AT_ONCE
+        times    blocks without an mtime in it are left out
+        where    rows for which it is not true are left out, except those with ASK; blocks in which
+                 it cannot be true are not read
+        columns  columns of the user whose values the rows contain
+        at_once  blocks read together; None: AT_ONCE
         """
         wanted = self.wanted(low, high, times)
         if where is not None:
@@ -166,7 +169,7 @@ class Run:
                 yield found
 
     def wanted(self, low: bytes = b"", high: bytes | None = None, times: Times = ALWAYS) -> Int64:
-        """The blocks that may have names in [low, high), and such mtimes, int64[..]."""
+        """Return the blocks that may have names in [low, high), and such mtimes, int64[..]."""
         first = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
         parts, (since, until) = self.parts[first:stop], times
@@ -178,18 +181,18 @@ class Run:
         return first + np.flatnonzero(wanted | (parts["asked"] > 0))
 
     def near(self, positions: Int64) -> Int64:
-        """The blocks that may have one of these ascending positions, int64[b]."""
+        """Return the blocks that may have one of these ascending positions, int64[b]."""
         low = np.searchsorted(positions, self.parts["pos_min"])
         high = np.searchsorted(positions, self.parts["pos_max"], "right")
         return np.flatnonzero((low < high) & (self.parts["gone"] < self.parts["rows"]))
 
     def positions(self) -> Int64:
-        """Positions of all inodes, in order. Raises DerivedDamage. Cost: reads all blocks."""
+        """Return positions of all inodes, in order. Raises DerivedDamage. Reads all blocks."""
         found = (blocks.column(POS) for _, blocks in self.decoded(self.wanted()))
         return np.concatenate([NO_NUMBERS, *found])
 
     def at(self, positions: Int64, blocks: Int64) -> Iterator[FileTable]:
-        """The rows of these blocks that have one of these ascending positions, and are complete.
+        """Yield the complete rows of these blocks that have one of these ascending positions.
 
         raises  DerivedDamage
         """
@@ -201,8 +204,8 @@ class Run:
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]
     ) -> Iterator[tuple[Int64, dict[str, Column]]]:
-        """Of files whose inodes stand in [low, high) positions and values, many blocks at a time; a
-        column that there is not is null. Raises DerivedDamage."""
+        """Yield positions and values of files whose inodes are in [low, high), many blocks at a
+        time; a missing column is null. Raises DerivedDamage."""
         near = (self.parts["pos_max"] >= low) & (self.parts["pos_min"] < high)
         near &= self.parts["gone"] < self.parts["rows"]
         for numbers, rows in self._tables(np.flatnonzero(near)):
@@ -216,7 +219,7 @@ class Run:
             )
 
     def _possible(self, where: Condition) -> Bools:
-        """The blocks in which a condition can be true for some file: bool[b]."""
+        """Return the blocks in which a condition can be true for some file, bool[b]."""
         rows, none = self.parts["rows"], np.zeros(len(self.firsts), np.int64)
         zones = {
             name: Zone(self.schema[name], rows, *(table[key] for key in ("nulls", "low", "high")))
@@ -232,7 +235,7 @@ class Run:
     # --- reading ---
 
     def block(self, number: int) -> Blocks:
-        """A block; the last KEPT ones stay in memory.
+        """Return a block; the last KEPT ones stay in memory.
 
         raises  DerivedDamage
         cost    one read
@@ -248,13 +251,13 @@ class Run:
     def _tables(
         self, wanted: Int64, at_once: int | None = None
     ) -> Iterator[tuple[Int64, FileTable]]:
-        """These blocks, some at a time, and all their rows. Raises DerivedDamage."""
+        """Yield these blocks, some at a time, and all their rows. Raises DerivedDamage."""
         for numbers, blocks in self.decoded(wanted, at_once):
             yield numbers, blocks.table
 
     def decoded(self, wanted: Int64, at_once: int | None = None) -> Iterator[tuple[Int64, Blocks]]:
-        """These blocks, ascending, some at a time; no more than BUDGET of them stays in the page
-        cache. Raises DerivedDamage."""
+        """Yield these blocks, ascending, some at a time; at most BUDGET bytes of them stay in the
+        page cache. Raises DerivedDamage."""
         step = at_once or AT_ONCE
         pos, size = self.parts["pos"][wanted], self.parts["length"][wanted]
         beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
@@ -274,7 +277,7 @@ class Run:
                     drop(at, self._storage.size())
 
     def read(self, numbers: Int64) -> Blocks:
-        """Some blocks, that are not kept. Raises DerivedDamage."""
+        """Read blocks, which are not kept. Raises DerivedDamage."""
         storage, name = self._storage, self._storage.name
         places, sizes, hashes, counts = (
             self.parts[field][numbers].tolist() for field in ("pos", "length", "hash", "rows")
@@ -295,12 +298,12 @@ class Run:
         raw = np.frombuffer(data, np.uint8)
         found = Blocks(raw, np.array(at), np.array(sizes), name, low)
         if found.counts.tolist() != counts:
-            what = "blocks with other rows than the index says"
+            what = "blocks with other rows than the index has"
             raise DerivedDamage(what, file=name, offset=low)
         return found
 
     def _column(self, numbers: Int64, name: str, kind: str) -> Column:
-        """The values of a column in some blocks; one that there is not is null, of this `kind`.
+        """Return the values of a column in some blocks; a missing column is null, of this `kind`.
 
         raises  DerivedDamage
         cost    a read for each block
@@ -317,7 +320,10 @@ class Run:
 
 
 def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) -> T:
-    """What is made of a value. `where`: its position, bytes and hash. Raises DerivedDamage."""
+    """Verify a value, and decode it with `make`. `where`: its position, bytes and hash.
+
+    raises  DerivedDamage
+    """
     pos, length, hashed = where
     if pos < 0 or not 0 <= length <= storage.size() - pos:
         raise DerivedDamage("the catalog is cut short", file=storage.name, offset=pos)
@@ -331,7 +337,7 @@ def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) 
 
 
 def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], npt.NDArray[np.void]]:
-    """The end of the index of a run, from `at` on -> its schema, VALUES[columns, blocks]."""
+    """Decode the end of the index of a run, from `at` on -> its schema, VALUES[columns, blocks]."""
     if len(value) == at:
         return {}, np.empty((0, blocks), VALUES)
     at += -at % ALIGN
@@ -353,7 +359,7 @@ def encode_index(
     schema: Schema,
     values: npt.NDArray[np.void],
 ) -> bytes:
-    """The index of a run. `values`: VALUES[blocks, columns]."""
+    """Encode the index of a run. `values`: VALUES[blocks, columns]."""
     lengths = np.array(list(map(len, firsts)), "<u4")
     head = HEAD.pack(len(parts), int(lengths.sum()))
     value = b"".join([head, parts.tobytes(), lengths.tobytes(), *firsts])

@@ -55,7 +55,7 @@ class TimeIndex:
         self.last: int | None = None
 
     def add(self, mtime: int, position: int) -> None:
-        """A file came: its FMTIME, and where its first entry stands."""
+        """Add a file: its FMTIME, and the position of its first entry."""
         step = self._second * self.timemp
         old = self.last is not None and mtime // step <= self.last // step
         self.last = mtime
@@ -67,7 +67,7 @@ class TimeIndex:
         self.since = 0
 
     def add_many(self, mtimes: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
-        """The same for files in order, int64[n] each."""
+        """Add files in order, int64[n] each."""
         if not len(mtimes):
             return
         step = self._second * self.timemp
@@ -80,18 +80,18 @@ class TimeIndex:
         self.last = int(mtimes[-1])
 
     def start(self, seconds: int) -> int:
-        """A position at or before the first file whose mtime is >= `seconds`."""
+        """Return a position at or before the first file whose mtime is >= `seconds`."""
         i = bisect.bisect_right(self.marks, seconds) - 1
         return self.positions[i] if i >= 0 else 0
 
     def stop(self, seconds: int) -> int | None:
-        """A position after every file whose mtime is < `seconds`; None: the end of the file."""
+        """Return a position after every file whose mtime is < `seconds`; None: end of the file."""
         i = bisect.bisect_left(self.marks, seconds)
         return self.positions[i] if i < len(self.marks) else None
 
     def explains(self, others: TimeIndex) -> bool:
-        """Whether marks of the same files, or of the first of them, are right; these are all there
-        can be."""
+        """Return whether other marks, of the same files or the first of them, are a valid subset of
+        these, which are complete."""
         pairs = zip(others.marks, others.positions, strict=True)
         return all(m % self.timemp == 0 and self.stop(m) == pos for m, pos in pairs)
 

@@ -1,10 +1,10 @@
 """Columns of the user: their types, and the values of files as attributes.
 
 The value of the column `lang` of a file is its extended attribute `user.lang`, as text: any program
-reads and sets it, and null is an attribute that is not there. `user.winkfs_columns` says beside it
-which attributes are columns, and of which type, as "lang:string score:float64": so types travel
-with a file through a mount, tar and `cp -a`. The columns of a container stand in its entry
-"columns/C0", whose position is the variable COLUMNS of BASE.data, in the same words.
+can read and set it, and a missing attribute is null. The attribute `user.winkfs_columns` records
+which attributes are columns, and their types, as "lang:string score:float64": so types travel with
+a file through a mount, tar and `cp -a`. The columns of a container are in its entry "columns/C0",
+whose position is the variable COLUMNS of BASE.data, in the same form.
 
     type          text
     string        UTF-8
@@ -55,7 +55,7 @@ BOOLS: Final = {b"true": True, b"false": False, b"1": True, b"0": False}
 
 
 def check_schema(columns: Mapping[str, str]) -> dict[str, str]:
-    """The same, checked. Raises ValueError in one line; TypeError."""
+    """Return columns, checked. Raises ValueError in one line; TypeError."""
     if not isinstance(columns, Mapping):
         raise TypeError(f"columns are a dict of names and types, not {type(columns).__name__}")
     seen: set[str] = set()
@@ -79,12 +79,12 @@ HIDDEN: Final = frozenset(
 
 
 def schema_text(schema: Schema) -> bytes:
-    """As entry and attribute have it."""
+    """Encode a schema as entry and attribute have it."""
     return " ".join(f"{name}:{kind}" for name, kind in schema.items()).encode()
 
 
 def parse_schema(text: bytes) -> dict[str, str]:
-    """The inverse. Raises ValueError."""
+    """Decode a schema: the inverse of `schema_text`. Raises ValueError."""
     pairs = (word.rpartition(":")[::2] for word in text.decode().split())
     return check_schema(dict(pairs))
 
@@ -93,7 +93,7 @@ def parse_schema(text: bytes) -> dict[str, str]:
 
 
 def to_text(name: str, kind: str, value: Any) -> bytes | None:
-    """A value as text; None: null. Raises ValueError in one line for one of another type."""
+    """Return a value as text; None: null. Raises ValueError in one line for a wrong type."""
     if value is None:
         return None
     try:
@@ -105,7 +105,7 @@ def to_text(name: str, kind: str, value: Any) -> bytes | None:
 
 
 def to_value(kind: str, text: bytes | None) -> Any:
-    """The inverse; None for null, and for what is no text of the type."""
+    """Return a value from its text; None for null, and for a text that the type does not have."""
     if text is None:
         return None
     try:
@@ -115,7 +115,7 @@ def to_value(kind: str, text: bytes | None) -> Any:
 
 
 def canonical(kind: str, text: bytes) -> bytes | None:
-    """The text of the value that somebody else has written; None: it is none of this type."""
+    """Return the canonical text of a value from that of any program; None: it has another type."""
     if kind == "timestamp":
         text = text.decode(errors="replace").strip().encode()
     value = to_value(kind, text)
@@ -123,9 +123,9 @@ def canonical(kind: str, text: bytes) -> bytes | None:
 
 
 def to_attributes(schema: Schema, values: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """The extended attributes of a file with these values.
+    """Return the extended attributes of a file with these values.
 
-    raises  ValueError for a column that there is not, or a value of another type
+    raises  ValueError for a column that does not exist, or a value of a wrong type
     """
     found = {RECORD: schema_text(schema)}
     if not isinstance(values, Mapping):
@@ -142,18 +142,19 @@ def to_attributes(schema: Schema, values: Mapping[str, Any]) -> dict[bytes, byte
 
 
 def recorded(schema: Schema) -> bytes:
-    """What the attributes of a file begin with that was put with columns, behind ATTRS."""
+    """Return the record of columns, with which the extended attributes of a file with columns
+    begin."""
     record = schema_text(schema)
     return _head(RECORD) + len(record).to_bytes(4, "big") + record
 
 
 def _head(name: bytes) -> bytes:
-    """Of an extended attribute in ATTRS, before the length of its value."""
+    """Return the start of an encoded extended attribute, up to the length of its value."""
     return len(name).to_bytes(2, "big") + name
 
 
 def to_values(xattrs: Mapping[bytes, bytes], schema: Schema | None = None) -> dict[str, Any]:
-    """The values of a file, None: null. `schema`: None: that of the file itself."""
+    """Return the values of a file, None: null. `schema`: None: that of the file itself."""
     if schema is None:
         try:
             schema = parse_schema(xattrs.get(RECORD, b""))
@@ -163,13 +164,14 @@ def to_values(xattrs: Mapping[bytes, bytes], schema: Schema | None = None) -> di
 
 
 class Declared:
-    """What a container declares, and how the extended attributes of its files are shown.
+    """The columns that a container declares, and how extended attributes of its files are shown.
 
-    A file is shown with the columns of today, whatever there were when it was written: one that has
-    a value, or was put with columns, has the record of `schema`, or none where it is empty.
+    A file is shown with the columns of now, not with those of the time at which it was written: if
+    it has a value, or was put with columns, its RECORD is that of `schema`; none if that is empty.
 
     record  the attribute RECORD of files that have a value
-    known   False: nothing was declared ever, or it cannot be read: all is shown as it is stored
+    known   False: no columns were ever declared, or they cannot be read: attributes are shown as
+            they are stored
     """
 
     def __init__(self, schema: Schema, *, known: bool = True) -> None:
@@ -179,7 +181,7 @@ class Declared:
         self._heads = {name: _head(USER + name.encode()) for name in schema}
 
     def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """Extended attributes as programs see them."""
+        """Return extended attributes as programs see them."""
         record = xattrs.get(RECORD)
         if not xattrs or record == self.record or not self._known:
             return xattrs
@@ -193,10 +195,9 @@ class Declared:
         return rest | {RECORD: self.record} if self.record else rest
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """The attributes of a new file with these values: `to_attributes` as ATTRS has them.
+        """Encode the extended attributes of a new file with these values, without making a dict.
 
         raises  ValueError as `to_attributes`
-        cost    3 us of three columns, a third of making and encoding a dict
         """
         parts = [self._recorded]
         try:
@@ -205,7 +206,7 @@ class Declared:
                     text = TO_TEXT[self.schema[name]](value)
                     parts += self._heads[name], len(text).to_bytes(4, "big"), text
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            to_attributes(self.schema, values)  # says what is wrong
+            to_attributes(self.schema, values)  # raises an error with the reason
             raise
         return b"".join(parts)
 
@@ -232,7 +233,7 @@ def _bool_text(value: Any) -> bytes:
 
 
 def _time_text(value: Any) -> bytes:
-    """Of a datetime, or seconds since the epoch."""
+    """Return the text of a datetime, or of seconds since the epoch."""
     if isinstance(value, datetime):
         moment = in_utc(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -284,7 +285,7 @@ def _to_time(text: bytes) -> datetime:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Without a zone it is UTC, whatever the machine is set to, as Arrow and Parquet have it."""
+    """Return a datetime in UTC; one without a zone is UTC, as in Arrow and Parquet."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -313,10 +314,9 @@ TO_VALUE: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def split(attributes: Iterable[bytes], schema: Schema) -> list[Texts]:
-    """The texts of each column, of files whose extended attributes are given as ATTRS has them, and
-    `is_whole` of each.
+    """Return the texts of each column, of files whose encoded extended attributes are given.
 
-    cost  0.5 us an attribute
+    All must be valid, see `is_whole`.
     """
     wanted = {USER + name.encode(): number for number, name in enumerate(schema)}
     all_of = list(attributes)
@@ -334,7 +334,7 @@ def split(attributes: Iterable[bytes], schema: Schema) -> list[Texts]:
 
 
 def is_whole(attrs: bytes, at: int) -> bool:
-    """Whether extended attributes stand from `at` to the end. Cost: 0.2 us an attribute."""
+    """Return whether the bytes from `at` to the end are valid extended attributes."""
     size = len(attrs)
     while at + 6 <= size:
         length = attrs[at] << 8 | attrs[at + 1]
@@ -346,7 +346,7 @@ def is_whole(attrs: bytes, at: int) -> bool:
 
 
 def pack(texts: Sequence[Texts], names: Iterable[str]) -> npt.NDArray[Any]:
-    """The inverse: of each file its columns, as ATTRS has extended attributes, object[n]."""
+    """Encode the columns of each file as extended attributes: the inverse of `split`. object[n]"""
     parts: list[list[bytes]] = []
     for name, column in zip(names, texts, strict=True):
         head = _head(USER + name.encode())
