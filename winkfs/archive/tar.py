@@ -1,9 +1,9 @@
-"""A tar file (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items.
+"""Tar files (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items.
 
-One odd member costs itself: it becomes a Note, and reading goes on behind it; behind a damaged
-header at the next one. Of an archive that is cut the members that are whole are read. Python's
-tarfile is not used: it takes names apart wrongly (old GNU headers), ends at odd members or passes
-over them without a word, differently in each version of Python.
+A member that cannot be read becomes a Note, and reading continues after it; after a damaged header,
+at the next valid one. The whole members of a truncated archive are read. Python's tarfile is not
+used: it splits names of old GNU headers wrongly, and stops at unusual members or skips them
+silently, depending on the version of Python.
 """
 
 from __future__ import annotations
@@ -71,27 +71,27 @@ OTHERS: Final = {
     b"SQLite format 3": "an SQLite file",
     b"#!WINKME": "a file of a container: winkfs dataset add joins containers",
 }
-"""How files begin that people take for tar files, and what to do with them."""
+"""The first bytes of files that are mistaken for tar files, and what to do with them."""
 PLACE: Final = struct.Struct(">Q")  # offset of a member, bytes
-FEW: Final = 4096  # members that are looked up at once
-BATCH: Final = 16 << 20  # bytes of them, about
+LOOKUP_MEMBERS: Final = 4096  # looked up at once
+LOOKUP_BYTES: Final = 16 << 20  # content of them, about
 MOST_ATTRIBUTE: Final = 255  # bytes of the name of an extended attribute
 UNKNOWN_OWNER: Final = UINT32 - 1  # the owner of files whose own does not fit: never root
 ODD_OWNER: Final = f"its owner does not fit into 32 bits: {UNKNOWN_OWNER} is stored"
 
 
 class Tarball:
-    """The members of a tar file.
+    """The members of a tar file, as a source of `pack`.
 
     path        a file, or "-" for standard input
-    note        called with what cannot be held or read
+    note        called with members that cannot be read or stored
     xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     scratch     a directory for temporary files
-    ignore_zeros  read on behind the end, as of archives that were joined
-    ratio       bound of what a compressed file unpacks to
-    raises      OSError; FormatError where it is no tar file, its compressed data are damaged, or
-                it is cut before a member is whole
+    ignore_zeros  read on after the end, for archives that were concatenated
+    ratio       limit of the bytes that a compressed file may become
+    raises      OSError; FormatError if it is not a tar file, its compressed data are damaged, or it
+                is truncated before a member is whole
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Tarball:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[IO[bytes], Decompressed | None]]:
-        """The bytes of the tar file, and what decompresses them."""
+        """Open the tar file -> its uncompressed bytes, and the decompressor, if there is one."""
         with contextlib.ExitStack() as stack:
             path = 0 if self._path == STDIN else self._path
             opened = OnceFile(path, closefd=path != 0)
@@ -173,7 +173,7 @@ class Tarball:
                     yield item
 
     def _placed(self, reader: Reader) -> Iterator[tuple[int, bytes]]:
-        """The mtime of each member, and what is needed to read it again."""
+        """Yield the mtime of each member, and a record by which it can be read again."""
         while (member := reader.next()) is not None:
             known = tar.pax_bytes(reader.globals)
             if not self._is_wanted(member):
@@ -196,8 +196,7 @@ class Tarball:
             yield copy
 
     def _is_wanted(self, member: Member) -> bool:
-        """Return whether it can be packed, of those that are asked for; else a note, of a member
-        that is not excluded."""
+        """Return whether a member is wanted and can be packed; note one that cannot."""
         name = clean(member.name)
         if self._exclude and name and self._exclude(to_str(name)):
             return False
@@ -303,7 +302,7 @@ def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]
             name, mtime = to_bytes(item.name), item.mtime_ns or 0
             rows.append((item, Seen(name, item.ftype, len(item.data), mtime, None)))
             size += len(item.data)
-            if len(rows) < FEW and size < BATCH:
+            if len(rows) < LOOKUP_MEMBERS and size < LOOKUP_BYTES:
                 continue
         yield from _suspected(update.choose(rows))
         rows, size = [], 0

@@ -69,7 +69,7 @@ UNHELD: Final = {
     stat.S_IFSOCK: "a socket: left out",
 }
 CHUNK: Final = 1 << 16
-SOME: Final = 1024  # names of a directory that are taken at once
+LISTED_NAMES: Final = 1024  # of a directory, taken at once
 NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
 OWN: Final = frozenset(
@@ -84,14 +84,14 @@ Chosen = tuple[bytes, Seen, bool | None]
 
 
 class OwnFiles:
-    """Recognises the files of the container that is being written, should it lie in the tree.
+    """Recognises the files of the container that is being written, if it is in the tree.
 
-    prefix  what all their names begin with
-    data    (device, inode) of BASE.data, which may be a link, or have another name, too
+    prefix  common prefix of their names
+    data    (device, inode) of BASE.data, which may be a link, or have further names
     """
 
     def __init__(self, base: str) -> None:
-        """Raises OSError where the directory of `base` is not there."""
+        """Prepare. Raises OSError if the directory of `base` does not exist."""
         head, self.prefix = os.path.split(os.fsencode(base))
         self._directory = _identity(os.stat(head or b"."))
         self.data: tuple[int, int] | None = None
@@ -99,7 +99,7 @@ class OwnFiles:
             self.data = _identity(os.stat(base + DATA))
 
     def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
-        """`path` is taken from the open directory."""
+        """Return whether it is one of these files. `path`: from the open directory."""
         head, _, short = path.rpartition(b"/")
         if not short.startswith(self.prefix) or short[len(self.prefix) :] not in OWN:
             return False
@@ -107,7 +107,7 @@ class OwnFiles:
 
 
 class OwnFolder:
-    """Recognises the data set that is being written, should it lie in the tree."""
+    """Recognises the data set that is being written, if it is in the tree."""
 
     prefix = b""
     data = None
@@ -116,22 +116,22 @@ class OwnFolder:
         self._identity = _identity(os.stat(root))
 
     def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
-        """`path` is taken from the open directory."""
+        """Return whether it is the folder. `path`: from the open directory."""
         if kind != DIR:
             return False
         return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
 
 
 class Tree:
-    """The tree below `root`.
+    """The tree below `root`, as a source of `pack`.
 
-    note        hears of what could not be read or cannot be held
+    note        called with files that cannot be read or stored
     own         files to leave out silently
     xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     names       take only these, in the order given, and nothing below a directory among them
     scratch     a directory for temporary files
-    raises      OSError where the root is no readable directory
+    raises      OSError if the root is not a readable directory
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Tree:
             yield from some.rows() if isinstance(some, Block) else (some,)
 
     def blocks(self) -> Generator[Item | Block, None, None]:
-        """As `items`; the compiled path gives as columns what is plain."""
+        """Yield all files; the compiled path yields plain ones as columns."""
         with self._opened() as root:
             if native.code is None:
                 yield from filter(None, map(self._read, self._found(root)))
@@ -172,7 +172,7 @@ class Tree:
     def changed(
         self, update: Chooser | None, *, by_mtime: bool
     ) -> Generator[Item | Suspect, None, None]:
-        """As `items`, of the files that `update` chooses; None: of all."""
+        """Yield the files that `update` chooses; None: all."""
         with self._opened() as root:
             chosen = self._chosen(root, update)
             for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
@@ -188,7 +188,7 @@ class Tree:
         """Yield the files to be packed, before they are read; size 0 for anything but a file. Their
         names are those that another Tree takes as `names`.
 
-        same    whether what `update` suspects is as it was
+        same    returns whether a file that `update` suspects is unchanged
         """
         with self._opened() as root:
             for kind, seen, compare in self._chosen(root, update):
@@ -217,7 +217,7 @@ class Tree:
         return ((kind, seen, None) for kind, seen in files)
 
     def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
-        """All that is there, with its kind."""
+        """Yield all files, with their kinds."""
         for path, fd, name, kind in self._found(root):
             try:
                 status = os.stat(path, dir_fd=fd, follow_symlinks=False)
@@ -230,7 +230,7 @@ class Tree:
             yield kind, seen
 
     def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
-        """By mtime. Of what was seen only name and time are kept."""
+        """Sort by mtime. Only names and times are kept of the files."""
         found = (
             (seen.mtime_ns, kind + bytes([MARKS.index(compare)]) + seen.name)
             for kind, seen, compare in files
@@ -244,7 +244,8 @@ class Tree:
     def _found(
         self, root: int, leave: Callable[[int], None] = os.close
     ) -> Generator[Found, None, None]:
-        """`leave`: is given the descriptor of each directory behind which the walk is."""
+        """Walk the tree. `leave`: called with the descriptor of each directory that the walk has
+        left."""
         return self._walk(root, leave) if self._names is None else self._listed(root, self._names)
 
     def _walk(self, root: int, leave: Callable[[int], None]) -> Generator[Found, None, None]:
@@ -282,14 +283,14 @@ class Tree:
             return None
 
     def _entries(self, fd: int, name: bytes) -> Generator[bytes, None, None]:
-        """The names in a directory in byte order, each followed by NUL and its kind."""
+        """Yield the names in a directory in byte order, each followed by NUL and its kind."""
         if native.code is not None and (listed := native.code.names_in(fd)) is not None:
             yield from listed
             return
         with SortedRecords(self._scratch) as records:
             try:
                 with os.scandir(fd) as entries:
-                    while some := list(islice(entries, SOME)):
+                    while some := list(islice(entries, LISTED_NAMES)):
                         names = os.fsencode("\0".join([entry.name for entry in some]))
                         kinds = map(_kind, some)
                         pairs = zip(names.split(b"\0"), kinds, strict=True)
@@ -326,13 +327,13 @@ class Tree:
     # What is in it
 
     def _ahead(self, root: int) -> Generator[Item | Block, None, None]:
-        """All there is, the next ones read while these are stored."""
+        """Yield all files; the next ones are read while these are stored."""
         leave = self._own.data if self._own else None
         ahead = Ahead(self._read, xattrs=self._xattrs.everything, leave=leave)
         return ahead.items(partial(self._found, root))
 
     def _read(self, found: Found, mtime_ns: int | None = None) -> Item | None:
-        """-> the file, or None and a note. `mtime_ns`: the time to give it, whatever it has now."""
+        """Read a file -> the item, or None after a note. `mtime_ns`: the mtime to store."""
         if len(found.name) > MAX_NAME:
             what = f"its name has {len(found.name):,} bytes, a container takes {MAX_NAME:,}"
             self._note(Note(found.name, what, True))
@@ -387,7 +388,7 @@ class Tree:
         return Row(name, target, mtime, FTYPES[kind], mode, *owner, xattrs)
 
     def _mtime(self, name: bytes, status: os.stat_result, given: int | None) -> int:
-        """The mtime of a file, or the one that is given; a note where it has one that none has."""
+        """Return the mtime of a file, or the given one; note one that had to be clamped."""
         nearest = nearest_ns(status.st_mtime_ns)
         if nearest != status.st_mtime_ns:
             self._note(clamped(name))
@@ -399,8 +400,8 @@ class Tree:
 
 
 class XAttrs:
-    """Reads extended attributes: those called user.*, or all. Remembers which filesystems know
-    none."""
+    """Reads extended attributes: those called user.*, or all. Remembers the filesystems without
+    any."""
 
     def __init__(self, *, everything: bool) -> None:
         self.everything = everything
@@ -408,10 +409,10 @@ class XAttrs:
         self._without: set[int] = set()
 
     def of(self, file: int | bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
-        """Those of an open file, or of what is at a path, itself where it is a link; None: it has
-        none."""
+        """Return the attributes of an open file, or of a path, whose links are not followed; None:
+        it has none."""
         if status.st_dev in self._without or (stat.S_ISLNK(status.st_mode) and self._prefix):
-            return None  # the kernel keeps no user.* of links
+            return None  # the kernel stores no user.* for links
         found, follow = {}, isinstance(file, int)
         try:
             names = os.listxattr(file, follow_symlinks=follow)
@@ -428,7 +429,7 @@ class XAttrs:
 
 
 class WatchedFile:
-    """A large file, as long as it was when it was opened; notes if it changes meanwhile."""
+    """A large file with its size at opening; notes if it changes meanwhile."""
 
     def __init__(
         self, fd: int, before: os.stat_result, name: bytes, note: Notes, *, sparse: bool
@@ -482,7 +483,7 @@ class WatchedFile:
 
 
 def listed_names(file: BinaryIO) -> Iterator[bytes]:
-    """The names in a list: one a line, or each ended by NUL, as `find -print0` writes them."""
+    """Yield the names in a list: one a line, or each ended by NUL, as by `find -print0`."""
     data = file.read(CHUNK)
     end = b"\0" if b"\0" in data else b"\n"
     rest = b""
@@ -519,7 +520,7 @@ def _has_hole(fd: int, size: int) -> bool:
 
 
 def _seek_data(fd: int, at: int) -> int:
-    """Where the next data begin; beyond all files where there are none."""
+    """Return the offset of the next data; INT64 if there are none."""
     try:
         return os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:
@@ -545,5 +546,5 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _found(root: int, kind: bytes, seen: Seen) -> Found:
-    """By its name from the root: the directory in which it was seen may be closed."""
+    """Return a Found by its name from the root: the directory of the walk may be closed."""
     return Found(seen.name, root, seen.name, kind)

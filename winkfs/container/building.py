@@ -1,4 +1,4 @@
-"""Building: containers that get their name when they are whole."""
+"""Building: creates containers that get their name when they are complete."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from winkfs.names import DATA, DERIVED, LOCK, PARTIAL
 
 @contextlib.contextmanager
 def building(base: str, **options: Any) -> Iterator[Container]:
-    """Make a new container as BASE.partial, which becomes `base` when the block ends well.
+    """Create a container as BASE.partial, and rename it to `base` if the block does not raise.
 
     options  see `create`
-    raises   FileExists: there is a container of that name; Locked; OSError; what `create` raises
-    The lock of `base` is held meanwhile, so that no other writer makes a container of that name.
-    What a killed run has left as BASE.partial is replaced.
+    raises   FileExists: there is a container of that name; Locked; OSError; as `create`
+    The lock of `base` is held meanwhile, so that no other writer creates a container of that name.
+    A BASE.partial that a killed run has left is replaced.
     """
     partial = base + PARTIAL
     directory, name = locate(base)
     with contextlib.ExitStack() as held, contextlib.ExitStack() as failed:
         held.callback(WriterLock(base).release)
-        held.callback(directory.unlink, name + LOCK)  # before the next one can take it
+        held.callback(directory.unlink, name + LOCK)  # before another writer can take the lock
         if directory.exists(name + DATA):
             raise FileExists("the container exists already", base)
         _remove(partial)
@@ -37,7 +37,7 @@ def building(base: str, **options: Any) -> Iterator[Container]:
         try:
             yield container
         except BaseException:
-            with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
+            with contextlib.suppress(OSError):  # the disk may be full; the files are removed anyway
                 container.abort()
             raise
         container.close()
@@ -56,9 +56,9 @@ def _remove(base: str) -> None:
 
 
 def _rename(directory: Directory, partial: str, name: str) -> None:
-    """Give the files their names: the data file last, for with it the container is there.
+    """Rename the files, the data file last: with it the container exists.
 
-    raises  FileExistsError: it was made meanwhile, by a program that knows no locks
+    raises  FileExistsError: a program without locks has created it meanwhile
     """
     for suffix in DERIVED:
         if directory.exists(partial + suffix):

@@ -65,23 +65,23 @@ def create(
     havedups: bool = False,
     exist_ok: bool = False,
 ) -> Container:
-    """Make an empty container and open it for writing.
+    """Create an empty container and open it for writing.
 
     ao       append only: files in mtime order, with a time index
     timemp   seconds between time marks (ao)
     classic  the oldest variant: MD5, whole seconds, no checksums of entries
     htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
-    like     a file whose mode and owner its files get, as far as we may
-    columns  that files can have: name -> string, binary, bool, int64, float64, timestamp or
-             list<string>; see `Container.add_columns`
-    compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, where that makes it
-             smaller; a dictionary is trained by what is put first, where that pays. Needs
+    like     a file whose mode and owner its files get, if permitted
+    columns  columns that files can have: name -> string, binary, bool, int64, float64, timestamp
+             or list<string>; see `Container.add_columns`
+    compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, if that makes it
+             smaller; a dictionary is trained on the first files, and used if it saves enough. Needs
              `winkfs[compress]`. "none" or None: it is stored as it is
-    isz      bytes of an inode, at least: a multiple of 8 up to 1 MiB. An append-only file that is
-             appended to grows no further than there is room for: (isz - 56) / 16 pieces of content
-    havedups older inodes of a replaced file are not marked deleted. That saves writes; the first
+    isz      bytes of an inode, at least: a multiple of 8 up to 1 MiB. It limits the appends to an
+             append-only file, to (isz - 56) / 16 pieces of content
+    havedups do not mark older inodes of a replaced file deleted. That saves writes; the first
              delete or rename of a handle then reads the whole container, to mark them
-    exist_ok one that is there is opened instead, as `open` does with "a", if it is of the same
+    exist_ok open an existing container instead, as `open` does with "a", if it is of the same
              variant and has these columns
     raises   FileExistsError; Locked; ValueError; OSError
     """
@@ -116,7 +116,8 @@ def create(
 
 
 def _opened_alike(path: str, block: Superblock, schema: Mapping[str, str]) -> Container:
-    """Open a container that is there for writing. Raises FileExists where it is another one."""
+    """Open an existing container for writing. Raises FileExists if it is of another variant, or
+    lacks a column."""
     found = Container(path, "a")
     there = found.store.kv.superblock
     variant = [name for name in ("HAVEAO", "KVCKSUM") if there.get(name, 0) != block.get(name, 0)]
@@ -132,7 +133,7 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     """Open a container: "r" to read, "a" to read and write.
 
     raises   FileNotFoundError; Locked (mode "a", another writer); FormatError (not a container)
-    cost     the index is mapped, not read; what was added after it was written is replayed
+    cost     the index is mapped, not read; entries that were added after it are replayed
     """
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
@@ -213,9 +214,9 @@ class Container(Handle, Reader):
     # --- content ---
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+        """Return the content, or `size` bytes of it from `offset`; fewer at the end of the file.
 
-        raises  FileNotFoundError; CorruptError where a checksum is wrong
+        raises  FileNotFoundError; CorruptError if a checksum is wrong
         """
         found = None
         if size < 0 and offset == 0:
@@ -232,7 +233,7 @@ class Container(Handle, Reader):
 
     @reads
     def _read(self, name: Name, offset: int, size: int) -> bytes:
-        """`read` the ordinary way, if need be."""
+        """Read by a new short way, or else in the ordinary way."""
         most = INT64 if size < 0 and offset == 0 else KEPT_BYTES
         key = self.key(name)
         found = self.short_to(key).read(name_of(key), most)
@@ -248,7 +249,7 @@ class Container(Handle, Reader):
         return self.files.read_into(self.key(name), start, room)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
-        """The contents of many files, in the order of the names.
+        """Yield the contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
         cost    one look-up and one read a file, in batches of 1,024
@@ -261,16 +262,17 @@ class Container(Handle, Reader):
 
     @reads
     def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory.
+        """Return the extents: (kv_pointer, bytes skipped, bytes); pointer 0: a hole, -1: in memory.
 
-        Of what the entry has in it, a compressed frame, where 2**62 is added to the bytes skipped.
+        If 2**62 is added to the bytes skipped, the entry is a compressed frame, and the numbers
+        count bytes of its content.
         """
         return self.files.extents(self.key(name))
 
     # --- metadata ---
 
     def stat(self, name: Name) -> Stat:
-        """raises  FileNotFoundError; CorruptError"""
+        """Return the metadata of a file. Raises FileNotFoundError; CorruptError."""
         found = self.short.find(name)
         if found is None:
             return self._stat(name)
@@ -280,14 +282,14 @@ class Container(Handle, Reader):
 
     @reads
     def _stat(self, name: Name) -> Stat:
-        """`stat` the ordinary way, if need be."""
+        """Return the metadata by a new short way, or else in the ordinary way."""
         key = self.key(name)
         found = self.short_to(key).find(name_of(key))
         return self.files.stated(name, *found) if found else self.files.stat(key)
 
     @reads
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
-        """Extended attributes."""
+        """Return the extended attributes."""
         return dict(self.files.attrs(self.key(name)).xattrs)
 
     # --- columns ---
@@ -300,9 +302,9 @@ class Container(Handle, Reader):
 
     @writes
     def add_columns(self, columns: Mapping[str, str]) -> None:
-        """Let files have more columns: name -> type, as of `create`.
+        """Add columns: name -> type, as in `create`.
 
-        A value that a file has as extended attribute `user.NAME` is then its value in the column.
+        The extended attribute `user.NAME` of a file is then its value in the column.
         raises  ValueError for a name that is taken, or an unknown type
         """
         check_schema(columns)
@@ -314,10 +316,10 @@ class Container(Handle, Reader):
 
     @writes
     def drop_columns(self, names: Iterable[str]) -> None:
-        """Have no such columns any more. Values stay extended attributes of the files: a column of
-        that name that is added later has them.
+        """Drop columns. Values stay extended attributes of the files: a column of that name that is
+        added later has them.
 
-        raises  ValueError where there is none of that name
+        raises  ValueError if there is no column of that name
         """
         schema, gone = dict(self.store.schema), list(names)
         check_columns(gone, schema)
@@ -325,7 +327,7 @@ class Container(Handle, Reader):
 
     @reads
     def getcolumns(self, name: Name) -> dict[str, Any]:
-        """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
+        """Return the values of a file: column -> value, None: null. Raises FileNotFoundError."""
         attrs = self.files.attrs(self.key(name))
         return to_values(attrs.xattrs, self.store.schema)
 
@@ -333,7 +335,7 @@ class Container(Handle, Reader):
     def setcolumns(self, name: Name, values: Mapping[str, Any]) -> None:
         """Set some of the values of a file; None: null.
 
-        raises  FileNotFoundError; ValueError for an unknown column or a value of another type;
+        raises  FileNotFoundError; ValueError for an unknown column or a value of a wrong type;
                 PermissionError (ao)
         """
         known = self.files.attrs(self.key(name)).xattrs
@@ -352,7 +354,7 @@ class Container(Handle, Reader):
 
     @reads
     def _has(self, name: Name) -> bool:
-        """`in` the ordinary way, if need be."""
+        """Return whether a file exists, by a new short way, or else in the ordinary way."""
         try:
             key = self.key(name)
         except (ValueError, NameTooLong):
@@ -373,13 +375,13 @@ class Container(Handle, Reader):
         where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        """The files in disk order, as of the call: later changes do not show.
+        """Yield the files in disk order, as of the call: later changes are not visible.
 
         since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
         prefix        only names that start with it
-        where         a condition as WHERE of SQL has it: "lang = 'de' and score > 0.5"; on columns,
-                      path, size and mtime. ValueError where it is none. It is asked of the catalog
-        problem       called with each damaged inode, which is skipped; None: CorruptError
+        where         a condition as in WHERE of SQL: "lang = 'de' and score > 0.5"; on columns,
+                      path, size and mtime, evaluated on the catalog. Raises ValueError
+        problem       called with each damaged inode, which is skipped; None: CorruptError is raised
         """
         known = None
         with self.lock:
@@ -396,12 +398,13 @@ class Container(Handle, Reader):
         where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[str]:
-        """The names in byte order, as of the call; `glob`: those that match, * also crossing /.
+        """Yield the names in byte order, as of the call; `glob`: only those that match; * crosses
+        /.
 
         where    see `scan`
-        problem  called with each damaged inode that is met, which is skipped; None: CorruptError
-        cost     reads the part of the catalog that a glob's beginning allows; where there is no
-                 catalog, all inodes, and sorts the names
+        problem  called with each damaged inode, which is skipped; None: CorruptError is raised
+        cost     reads the part of the catalog with the literal prefix of the glob; without a
+                 catalog, reads all inodes, and sorts the names
         """
         prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
         found = self.rows(prefix, problem, where=where)

@@ -44,19 +44,18 @@ from winkfs.units import to_ns
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-SPARSE: Final = 8  # times the usual distance of files, beyond which they are read one by one
-INODE_READ: Final = 512  # bytes read for an inode alone
-PIECE: Final = 1 << 20  # bytes of a large file that are read at once, except a larger entry
-SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
+SPARSE_FACTOR: Final = 8  # times the mean distance of files, beyond which they are read one by one
+INODE_READ_BYTES: Final = 512  # for an inode alone
+PIECE_BYTES: Final = 1 << 20  # of a large file that are read at once, except a larger entry
+COPIED_BYTES: Final = 64 << 10  # of a file, up to which copying it twice costs little
 UINT32: Final = PREFIXES[2].unpack_from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpecialEntry(Entry):
-    """One that has attributes, which are decoded when they are asked for, holes, or more than one
-    extent.
+    """An entry with attributes, which are decoded at their first use, holes, or several extents.
 
-    word     the bytes of its attribute entry, which are good; empty: it has none
+    word     the valid bytes of its attribute entry; empty: it has none
     _pieces  None: its content is plain
     """
 
@@ -91,17 +90,17 @@ class _OpenAttributed(Entry):
 
 
 def attributed(*fields: Any) -> SpecialEntry:
-    """A SpecialEntry of its fields, in order, whose content is plain."""
+    """Return a SpecialEntry with plain content, from its fields in order."""
     made: Any = _OpenAttributed(*fields)
     made.__class__ = SpecialEntry
     return made  # type: ignore[no-any-return]
 
 
 class Window:
-    """Reads inodes and contents in disk order; it keeps the file it began with open.
+    """Reads inodes and contents in disk order, from the data file that was open at the start.
 
-    contents  whether contents have been read: then those of the files to come are read along with
-              their inodes. Listing reads only the inodes where files are large
+    contents  whether contents have been read: if so, those of the next files are read with their
+              inodes. If not, only inodes are read if files are large
     """
 
     def __init__(self, store: Store) -> None:
@@ -118,21 +117,23 @@ class Window:
         self._data = memoryview(b"")
 
     def batch(self, positions: Int64, at: int) -> int:
-        """Read what the files from positions[at] on need -> index after the last of them."""
+        """Read inodes, and contents if wanted, of the files from positions[at] on -> index after
+        the last of them."""
         begin = self._begin(positions, at)
         limit = int(np.searchsorted(positions, begin + SPAN_BYTES))
         stop = min(max(limit, at + 1), at + TABLE_FILES, len(positions))
         self._data, self._base = memoryview(b""), begin
         span, count = int(positions[stop - 1]) - begin, stop - at
-        # Of a selection the files may lie far apart: what is between them need not be read.
-        near = span < SPARSE * self._usual * count
+        # Selected files may be far apart; the bytes between them are then not read.
+        near = span < SPARSE_FACTOR * self._usual * count
         if span < DENSE_BYTES * count or (self.contents and near):
-            length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN_BYTES + INODE_READ)
+            length = min(int(positions[stop - 1]) - begin, SPAN_BYTES) + INODE_READ_BYTES
             self._data = self._reader.read(begin, min(length, self._end - begin))
         return stop
 
     def _begin(self, positions: Int64, at: int) -> int:
-        """Where the entries of a file begin: after the inode before it, as we and others write."""
+        """Return the start of the entries of a file: after the inode before it, as all writers
+        write them."""
         if at:
             return int(positions[at - 1]) + 1
         return (
@@ -140,19 +141,19 @@ class Window:
         )
 
     def ordinary(self, positions: Int64) -> tuple[Decoded, Int64]:
-        """The ordinary and good ones among the inodes of the batch: see `Inodes`."""
+        """Decode the inodes of the batch that are ordinary and intact: see `Inodes.ordinary`."""
         return self._inodes.ordinary(positions, self._data, self._base)
 
     def value(
         self, otherwise: Callable[[int, int, int], bytes], pointer: int, size: int, pos: int
     ) -> bytes:
-        """The first `size` bytes of the value at `pointer`: the content of a plain file, whose
-        inode is at `pos`. Cost: one copy and one checksum.
+        """Return the first `size` bytes of the value at `pointer`: the content of a plain file with
+        its inode at `pos`. Cost: one copy and one checksum.
 
-        otherwise   reads what is not in the window from end to end, or not as `put` writes it
+        otherwise   reads an entry that is not wholly in the window, or not as `put` writes it
         """
         self.contents, data, at = True, self._data, pointer - self._base
-        if size <= SMALL and 0 <= at < len(data) - 7 and self._layout.standard:
+        if size <= COPIED_BYTES and 0 <= at < len(data) - 7 and self._layout.standard:
             start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
             end = at + 1 + start + size
             if end <= len(data) - 4 and not data[at]:
@@ -164,20 +165,20 @@ class Window:
         return otherwise(pointer, size, pos)
 
     def entry(self, pos: int, least: int = 0) -> KVEntry:
-        """The checked entry at a position, from the window where it holds it. See `EntryAt`."""
-        name, first = self.storage.name, least + INODE_READ
+        """Return the verified entry at a position, from the window if possible. See `EntryAt`."""
+        name, first = self.storage.name, least + INODE_READ_BYTES
         return self._layout.read(self._read, pos, self._end, name, first)
 
     def _read(self, pos: int, size: int) -> bytes:
         data, at = self._data, pos - self._base
         if 0 <= at <= len(data) - size:
             found = bytes(data[at : at + size])
-            if data is self._data:  # else another thread moved the window on meanwhile
+            if data is self._data:  # unless another thread moved the window on meanwhile
                 return found
         return self.storage.read(pos, size)
 
     def close(self) -> None:
-        """The scan is over: nothing more is read in large pieces."""
+        """End the scan: entries are read one by one from now on."""
         self._reader.close()
         self._data = memoryview(b"")
 
@@ -192,10 +193,10 @@ def scan(
     without: Int64 | None = None,
     known: Int64 | None = None,
 ) -> Iterator[Entry]:
-    """Entries of the files that are live now; their positions are taken at once.
+    """Yield entries of the files that are live at the call.
 
-    without  positions that are passed over, ascending
-    known    those of the files, ascending; None: they are looked for
+    without  positions to leave out, ascending
+    known    positions of the files, ascending; None: they are searched
     """
     low, high = to_ns(since), to_ns(until)
     with lock:
@@ -248,7 +249,7 @@ class _Scan:
         return found
 
     def _batch(self, positions: Int64, problem: Problem | None) -> Iterator[Entry]:
-        """The chosen files of a batch in order."""
+        """Yield the matching files of a batch in order."""
         found, which = self.window.ordinary(positions)
         table = found.table
         whole = (table.pointer >= 0) & ~table.asked
@@ -286,8 +287,7 @@ class _Scan:
         return self._all(made, problem)
 
     def _all(self, made: list[Entry | int | None], problem: Problem | None) -> Iterator[Entry]:
-        """Those that were made, and those at the positions that were not, of which nothing is known
-        yet."""
+        """Yield entries in order; one that is given by its position is read, None is skipped."""
         for found in made:
             try:
                 entry = self._entry(found) if isinstance(found, int) else found
@@ -300,7 +300,7 @@ class _Scan:
                 yield entry
 
     def _plain_entries(self, table: FileTable) -> Iterator[Entry]:
-        """Files of one value or none, without attributes."""
+        """Yield entries of files of at most one value, without attributes."""
         sizes, ftypes, times = table.size.tolist(), table.ftype.tolist(), table.mtime.tolist()
         modes, (uid, gid) = (
             {ftype: default_mode(ftype) for ftype in set(ftypes)},
@@ -318,7 +318,7 @@ class _Scan:
         )  # fmt: skip
 
     def _entry(self, pos: int) -> Entry | None:
-        """Any file, None for one that is not chosen. Raises CorruptError."""
+        """Return the entry of any file, None if it does not match. Raises CorruptError."""
         key, inode = self.content.stored(pos)
         name, ns = name_of(key), self.settings.ns_of(inode.mtime)
         late = (self.low is not None and ns < self.low) or (
@@ -341,24 +341,24 @@ class _Scan:
     # --- contents; all raise CorruptError ---
 
     def _read_plain(self, pointer: int, size: int, pos: int) -> bytes:
-        """As `Window.value`, of any entry."""
+        """Read content as `Window.value`, from any entry."""
         return self.content.read((Extent(pointer, 0, size),), 0, size, holder=pos)
 
     def _read(self, inode: Inode, pos: int) -> bytes:
-        """The whole content of the file with the inode at `pos`."""
+        """Return the whole content of the file with the inode at `pos`."""
         self.window.contents = True
         extents = self.content.whole(inode, pos).extents
         return self.content.read(extents, 0, inode.lsize, holder=pos)
 
     def _pieces(self, inode: Inode, pos: int) -> Iterator[tuple[int, bytes]]:
-        """The content without its holes: (offset, bytes), about PIECE of them."""
+        """Yield the content without its holes: (offset, bytes), about PIECE_BYTES each."""
         self.window.contents = True
         inode = self.content.whole(inode, pos)
         name, at, size = self.window.storage.name, 0, 0
         value = lru_cache(1)(partial(self.content.value, pos))  # an entry may have many extents
         run: list[Extent] = []
         for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
-            if run and (extent.pointer == 0 or size + extent.size > PIECE):
+            if run and (extent.pointer == 0 or size + extent.size > PIECE_BYTES):
                 yield at, assemble(run, lambda pos, least, framed: value(pos, 0, framed), name)
                 at, size, run = at + size, 0, []
             if extent.pointer:

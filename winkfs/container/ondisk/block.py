@@ -1,4 +1,4 @@
-"""A block of BASE.cat: some rows, in byte order of their names.
+"""A block of BASE.cat: rows, in byte order of their names.
 
 A block is, all little-endian:
 
@@ -10,8 +10,8 @@ A block is, all little-endian:
                   base is to be added (modulo 2^64)
     ...           the names: of each the bytes that its predecessor does not begin with
 
-`shared` is how many bytes a name begins with that the one before it begins with, too; `rest` how
-many follow.
+`shared` is the length of the prefix that a name has in common with the name before it; `rest` is
+the number of its other bytes.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ TOPS: Final = np.array([0, *((1 << 8 * width) - 1 for width in range(1, 8))], np
 """The greatest numbers that 0 .. 7 bytes hold."""
 ALIGN: Final = 8
 BLOCK: Final = 1024  # rows of a block, at most
-AREA: Final = 1 << 20  # rows times bytes of the longest name, at most, but for a single row
+AREA: Final = 1 << 20  # rows times bytes of the longest name, at most, except for a single row
 SIZES: Final = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
 SHARED, REST = STORED - 2, STORED - 1
 START: Final = HEAD.size + 16 * STORED  # of the columns
-SLACK: Final = MAX_ROW + WORD  # bytes behind blocks in memory: nearly no row of names is cut
+SLACK: Final = MAX_ROW + WORD  # bytes after blocks in memory: nearly no row of names is cut
 TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
 
 
 def encode_blocks(rows: FileTable, each: int) -> Iterator[tuple[bytes, list[int]]]:
-    """The value of each block of `each` rows, the last one of what is left, and the numbers of its
-    `Part` from `rows` on.
+    """Yield the value of each block of `each` rows, and the numbers of its PART from `rows` on; the
+    last block has the remaining rows.
 
     rows    n >= 1, with different names in byte order
     cost    array operations on a matrix of n times the longest name
@@ -81,8 +81,8 @@ def encode_blocks(rows: FileTable, each: int) -> Iterator[tuple[bytes, list[int]
     stored[: len(COLUMNS)] = rows.numbers.T
     figures = _figures(stored, starts, counts)
     tails = _share(rows.column, starts, *stored[-2:])
-    # What mostly follows from others is stored as the difference. An entry at `pointer` with `size`
-    # bytes ends at or before `pos`, or begins behind it: so 0 and -1 are never one.
+    # Columns that mostly follow from others are stored as the difference. An entry at `pointer`
+    # with `size` bytes ends at or before `pos`, or begins after it: the difference is not 0 or -1.
     plain = stored[POINTER] > 0
     np.subtract(stored[POS] - stored[SIZE], stored[POINTER], out=stored[POINTER], where=plain)
     stored[CTIME] -= stored[MTIME]
@@ -103,15 +103,17 @@ def encode_blocks(rows: FileTable, each: int) -> Iterator[tuple[bytes, list[int]
 
 
 def _narrow(column: Int64, width: int) -> bytes:
-    """The low bytes of each number."""
-    if width in SIZES:  # a tenth of the time of the general way
+    """Return the low bytes of each number."""
+    if width in SIZES:  # much faster than the general way
         return column.astype(SIZES[width]).tobytes()
     return column.view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
 
 
 def _share(texts: TextColumn, starts: Int64, shared: Int64, rest: Int64) -> list[bytes]:
-    """Fill in what names share with those before them, but at `starts` -> of the names from each
-    of these on what they do not share, joined."""
+    """Fill in `shared` and `rest`; names at `starts` share nothing.
+
+    ->  for each block that begins at `starts`, the rests of its names, joined
+    """
     if texts.dtype == object:
         texts = texts.astype("S")
     matrix = texts.view(np.uint8).reshape(len(texts), -1)
@@ -126,7 +128,7 @@ def _share(texts: TextColumn, starts: Int64, shared: Int64, rest: Int64) -> list
 
 
 def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
-    """The numbers of a `Part`, from `rows` on, of the blocks that begin at `starts`."""
+    """Return the numbers of PART, from `rows` on, of the blocks that begin at `starts`."""
     kind, numbers = stored[KIND], stored[[POS, SIZE, MTIME]]
     gone, asked = kind & GONE != 0, kind & ASK != 0
     low = high = numbers
@@ -157,15 +159,15 @@ def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
 
 
 class Blocks:
-    """One or several blocks that lie in memory together, decoded as one: so most of the time is
-    spent on bytes, not on calls of numpy. Columns and names are decoded when they are asked for."""
+    """Blocks in one buffer, decoded together, so that calls of numpy are few. Columns and names are
+    decoded at their first use."""
 
     def __init__(self, raw: UInt8, at: Int64, lengths: Int64, file: str = "", pos: int = 0) -> None:
-        """Raises DerivedDamage for bytes that are no blocks; so does what decodes names.
+        """Decode the heads of blocks. Raises DerivedDamage, as do methods that decode names.
 
-        raw      has the values of the blocks, and SLACK bytes behind the last one
-        at       where in it they begin, int64[k], ascending; lengths: their bytes, int64[k]
-        file     where they were read, and pos: the position of the first one in it
+        raw      the values of the blocks, and SLACK bytes after the last one
+        at       offsets of the blocks in `raw`, int64[k], ascending; lengths: their bytes, int64[k]
+        file     the file they were read from, and pos: the position of the first one in it
         """
         self._raw, self._file, self._pos = raw, file, pos
         if int(lengths.min()) < START:
@@ -277,7 +279,7 @@ class Blocks:
         return b"".join(reversed(parts))
 
     def row(self, index: int) -> list[int]:
-        """The COLUMNS of one row of one block. Cost: a tenth of that of all of them."""
+        """Return the COLUMNS of one row of the first block, without decoding the others."""
         row, fields = [], (self._base[:, 0], self._width[:, 0], self._at[:, 0])
         for base, width, at in zip(*(field.tolist() for field in fields), strict=True):
             at += index * width
@@ -289,9 +291,9 @@ class Blocks:
 
 
 def _numbers(raw: UInt8, width: int, count: int) -> Int64:
-    """Numbers of so many bytes that stand one behind the other in `raw`, from its start on, or in
-    each of its rows; there are WORD bytes behind them."""
-    wide = 1 << max(width - 1, 0).bit_length()  # bytes that are read of each, with some of the next
+    """Return `count` contiguous numbers of `width` bytes at the start of `raw`, or of each of its
+    rows; WORD bytes must follow them."""
+    wide = 1 << max(width - 1, 0).bit_length()  # bytes read for each; the excess is masked out
     strides = (*raw.strides[:-1], width)
     found: Int64 = np.ndarray(
         (*raw.shape[:-1], count), f"<u{wide}", raw, 0, strides
@@ -302,10 +304,11 @@ def _numbers(raw: UInt8, width: int, count: int) -> Int64:
 
 
 def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
-    """Names as rows of a matrix, uint8[n, row_width(lengths)], with anything behind their ends.
+    """Return names as rows of a matrix, uint8[n, row_width(lengths)], with any bytes after their
+    ends.
 
-    at      where they would begin in `raw`, if what they share stood before the rest of each
-    shared  0 for the first one
+    at      offset of the rest of each name in `raw`, minus the bytes it shares
+    shared  0 for the first name
     """
     width, wide = row_width(lengths), int(shared.max())
     missing = int(at.max()) + width - len(raw)
@@ -319,10 +322,10 @@ def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
 
 
 def _filled_in(words: UInt64, shared: Int64) -> UInt64:
-    """8 bytes of each name, with those that it shares with the name before.
+    """Return 8 bytes of each name, with those filled in that it shares with the name before.
 
-    Names that share as many as any do have these from the last one that does not. So this is done
-    for the others first, which mostly are few.
+    Names that share the most bytes have these from the last name that shares fewer. So the others,
+    which mostly are few, are filled in first.
     """
     most = min(int(shared.max()), WORD)
     if most <= 0:
@@ -338,5 +341,5 @@ def _filled_in(words: UInt64, shared: Int64) -> UInt64:
 
 
 def _signed(value: int) -> int:
-    """A sum of numbers as int64 has it."""
+    """Wrap a sum to int64."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -62,21 +62,21 @@ TOGETHER: Final = 8  # blocks that are written together
 class Catalog(Closing):
     """The rows of a BASE.cat, or of a scratch file, in byte order of their names; immutable.
 
-    contid, covered  whose it is: CONTID, and FILESIZE of the data file whose live files these are
-    clashes          of the first run: files, not directories, with whose name and a / another
-                     begins; -1: not known
+    contid, covered  CONTID of its container, and FILESIZE of the data file whose live files it has
+    clashes          of the first run: number of files, not directories, such that another name
+                     begins with their name and a /; -1: not known
     place            of the list of the runs: position, bytes and hash
     runs             the oldest first; at least one
     count            rows of the first run
 
-    A newer file renamed over its own does not matter to it, nor do runs that are added. An index is
-    that of a row of the first run; `changes` has the rows of the runs behind it.
+    It stays valid if a newer file is renamed over its own, or if runs are added. An index is that
+    of a row of the first run; `changes` has the rows of later runs.
     """
 
     def __init__(self, storage: Storage, place: Place | None = None) -> None:
-        """Takes the storage; it is closed where this raises. Raises FormatError; OSError.
+        """Open a catalog; close the storage if that fails. Raises FormatError; OSError.
 
-        place  of an older list, which runs that are added leave where it is; None: the one of today
+        place  of an older list, which stays valid when runs are added; None: the current one
         """
         self.storage = storage
         try:
@@ -112,29 +112,29 @@ class Catalog(Closing):
     # --- by index, of the first run ---
 
     def name(self, index: int) -> bytes:
-        """The name with this index. Raises DerivedDamage."""
+        """Return the name with this index. Raises DerivedDamage."""
         number = self._base.find(index)
         return bytes(self._base.block(number).texts[index - self._base.starts[number]])
 
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        """Return the names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
         return self.part(start, stop).names
 
     def part(self, start: int, stop: int) -> FileTable:
-        """The rows with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        """Return the rows with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
         found = self._base.blocks(start, stop)
         return FileTable.concat(
             [self._base.block(i).table.part(at.start, at.stop) for i, at in found]
         )
 
     def block(self, index: int) -> tuple[int, FileTable]:
-        """The block that has the row with this index: index of its first row, and its rows, not to
-        be changed. Raises DerivedDamage."""
+        """Return the block of the row with this index: index of its first row, and its rows, which
+        must not be changed. Raises DerivedDamage."""
         number = self._base.find(index)
         return self._base.starts[number], self._base.block(number).table
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
-        """Index of the first name >= `name`, at or after `low`; `count` where there is none.
+        """Return the index of the first name >= `name`, at or after `low`; `count`: there is none.
 
         cost    decodes one block
         raises  DerivedDamage
@@ -144,7 +144,7 @@ class Catalog(Closing):
     # --- by name, of all runs ---
 
     def changes(self) -> dict[bytes, int]:
-        """Read the runs behind the first: name -> FTYPE, 0: it is gone, -1: ask the inode."""
+        """Read the runs after the first: name -> FTYPE, 0: it was removed, -1: read the inode."""
         found: dict[bytes, int] = {}
         for rows in chain.from_iterable(run.rows() for run in self.runs[1:]):
             ftypes = np.where(rows.asked, -1, rows.kind & 255)
@@ -152,16 +152,16 @@ class Catalog(Closing):
         return found
 
     def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[FileTable]:
-        """The live rows, some thousand at a time. Raises DerivedDamage.
+        """Yield the live rows, some thousand at a time. Raises DerivedDamage.
 
-        wanted_columns  of the user, whose values they are to have
+        wanted_columns  columns of the user whose values the rows contain
         """
         return live(joined([run.rows(columns=wanted_columns) for run in self.runs]))
 
     def at(self, positions: Int64, sparse: int) -> Iterator[FileTable]:
-        """Rows of the inodes at these ascending positions that are complete, also of replaced ones.
+        """Yield complete rows of the inodes at these ascending positions, also of replaced ones.
 
-        sparse  none where more rows than this would be decoded for each position
+        sparse  yield none if more rows than this would be decoded for each position
         cost    decodes the blocks that may have them
         raises  DerivedDamage
         """
@@ -173,10 +173,7 @@ class Catalog(Closing):
 
 
 def _check_form(block: Superblock, storage: Storage) -> None:
-    """Refuse what is no kvseq in the form of BASE.cat, or not all of it.
-
-    raises  FormatError
-    """
+    """Raise FormatError for a file that is not a kvseq in the form of BASE.cat, or is truncated."""
     layout = Layout.of(block, storage.name)
     shape = (layout.delflag, layout.key.code, layout.value.code, layout.align, layout.checksum)
     whole = block["SBSIZE"] <= block.get("FILESIZE", 0) <= storage.size()
@@ -187,31 +184,31 @@ def _check_form(block: Superblock, storage: Storage) -> None:
 
 
 class CatalogWriter:
-    """Writes a BASE.cat, or more runs behind those of one."""
+    """Writes a BASE.cat, or adds runs to one."""
 
     def __init__(self, kv: KVSeq, runs: list[list[int]], schema: Schema) -> None:
         self._kv, self._runs, self._schema = kv, runs, schema
 
     @classmethod
     def create(cls, storage: Storage, ids: Mapping[str, int], schema: Schema) -> Self:
-        """A new file in an empty storage. `ids`: see `Settings.ids`; `schema`: the columns of the
-        user."""
+        """Begin a new file in an empty storage. `ids`: see `Settings.ids`; `schema`: the columns of
+        the user."""
         block = Superblock.new(KVSEQ, PURPOSE_CATALOG, {**NEW, **ids}, 2 * HALF).note_writer()
         storage.write(0, block.images())
         return cls(KVSeq(storage, block, writable=True), [], schema)
 
     @classmethod
     def append_to(cls, catalog: Catalog, kept: int, schema: Schema) -> Self:
-        """More runs behind the first `kept` of a file that is open for writing."""
+        """Add runs after the first `kept` ones of a file that is open for writing."""
         kv = KVSeq(catalog.storage, catalog.superblock.note_writer(), writable=True)
         return cls(kv, catalog.listed[:kept], schema)
 
     def release(self) -> None:
-        """Give back the room on the disk that was not used."""
+        """Release preallocated space."""
         self._kv.release()
 
     def write_run(self, rows: Iterable[FileTable]) -> None:
-        """A run of rows in byte order of their names, given in parts of any size.
+        """Write a run of rows in byte order of their names, given in tables of any size.
 
         raises  OSError
         cost    one write; memory: a few blocks
@@ -237,7 +234,7 @@ class CatalogWriter:
         return found
 
     def _append(self, key: bytes, value: bytes) -> Place:
-        """Add an entry."""
+        """Append an entry -> place of its value."""
         kv = self._kv
         padding = -kv.end % ALIGN
         pos, head = kv.end + padding, key + len(value).to_bytes(8, "big")
@@ -249,10 +246,10 @@ class CatalogWriter:
     def finish(self, covered: int, now: int, clashes: int | None = None) -> None:
         """Write the list of the runs and the superblock. Raises OSError.
 
-        A new file is to be synced by the caller, one that has grown is durable on return.
+        The caller must sync a new file; one to which runs were added is durable on return.
 
         covered  DATAEND
-        clashes  of the first run; None: it is as before
+        clashes  of the first run; None: unchanged
         """
         place = self._append(b"r/000000", np.array(self._runs, "<i8").tobytes())
         places = dict(zip((RUNS, RUNBYTES, RUNHASH), place, strict=True)) | {"DATAEND": covered}
@@ -269,7 +266,8 @@ class CatalogWriter:
 
 
 def _pieces(rows: Iterable[FileTable]) -> Iterator[tuple[FileTable, int]]:
-    """Rows given in parts as whole blocks, the last one of what is left, and rows of a block."""
+    """Yield rows, given in tables, as whole blocks, and the number of rows of a block; the last
+    ones may be fewer."""
     waiting, count = list[FileTable](), 0
     for part in rows:
         waiting.append(part)

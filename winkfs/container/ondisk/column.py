@@ -38,9 +38,9 @@ SOME_NULL, ALL_NULL = 1, 2
 class Column:
     """n values of one type.
 
-    valid    bool[n]  which are not null
-    numbers  int64[n], float64[n] or bool[n]; of types that are no numbers: which of the words
-    words    texts, each of them once or once for each row
+    valid    bool[n]  True for values that are not null
+    numbers  int64[n], float64[n] or bool[n]; of other types: indices of words
+    words    texts, each distinct one once, or one for each row
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Column:
 
     @classmethod
     def of(cls, kind: str, texts: Texts) -> Column:
-        """From texts; one that is none of the type is null."""
+        """Return a column of texts; a text that is not valid for the type is null."""
         known, words = dict.fromkeys(texts), list[bytes]()
         if known.keys() <= {None}:
             return cls.nulls(kind, len(texts))
@@ -73,7 +73,7 @@ class Column:
         return cls(kind, valid, numbers, words)
 
     def texts(self) -> Texts:
-        """The inverse."""
+        """Return the values as texts: the inverse of `of`."""
         if self.kind in NUMBERS:
             numbers = self.numbers
             if self.kind == "timestamp":
@@ -94,12 +94,12 @@ class Column:
         return self if kind == self.kind else Column.of(kind, self.texts())
 
     def take(self, chosen: npt.NDArray[Any]) -> Column:
-        """Some rows, by index or by marks."""
+        """Return the rows with these indices, or those marked, bool[n]."""
         return Column(self.kind, self.valid[chosen], self.numbers[chosen], self.words)
 
     @staticmethod
     def concat(parts: Sequence[Column]) -> Column:
-        """Parts of one type, at least one, one behind the other."""
+        """Concatenate columns of one type, at least one."""
         valid = np.concatenate([part.valid for part in parts])
         kind = parts[0].kind
         if kind in NUMBERS:
@@ -112,7 +112,7 @@ class Column:
         return Column(kind, valid, np.concatenate(numbers), list(codes))
 
     def encode(self) -> bytes:
-        """The bytes in BASE.cat."""
+        """Encode the values of a block for BASE.cat."""
         n, whole = len(self), bool(self.valid.all())
         if not self.valid.any():
             return HEAD.pack(n, ALL_NULL, 0, 0)
@@ -139,7 +139,7 @@ class Column:
 
     @classmethod
     def decode(cls, kind: str, value: bytes, rows: int) -> Column:
-        """The inverse. Raises ValueError for bytes that are none of so many rows."""
+        """Decode the values of a block of `rows` rows. Raises ValueError."""
         try:
             return cls._decoded(kind, value, rows)
         except (struct.error, IndexError) as error:
@@ -148,7 +148,7 @@ class Column:
     @classmethod
     def _decoded(cls, kind: str, value: bytes, rows: int) -> Column:
         n, flags, words, wide = HEAD.unpack_from(value)
-        if n != rows:  # before there is room for them
+        if n != rows:  # checked before memory is allocated
             raise ValueError("a column of another length")
         if flags == ALL_NULL:
             return cls.nulls(kind, n)
@@ -174,7 +174,8 @@ class Column:
         return cls(kind, valid, numbers, texts)
 
     def zone(self) -> tuple[int, int, int]:
-        """Nulls, and the least and the greatest `key` of the others; 0, 0: all are null."""
+        """Return the number of nulls, and least and greatest `key_of` of the others; 0, 0: all are
+        null."""
         nulls = len(self) - int(self.valid.sum())
         if nulls == len(self):
             return nulls, 0, 0
@@ -187,7 +188,7 @@ class Column:
 
 
 def dtype_of(kind: str) -> npt.DTypeLike:
-    """Of the numbers of a `Column`."""
+    """Return the dtype of the numbers of a `Column`."""
     return {"bool": np.bool_, "float64": np.float64}.get(kind, np.int64)
 
 
