@@ -119,7 +119,7 @@ class Entry(Stat):
         return hash(FIELDS(self))
 
     def read(self) -> bytes:
-        """The whole content. Raises CorruptError."""
+        """Return the whole content. Raises CorruptError."""
         return self._read()
 
     @property

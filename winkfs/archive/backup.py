@@ -1,15 +1,16 @@
-"""Backup: a copy of a container or a data set as of its last sync, brought up to date by each run.
+"""Backup: copies a container or a data set as of its last sync; each run brings the copy up to
+date.
 
     DEST.data ...     a container: it opens at any moment, with what one backup has copied
     DEST.backup       its record, JSON: the states that DEST.data begins with, the newest last
     DEST.<time>.data  the file before a compaction of the source, as long as a state in it is kept
 
-What a writer has synced below FILESIZE never changes but for delflags, and these add nothing to
-what is live. So a run appends what is new behind the end of DEST.data, checks and syncs it, then
-writes the superblock; delflags follow as after any sync. A state is a superblock: none needs room.
+Synced entries below FILESIZE never change, except delflags, which do not decide what is live. So a
+run appends new entries to DEST.data, verifies and syncs them, then writes the superblock; delflags
+follow as after any sync. A state is only a superblock in the record, so it takes no space.
 
-A data set is files that never change, and manifests: the files that a generation names are copied,
-then its manifest.
+A data set consists of files that never change, and of manifests: the files of a generation are
+copied, then its manifest.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from winkfs.registry import kind_of
 Progress = Callable[[int], None]
 RECORD: Final = ".backup"
 FORMAT: Final = "winkfs-backup"
-PIECE: Final = 8 << 20  # bytes copied at a time
-ROOM: Final = 4096  # zeros behind what is copied: entries that end with the file would count
+COPY_BYTES: Final = 8 << 20  # copied at a time
+RESERVE_BYTES: Final = 4096  # of zeros after copied entries: those at the end of a file would count
 COMPARED: Final = 1 << 20  # bytes before the end of a state that are compared with the source
 FIRST: Final = "backup-first"  # in _pending: the folder of manifests
 BEGUN: Final = "backup-begun"  # in _pending: the mark of a backup that has no manifest yet
@@ -80,18 +81,17 @@ def backup(
     state: int = 0,
     progress: Progress | None = None,
 ) -> Backup:
-    """Copy a container or a data set as of its last sync, while others write to it; run again,
-    what is new.
+    """Copy a container or a data set as of its last sync, while others write to it; a later run
+    copies new entries only.
 
-    keep      earlier states that DEST is to keep: those of the last backups; of a data set, the
-              generations before
-    state     copy the state so many backups before the last one of `base`, which is a backup
+    keep      number of earlier states that DEST keeps: those of the last backups; of a data set,
+              earlier generations
+    state     copy the state that many backups before the last one; `base` is then a backup
     progress  called with the number of bytes done since the last call
     raises    NoSuchFile; FileExists (DEST is something else); Locked (DEST, or a classic BASE);
-              Refusal (another kind; a source that is cut short); FormatError; OSError: DEST is then
-              as it was
-    cost      what is new, and what its inodes replaced; a whole copy after a compaction
-    A run that is killed leaves DEST as it was, or finished; it can be run again.
+              Refusal (another kind; a truncated source); FormatError; OSError: DEST is unchanged
+    cost      copies new entries, and sets delflags; a whole copy after a compaction
+    A run that is killed leaves DEST unchanged, or finished; it can be repeated.
     """
     if keep < 0 or state < 0:
         raise ValueError("numbers of states are not negative")
@@ -129,7 +129,7 @@ class _State:
 
 
 class _Copying:
-    """Copies bytes of data files, and looks at their checksums."""
+    """Copies bytes of data files, and verifies their checksums."""
 
     def __init__(self, kind: str, base: str, dest: str, keep: int, progress: Progress | None):
         self._base, self._dest, self._keep = base, dest, keep
@@ -140,8 +140,8 @@ class _Copying:
         self, storage: Storage, target: Storage, start: int, end: int, *, counted: bool = True
     ) -> None:
         with contextlib.closing(storage.bulk(start, end)) as reader:
-            for at in range(start, end, PIECE):
-                size = min(PIECE, end - at)
+            for at in range(start, end, COPY_BYTES):
+                size = min(COPY_BYTES, end - at)
                 data = reader.read(at, size)
                 if len(data) < size:
                     raise Refusal(f"{storage.name} was cut short meanwhile", self._base)
@@ -150,7 +150,7 @@ class _Copying:
                 self._progress(size)
 
     def _check(self, copy: KVSeq, start: int, end: int) -> tuple[int, list[int]]:
-        """Look at the checksums of what was copied -> position of the last entry, 0 without any;
+        """Verify the copied entries -> position of the last entry, 0: there is none; positions of
         those that declare columns."""
         last, columns = 0, list[int]()
         start = copy.layout.aligned(start)
@@ -158,7 +158,7 @@ class _Copying:
             for batch in scan_intact(copy.storage, copy.layout, start, end, problem=self._note):
                 last = int(batch.pos[-1])
                 columns += batch.pos[entries_of(batch, KEY)].tolist()
-        except CorruptError as error:  # no checksums by which to find where it goes on
+        except CorruptError as error:  # without checksums, the next entry cannot be found
             self._note(error)
         return last, columns
 
@@ -266,7 +266,7 @@ class _ContainerBackup(_Copying):
             start = mine["FILESIZE"]
             states = [s for s in states if s.file != self._name + DATA or s.end <= start]
             if end > start or mine.get(COLUMNS) != block.get(COLUMNS):
-                target.preallocate(end + ROOM)
+                target.preallocate(end + RESERVE_BYTES)
                 try:
                     self._bytes(storage, target, start, end)
                     last, old = self._check(KVSeq(target, block, writable=False), start, end)
@@ -292,7 +292,7 @@ class _ContainerBackup(_Copying):
         self._prune()
 
     def _finish(self, lock: WriterLock) -> None:
-        """Set the delflags that follow from what is new, and bring derived files up to date."""
+        """Set the delflags that follow from new entries, and bring derived files up to date."""
         with Store(self._dest, writable=True, lock=lock) as store:
             store.kv.sync_storage()
             if store.is_behind and not store.may_leave_tail:
@@ -303,7 +303,7 @@ class _ContainerBackup(_Copying):
     # --- all of it ---
 
     def _replace(self, storage: Storage, block: Superblock, end: int) -> None:
-        """Copy all beside DEST, make its derived files, then give it the name."""
+        """Copy everything to a file beside DEST, make its derived files, then rename it."""
         directory, part = self._directory, self._name + PARTIAL
         remove_files(self._dest + PARTIAL)
         try:
@@ -355,13 +355,13 @@ class _ContainerBackup(_Copying):
         return _State(self._name + DATA, end, last, time.time_ns(), dict(block))
 
     def _record(self, states: list[_State]) -> None:
-        """Write the record. The newest state may be one that is yet to come."""
+        """Write the record. The newest state may not be in the data file yet."""
         text = {"format": FORMAT, "version": 1, "states": [asdict(state) for state in states]}
         with replacing(self._directory, self._name + RECORD) as storage:
             storage.write(0, [json.dumps(text).encode() + b"\n"])
 
     def _prune(self) -> None:
-        """Forget states beyond those to be kept, and files that none is in."""
+        """Remove states beyond `keep`, and data files that have no state."""
         states = (_states(self._directory, self._name) or [])[-1 - self._keep :]
         self._record(states)
         named = {state.file for state in states}
@@ -374,17 +374,17 @@ class _ContainerBackup(_Copying):
 
 
 def _published(block: Superblock, end: int) -> Superblock:
-    """The superblock of a copy."""
+    """Return the superblock of a copy."""
     new = Superblock(block)
     new.pop(UNNAMED, None)
-    if "SYNCSIZE" in new:  # where a sync was lost the counters are: the next writer counts
+    if "SYNCSIZE" in new:  # after a lost sync, counters are wrong: the next writer counts anew
         new["SYNCSIZE"] = end if new.get("FILESIZE") == end else new["SBSIZE"]
     new["FILESIZE"] = end
     return new
 
 
 def _states(directory: Directory, name: str) -> list[_State] | None:
-    """The states of a backup, the newest last; None: there is no record that can be read."""
+    """Return the states of a backup, the newest last; None: there is no readable record."""
     try:
         with directory.open(name + RECORD) as storage:
             record: dict[str, Any] = json.loads(storage.read(0, storage.size()))
@@ -416,7 +416,7 @@ class _DatasetBackup(_Copying):
         return self.done
 
     def _begin(self) -> None:
-        """Make the folder, with a mark by which the next run knows what this one has left."""
+        """Create the folder, with a mark by which the next run recognises what this one left."""
         directory, pending = directory_of(self._dest), f"{self._dest}/{PENDING}"
         there = directory.info()
         begun = directory_of(pending).exists(BEGUN)
@@ -448,7 +448,7 @@ class _DatasetBackup(_Copying):
         return Folder(f"{self._dest}/{MANIFESTS}").numbers()
 
     def _check_same(self, log: Log) -> None:
-        """Refuse a backup of another data set."""
+        """Raise FileExists if DEST is a backup of another data set."""
         if not is_dataset(self._dest):
             return
         mine = Log(self._dest).head()
@@ -458,7 +458,7 @@ class _DatasetBackup(_Copying):
                 raise FileExists(what, self._dest)
 
     def _shard(self, record: ShardRecord) -> None:
-        """Copy the files of a shard that are not there yet, the data file last."""
+        """Copy the missing files of a shard, the data file last."""
         job, name = record.path.split("/")
         make_directory(f"{self._dest}/{job}")
         with directory_of(self._base).subdirectory(job) as source:
@@ -499,7 +499,7 @@ class _DatasetBackup(_Copying):
             pending.unlink(BEGUN)
 
     def _prune(self, oldest: int) -> None:
-        """Remove generations before, and shards that none names any more."""
+        """Remove generations before `oldest`, and shards that no generation names any more."""
         log = Log(self._dest)
         kept = {r.path: r for n in self._numbers() if n >= oldest for r in log.state(n).shards}
         for number in self._numbers():
@@ -515,7 +515,7 @@ class _DatasetBackup(_Copying):
         self.done.states = len([n for n in self._numbers() if n >= oldest])
 
     def _paths(self) -> Iterator[str]:
-        """Of all shards that are there."""
+        """Yield the paths of all shards of DEST."""
         top = directory_of(self._dest)
         for job in top.list():
             if job not in (MANIFESTS, PENDING):

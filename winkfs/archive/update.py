@@ -69,7 +69,7 @@ class Update:
     def choose(
         self, files: Iterable[tuple[Some, Seen]]
     ) -> Iterator[tuple[Some, Seen, bool | None]]:
-        """See `items.Chooser`."""
+        """Yield the files that may have changed, see `items.Chooser`."""
         source = iter(files)
         while batch := list(islice(source, LOOKUP_NAMES)):
             known = self.look([seen.name for _, seen in batch])

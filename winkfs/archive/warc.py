@@ -40,7 +40,7 @@ SCHEMA: Final = {
     "url": "string", "status": "int64", "content_type": "string", "date": "timestamp",
     "digest": "string",
 }  # fmt: skip
-TAKEN: Final = range(200, 300)  # status of HTTP
+STORED_STATUS: Final = range(200, 300)  # of HTTP
 WHOLE: Final = ("resource", "conversion")  # records whose block is the document
 UNDATED: Final = "WARC-Date is missing or no date: the mtime is that of the HTTP header, or 1970"
 CUT: Final = "cut short by the crawler (WARC-Truncated)"
@@ -53,7 +53,7 @@ class Capture(NamedTuple):
     """A document of the web as it was at a time.
 
     base    its name if it were the only one
-    url     what identifies it: see `webnames.Place`
+    url     normalized, see `webnames.Place`
     when    microseconds since 1970; None: not known
     mark    XXH3 of its content
     stored  the name that it has
@@ -67,14 +67,14 @@ class Capture(NamedTuple):
 
 
 class Warc:
-    """The documents in a WARC or ARC file.
+    """The documents in a WARC or ARC file, as a source of `pack`.
 
-    captures  those that were yielded
-    again     how many were not, for they are there twice: with equal URL, time and content
+    captures  the documents that were yielded
+    again     number of duplicates, with equal URL, time and content, that were not yielded
 
     path     the file
-    note     hears of each record that cannot be read, by its URL if that is known
-    ratio    bound of what a body is decoded to, against its bytes in the file
+    note     called with each record that cannot be read, by its URL if that is known
+    ratio    limit of the bytes of a decoded body for each byte in the file
     raises   FormatError if there is no record; OSError
     """
 
@@ -143,11 +143,11 @@ class Warc:
             return None
         else:
             try:
-                found = parse(record.block, ok=TAKEN, ratio=self._ratio)
+                found = parse(record.block, ok=STORED_STATUS, ratio=self._ratio)
             except Undecodable as error:
                 self._bad(name, f"the body cannot be decoded: {error}")
                 return None
-            if found.status not in TAKEN:
+            if found.status not in STORED_STATUS:
                 self._note(Note(name, f"HTTP status {found.status}", False, True))
                 return None
         return self._made(record, name, found)
@@ -178,7 +178,7 @@ class Warc:
         return Row(stored, found.body, mtime, FileType.FILE, xattrs=xattrs)
 
     def _named(self, url: bytes, date: datetime | None, body: bytes) -> bytes | None:
-        """A name that no other document of this file has; None: it is there already."""
+        """Return a name that no other document of this file has; None: it is a duplicate."""
         place, when, mark = place_of(url), microseconds(date), xxhash.xxh3_64_intdigest(body)
         if (place.url, when, mark) in self._seen:
             self.again += 1
@@ -211,7 +211,7 @@ def _is_http(record: Record) -> bool:
 
 
 def date_of(text: bytes) -> datetime | None:
-    """The time in WARC-Date: ISO 8601, or digits as ARC files have them. None: it is no time."""
+    """Parse WARC-Date: ISO 8601, or digits as in ARC files -> the time; None: it is not one."""
     words = _LEAP.sub(":59", text.decode("latin-1").strip())
     try:
         if found := _DIGITS.fullmatch(words):

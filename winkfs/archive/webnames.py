@@ -1,15 +1,15 @@
-"""Names of web documents: a site is browsed as it is, `host/path?query`.
+"""Names of web documents, by which a site is browsed: `host/path?query`.
 
     http://A.Example:80/d/x?q=a/b   a.example/d/x?q=a%2Fb
     https://a.example:8443/d/       a.example:8443/d/index.html
     ftp://a.example/x               ftp:/a.example/x
 
-The host is in lower case, with its port if that is not the usual one; userinfo is left out. Empty
+The host is in lower case, with its port if that is not the default; userinfo is left out. Empty
 parts of a path are left out, `.` and `..` become %2E and %2E%2E, and control characters are
-escaped as in URLs. A part has at most 255 bytes: a longer one is cut, with ~ and the XXH3 of the
-whole behind it. Of captures of one URL the newest has this name, older ones have `@` and the 14
-digits of their time behind it; of URLs that would share a name, all but the first in byte order
-have ~ and the XXH3 of the URL behind it, before the time.
+escaped as in URLs. A part has at most 255 bytes: a longer one is cut, and ~ and the XXH3 of the
+whole part appended. Of captures of one URL the newest has this name; to that of older ones, `@` and
+the 14 digits of their time are appended. Of URLs that would share a name, all but the first in byte
+order get ~ and the XXH3 of the URL, before the time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import xxhash
 from winkfs.container.ondisk.typed import EPOCH
 from winkfs.names import MAX_COMPONENT
 
-INDEX: Final = b"index.html"  # of a URL that ends with a /
-LONGEST: Final = 3500  # bytes of a name; what is longer becomes one part
+INDEX: Final = b"index.html"  # appended to a URL that ends with a /
+MAX_BYTES: Final = 3500  # of a name, after which the rest becomes one part
 _URL: Final = re.compile(
     rb"([A-Za-z][A-Za-z0-9+.-]*):(?://(?:[^/?#@]*@)?(\[[^\]]*\]|[^/?#:]*)(?::(\d*))?)?", re.DOTALL
 )
@@ -35,15 +35,15 @@ _DERIVED: Final = re.compile(rb"(?:@\d{14}|~[0-9a-f]{16})\Z")
 
 
 class Place(NamedTuple):
-    """url: as it identifies a document, whatever way it is written; name: what it is called if no
-    other has that name."""
+    """A document among others. `url`: normalized, so that it identifies the document; `name`: its
+    name if no other document has it."""
 
     url: bytes
     name: bytes
 
 
 def place_of(url: bytes) -> Place:
-    """The place of a document among others."""
+    """Return normalized URL and name of a document."""
     found = _URL.match(url)
     scheme = found[1].lower() if found else b""
     if found is None or found[2] is None:
@@ -66,15 +66,15 @@ def place_of(url: bytes) -> Place:
 
 
 def apart(name: bytes, url: bytes) -> bytes:
-    """The name of a document whose name another has: `url` as in Place."""
+    """Return the name of a document if another has its `name`. `url`: as in Place."""
     return _with(name, b"~" + _hash(url))
 
 
 def at_time(name: bytes, when: int | None, mark: int | None = None) -> bytes:
-    """The name of an older capture.
+    """Return the name of an older capture.
 
     when    microseconds since 1970; None: not known
-    mark    XXH3 of its content, if another of that second has the name
+    mark    XXH3 of its content, if another capture of that second has the name
     """
     digits = b"0" * 14
     if when is not None:
@@ -85,14 +85,14 @@ def at_time(name: bytes, when: int | None, mark: int | None = None) -> bytes:
 
 
 def microseconds(moment: datetime | None) -> int | None:
-    """As `at_time` takes them."""
+    """Return a time as microseconds since 1970, None for None."""
     return None if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _joined(parts: list[bytes]) -> bytes:
     name = b""
     for i, part in enumerate(parts):
-        if len(name) > LONGEST:
+        if len(name) > MAX_BYTES:
             return name + b"/" + _cut(b"%2F".join(parts[i:]), MAX_COMPONENT)
         name += (b"/" if name else b"") + _cut(part, MAX_COMPONENT)
     return name or INDEX

@@ -23,11 +23,11 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from winkfs.archive.http import headers_of, quoted
 
 GZIP: Final = b"\x1f\x8b\x08"
-PIECE: Final = 64 << 10  # packed bytes that are unpacked at a time
-HEAD: Final = 1 << 20  # bytes of the header of a record, at most
-DONE: Final = 1 << 20  # bytes behind us that are kept, at most
-START: Final = 8 << 10  # bytes of a line with which a record begins, at most
-ABOUT: Final = ("warcinfo", "request")  # records that are there for others
+INPUT_BYTES: Final = 64 << 10  # compressed bytes that are decompressed at a time
+MAX_HEADER_BYTES: Final = 1 << 20  # of a record
+MAX_READ_BYTES: Final = 1 << 20  # already read, that are kept
+MAX_LINE_BYTES: Final = 8 << 10  # of the first line of a record
+ABOUT: Final = ("warcinfo", "request")  # records about other records
 _MEMBER: Final = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")
 _WARC: Final = re.compile(rb"WARC/[01]\.\d{1,3}[ \t]*\r?\n(?=[A-Za-z][\w-]*[ \t]*:)")
 _ARC: Final = re.compile(rb"[A-Za-z][\w+.-]*:[^\s]* [\w.:-]+ \d{8,17} [^\n]*?(?<= )\d+[ \t]*\r?\n")
@@ -35,12 +35,12 @@ _URL: Final = re.compile(rb"[A-Za-z][A-Za-z\d+.-]*:[\x21-\x7e\x80-\xff]+\Z|byte 
 _BLANK: Final = re.compile(rb"\n\r?\n")
 _SPACE: Final = re.compile(rb"[\r\n]*")
 Bad = Callable[[bytes, str], None]
-"""Called with the name of a record, or where it is, and what is wrong with it."""
+"""Called with the name of a record, or its place, and the fault."""
 
 
 class Record(NamedTuple):
-    """kind: as WARC-Type has it, in lower case; headers: names in lower case; block: all behind
-    the header; place: the byte of the file where it, or its gzip member, begins."""
+    """A record. `kind`: WARC-Type in lower case; `headers`: names in lower case; `block`: all after
+    the header; `place`: the byte of the file at which it, or its gzip member, begins."""
 
     kind: str
     headers: dict[bytes, bytes]
@@ -58,15 +58,15 @@ def is_archive(start: bytes) -> bool:
 
 
 class Stream:
-    """The bytes of a file, unpacked as far as they were needed.
+    """The bytes of a file, decompressed as far as they were needed.
 
-    buffer  those that are there; of a plain file all
-    at      index in it of the next that are to be read
-    damage  what keeps it from being read on, and where; None: nothing
+    buffer  decompressed bytes; of a plain file all
+    at      index in it of the next byte to be read
+    damage  (byte, reason) why it cannot be read on; None: it can
     """
 
     def __init__(self, data: Any, place: int = 0) -> None:
-        """`place`: the byte at which to begin."""
+        """Begin at byte `place` of the file."""
         self._data, self.packed = data, data[:3] == GZIP
         self.buffer: Any = b"" if self.packed else data
         self.at = 0 if self.packed else place
@@ -84,16 +84,16 @@ class Stream:
         return self._members[number][1] if number >= 0 else 0
 
     def _number(self, index: int) -> int:
-        """Return the number of the member that has an index, -1: of none that is known."""
+        """Return the number of the member that has an index, -1: none that is known."""
         return bisect.bisect_right(self._members, index, key=itemgetter(0)) - 1
 
     def more(self) -> bool:
-        """Unpack on -> whether there was anything."""
+        """Decompress more -> whether there was anything."""
         if not self.packed or self.damage is not None:
             return False
         if self._unpacker is None and not self._begin_member():
             return False
-        piece = self._data[self._next : self._next + PIECE]
+        piece = self._data[self._next : self._next + INPUT_BYTES]
         if not piece:
             self.damage = self._next, "the file ends within a gzip member"
             return False
@@ -118,7 +118,7 @@ class Stream:
     def _begin_member(self) -> bool:
         start = self._data[self._next : self._next + 3]
         if start != GZIP:
-            if self._data[self._next : self._next + PIECE].strip(b"\0"):
+            if self._data[self._next : self._next + INPUT_BYTES].strip(b"\0"):
                 self.damage = self._next, "no gzip member begins there"
             return False
         self._unpacker = zlib.decompressobj(31)
@@ -126,10 +126,10 @@ class Stream:
         return True
 
     def _up_to_damage(self, piece: bytes) -> bytes:
-        """Return what comes out of a damaged piece, and note where the damage shows."""
+        """Return the bytes of a damaged piece up to the damage, and set `damage`."""
         unpacker, at = zlib.decompressobj(31), self._members[-1][1]
         while at < self._next:
-            step = min(PIECE, self._next - at)
+            step = min(INPUT_BYTES, self._next - at)
             unpacker.decompress(self._data[at : at + step])
             at += step
         found = bytearray()
@@ -142,15 +142,15 @@ class Stream:
         return bytes(found)
 
     def drop(self) -> None:
-        """Forget what is behind us: where that is all, or much."""
-        if self.packed and (self.at == len(self.buffer) or self.at > DONE):
+        """Forget bytes that were read, if these are all, or many."""
+        if self.packed and (self.at == len(self.buffer) or self.at > MAX_READ_BYTES):
             at, self.at = self.at, 0
             self.buffer = self.buffer[at:]
             last = max(self._number(at), 0)
             self._members = [(start - at, place) for start, place in self._members[last:]]
 
     def resume(self, start: re.Pattern[bytes]) -> bool:
-        """Go on at the next member in which a record begins, behind damage -> whether there is
+        """Continue after damage at the next member in which a record begins -> whether there is
         one."""
         place = self._members[-1][1] if self._members else -1
         self.damage = self._unpacker = None
@@ -158,7 +158,7 @@ class Stream:
         for found in _MEMBER.finditer(self._data, place + 1):
             unpacker = zlib.decompressobj(31)
             try:
-                first = unpacker.decompress(self._data[found.start() : found.start() + PIECE])
+                first = unpacker.decompress(self._data[found.start() : found.start() + INPUT_BYTES])
             except zlib.error:
                 continue
             if start.search(first):
@@ -173,15 +173,15 @@ class Stream:
         """Search from an index on, to index `stop`, the end or damage."""
         found = pattern.search(self.buffer, start, stop)
         while found is None and len(self.buffer) < stop:
-            start = max(start, len(self.buffer) - START)
+            start = max(start, len(self.buffer) - MAX_LINE_BYTES)
             if not self.more():
                 return None
             found = pattern.search(self.buffer, start, stop)
         return found
 
     def reach(self, start: int, stop: int) -> int:
-        """Unpack up to index `stop` of a block that begins at `start` -> how far it reaches: less
-        at the end, and where a new member begins with a record."""
+        """Decompress up to index `stop` of a block that begins at `start` -> its end: before `stop`
+        at the end of the file, or if a new member begins with a record."""
         while len(self.buffer) <= stop + 4 and self._edge(start, stop) == stop:
             within_member = self._unpacker is not None and self.damage is None
             if (len(self.buffer) >= stop and not within_member) or not self.more():
@@ -198,26 +198,26 @@ class Stream:
 
 
 def records(file: BinaryIO, data: Any, bad: Bad) -> Iterator[Record]:
-    """The records of a file; the block of one in ABOUT may be left empty.
+    """Yield the records of a file; the block of one in ABOUT may be left empty.
 
     data    its bytes: an mmap
-    bad     called with each that cannot be taken
-    memory  that of a record, and a few MiB
+    bad     called with each record that cannot be read
+    cost    memory: a record, and a few MiB
     """
     last, known = yield from _quickly(file, data)
     start = 0
     if last is not None:
-        # Where members and records do not go together, FastWARC knows no places.
-        heard: list[bytes] = []
-        again = next(_slowly(data, last.place, lambda name, _: heard.append(name)), None)
-        if again is not None and again.headers == last.headers and not heard:
+        # If members and records do not coincide, FastWARC reports wrong places.
+        faults: list[bytes] = []
+        again = next(_slowly(data, last.place, lambda name, _: faults.append(name)), None)
+        if again is not None and again.headers == last.headers and not faults:
             start, known = last.place, 1
     yield from islice(_slowly(data, start, bad), known, None)
 
 
 def _quickly(file: BinaryIO, data: Any) -> Generator[Record, None, tuple[Record | None, int]]:
-    """Read records by FastWARC. Yield each once the next one was found behind it -> the last one
-    that was yielded, from which to read on, and how many were."""
+    """Yield records, read by FastWARC, each once the next one was found -> the last one that was
+    yielded, from which to continue, and their number."""
     held: Record | None = None
     last: Record | None = None
     count = 0
@@ -227,7 +227,7 @@ def _quickly(file: BinaryIO, data: Any) -> Generator[Record, None, tuple[Record 
         file.seek(0)
         for record in ArchiveIterator(file, parse_http=False):
             if held is not None and record.stream_pos <= held.place:
-                break  # several records in a gzip member: it does not know where they begin
+                break  # several records in a gzip member: it does not report where they begin
             if held is not None:
                 last, count = held, count + 1
                 yield held
@@ -238,7 +238,7 @@ def _quickly(file: BinaryIO, data: Any) -> Generator[Record, None, tuple[Record 
 
 
 def _taken(record: Any, data: Any) -> Record | None:
-    """A record in which nothing is odd."""
+    """Return a record of FastWARC; None: it is unusual."""
     place = record.stream_pos
     headers = {name.lower(): value for name, value in record.headers.items_bytes()}
     kind = headers.get(b"warc-type", b"").decode("latin-1").lower()
@@ -253,7 +253,7 @@ def _taken(record: Any, data: Any) -> Record | None:
 
 
 def _slowly(data: Any, place: int, bad: Bad) -> Iterator[Record]:
-    """Yield the records from a byte on at which one begins."""
+    """Yield the records from byte `place` on, at which one begins."""
     stream = Stream(data, place)
     while len(stream.buffer) < 16 and stream.more():
         pass
@@ -285,7 +285,7 @@ class _Reader:
                     yield record
 
     def _skip_space(self) -> bool:
-        """Skip what is between records -> whether there is another."""
+        """Skip bytes between records -> whether there is another record."""
         stream = self._stream
         while True:
             found = _SPACE.match(stream.buffer, stream.at)
@@ -299,8 +299,8 @@ class _Reader:
                 return False
 
     def _head(self) -> tuple[dict[bytes, bytes], int] | None:
-        """Read a header -> it, and where the block begins. None: there is none, and we stand at
-        the next."""
+        """Read a header -> it, and the index of the block. None: it is invalid, and the stream is
+        at the next record."""
         stream = self._stream
         begin = stream.at
         while len(stream.buffer) - begin < 64 and stream.more():
@@ -317,7 +317,7 @@ class _Reader:
         return self._headers(bytes(stream.buffer[begin:end])), end
 
     def _end_of_head(self, begin: int) -> int | None:
-        found = self._stream.find(_BLANK, begin, begin + HEAD)
+        found = self._stream.find(_BLANK, begin, begin + MAX_HEADER_BYTES)
         return found.end() if found else None
 
     def _headers(self, head: bytes) -> dict[bytes, bytes]:
@@ -381,7 +381,7 @@ class _Reader:
 
     def _report(self, name: bytes, what: str) -> None:
         damage = self._stream.damage
-        if damage is not None and not _URL.match(name):  # it may be damaged, too
+        if damage is not None and not _URL.match(name):  # the name may be damaged, too
             name = b"byte %d" % self._stream.place(self._stream.at)
         if damage is not None:
             what, self._reported = f"damaged at byte {damage[0]}: {damage[1]}", True

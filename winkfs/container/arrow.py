@@ -18,7 +18,7 @@ EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 t
 
 
 def kind_of_arrow(kind: Any) -> str | None:
-    """The type of a column for values of this Arrow type; None: there is none."""
+    """Return the type of a column for values of this Arrow type; None: there is none."""
     import pyarrow.types as of
 
     if of.is_dictionary(kind):
@@ -35,7 +35,10 @@ def kind_of_arrow(kind: Any) -> str | None:
 
 
 def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
-    """The texts of an Arrow array for a column of this type. Raises ValueError in one line."""
+    """Return the texts of an Arrow array for a column of this type.
+
+    raises  ValueError in one line
+    """
     import pyarrow as pa
 
     if array.type == pa.null():
@@ -65,7 +68,7 @@ def _texts_of_times(array: Any) -> Texts:
     import pyarrow as pa
 
     stamped = pa.types.is_timestamp(array.type)
-    finer = stamped and array.type.unit == "ns"  # the rest of them have to fit
+    finer = stamped and array.type.unit == "ns"  # only these may lose digits
     form = pa.timestamp("us", array.type.tz if stamped else None)
     numbers = array.cast(form, safe=not finer).cast(pa.int64())
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
@@ -94,11 +97,11 @@ def to_arrow(column: Column) -> Any:
 def arrow_parts(
     batch: Any, schema: Schema, entries: Callable[[Sequence[Texts]], list[bytes]]
 ) -> Iterator[tuple[Any, ...]]:
-    """An Arrow batch in parts as `bulk.BulkPut.put_columns` takes them.
+    """Yield parts of an Arrow batch as arguments of `bulk.BulkPut.put_columns`.
 
     entries  makes attribute entries of the texts of all columns
-    raises   ValueError in one line for columns that are not there, or are of other types;
-             TypeError; Refusal without pyarrow
+    raises   ValueError in one line for columns that are missing or of wrong types; TypeError;
+             Refusal without pyarrow
     """
     pa = need("pyarrow", "put_batch")
 
@@ -138,7 +141,7 @@ def arrow_parts(
 
 
 def _times(array: Any, n: int) -> list[int | None]:
-    """mtimes, nanoseconds; None: now. Raises ValueError for one that no file can have."""
+    """Return mtimes in nanoseconds, None: now. Raises ValueError if a file cannot have one."""
     if array is None:
         return [None] * n
     found = times_of_arrow(array)
@@ -148,7 +151,7 @@ def _times(array: Any, n: int) -> list[int | None]:
 
 
 def times_of_arrow(array: Any) -> list[int | None]:
-    """Nanoseconds, of any number of bits, of timestamps or of seconds."""
+    """Convert timestamps, or seconds, to nanoseconds of any number of bits."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(array.type):

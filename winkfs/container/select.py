@@ -28,7 +28,7 @@ from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.container.survey import Problem, files_at
 from winkfs.container.table import ALWAYS, FileTable, Times, joined, live
-from winkfs.container.where import Asked, Both, Condition
+from winkfs.container.where import Comparison, Compound, Condition
 from winkfs.entry import FileType
 from winkfs.names import INODE, after, base_of, name_of
 from winkfs.units import LAST, NANO
@@ -298,11 +298,11 @@ def query_of(selection: Selection) -> Query:
     """Return the query of a selection. Globs and paths are not part of it: `chosen` checks them."""
     where = [] if selection.where is None else [selection.where]
     if selection.min_size is not None:
-        where.append(Asked("size", ">=", min(selection.min_size, LAST), "int64"))
+        where.append(Comparison("size", ">=", min(selection.min_size, LAST), "int64"))
     if selection.max_size is not None:
-        where.append(Asked("size", "<=", min(selection.max_size, LAST), "int64"))
+        where.append(Comparison("size", "<=", min(selection.max_size, LAST), "int64"))
     times = selection.since, selection.until
-    return Query.of_prefix(selection.prefix, times, Both(tuple(where)) if where else None)
+    return Query.of_prefix(selection.prefix, times, Compound(tuple(where)) if where else None)
 
 
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem = raise_it) -> FileTable:

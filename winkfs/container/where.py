@@ -83,8 +83,8 @@ Get = Callable[[str], Column]
 
 
 class Zone(NamedTuple):
-    """Of many blocks the files, and of a column its type, and nulls, least and greatest key,
-    int64[b] each."""
+    """Bounds of a column in b blocks: its type; numbers of files and of nulls, least and greatest
+    key, int64[b] each."""
 
     kind: str
     rows: Int64
@@ -94,34 +94,39 @@ class Zone(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class Compound:
     """`and` of its parts or, under `either`, `or`."""
 
     parts: tuple[Condition, ...]
     either: bool = False
 
     def columns(self) -> frozenset[str]:
-        """Names of the columns it asks for."""
+        """Return the names of its columns."""
         return frozenset().union(*(part.columns() for part in self.parts))
 
     def bound(self, schema: Schema) -> Condition:
-        """With columns spelt as they are there, and values of their types. Raises ValueError."""
+        """Return it with columns as the schema spells them, and values of their types.
+
+        raises  ValueError
+        """
         return replace(self, parts=tuple(part.bound(schema) for part in self.parts))
 
     def named(self, read: Callable[[str], str]) -> Condition:
-        """With what it compares `path` with as `read` has it, where names are written otherwise."""
+        """Return it with the values that are compared with `path` converted by `read`, for names in
+        another notation."""
         return replace(self, parts=tuple(part.named(read) for part in self.parts))
 
     def opposite(self) -> Condition:
-        """True where it is false, and false where it is true."""
-        return Both(tuple(part.opposite() for part in self.parts), not self.either)
+        """Return its negation."""
+        return Compound(tuple(part.opposite() for part in self.parts), not self.either)
 
     def met(self, get: Get) -> Bools:
         """Return for which files it is true, bool[n]. `get`: returns the values of a column."""
         return self._joined([part.met(get) for part in self.parts])
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Bools:
-        """Of which blocks it can be true for some file, bool[b]. `zone`: None: not known."""
+        """Return in which blocks it can be true for some file, bool[b]. `zone`: returns the bounds
+        of a column, None: not known."""
         return self._joined([part.possible(zone, blocks) for part in self.parts])
 
     def _joined(self, parts: list[Bools]) -> Bools:
@@ -129,12 +134,12 @@ class Both:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A condition on one column, with the methods of `Both`.
+class Comparison:
+    """A condition on one column, with the methods of `Compound`.
 
     sign   one of OPPOSITE: `has` is array_contains
-    value  what it is compared with; once it is bound, as `Column` has those of the type
-    kind   the type of the column, once it is bound: a shard of a data set may have another
+    value  of the comparison; once bound, as in a `Column` of the type
+    kind   type of the column, once bound: in a shard of a data set it may differ
     """
 
     name: str
@@ -152,7 +157,7 @@ class Asked:
             raise ValueError(f"{what}, {name} is {kind}")
         asked = self.sign in CAN_BE
         value = _fitting(name, kind, self.sign, self.value) if asked else self.value
-        return Asked(name, self.sign, value, kind)
+        return Comparison(name, self.sign, value, kind)
 
     def _known(self, schema: Schema) -> tuple[str, str]:
         for name, kind in (*schema.items(), *BUILTIN.items()):
@@ -179,7 +184,7 @@ class Asked:
         return found & column.valid
 
     def _of_text(self) -> Callable[[bytes], bool]:
-        """Return what a text is asked."""
+        """Return the test of a text."""
         negated = self.sign.startswith("not ")
         if self.sign in CAN_BE:
             return lambda text: CAN_BE[self.sign](text, text, self.value)
@@ -201,12 +206,12 @@ class Asked:
         return some
 
 
-Condition = Both | Asked
+Condition = Compound | Comparison
 
 
 def span(where: Condition) -> tuple[bytes, bytes | None]:
     """Return names between which all lie that a bound condition can be true for; None: no bound."""
-    if isinstance(where, Both):
+    if isinstance(where, Compound):
         lows, highs = zip(*map(span, where.parts), strict=True)
         known = [high for high in highs if high is not None]
         if where.either:
@@ -221,7 +226,7 @@ def span(where: Condition) -> tuple[bytes, bytes | None]:
 
 
 def _pattern(text: str) -> str:
-    parts = [""]  # what stands between the %
+    parts = [""]  # expressions between the %
     for token in re.findall(r"\\?.", text, re.DOTALL):
         if token == "\\":
             raise ValueError(f"the pattern {text!r} ends in a \\ that takes nothing")
@@ -232,7 +237,7 @@ def _pattern(text: str) -> str:
     first, *rest = parts
     if not rest:
         return first
-    # The first place of each part is as good as any: trying others would take forever.
+    # The first match of each part suffices; backtracking could take exponential time.
     return first + "".join(f"(?>.*?{part})" for part in rest[:-1]) + ".*" + rest[-1]
 
 
@@ -329,7 +334,7 @@ class _Parser:
         word, parts = "or" if either else "and", list[Condition]()
         while not parts or self._take("key", word):
             parts.append(self._joined(either=False) if either else self._negated())
-        return Both(tuple(parts), either=either) if len(parts) > 1 else parts[0]
+        return Compound(tuple(parts), either=either) if len(parts) > 1 else parts[0]
 
     def _negated(self) -> Condition:
         self._depth += 1
@@ -354,25 +359,25 @@ class _Parser:
             self._need("sign", ")")
             if not isinstance(value, str):
                 self._fail("asks for no string in a list")
-            return Asked(name, "has", value)
+            return Comparison(name, "has", value)
         kind, word, _ = self._tokens[self._next]
         if kind in ("number", "text") or (kind == "key" and word in ("true", "false", "timestamp")):
             value = self._value()
             sign = self._sign()
-            return Asked(self._column(), TURNED[sign], value)
+            return Comparison(self._column(), TURNED[sign], value)
         name = self._column()
         null = self._take("key", "is")
         negated = self._take("key", "not")
         if null:
             self._need("key", "null")
-        found = Asked(name, "null") if null else self._range(name)
+        found = Comparison(name, "null") if null else self._range(name)
         if found is not None:
             return found.opposite() if negated else found
         if negated:
             self._fail("lacks in, like or between")
         if self._tokens[self._next][0] == "sign" and self._tokens[self._next][1] not in "(),":
-            return Asked(name, self._sign(), self._value())
-        return Asked(name, "=", True)
+            return Comparison(name, self._sign(), self._value())
+        return Comparison(name, "=", True)
 
     def _range(self, name: str) -> Condition | None:
         if self._take("key", "like"):
@@ -380,18 +385,18 @@ class _Parser:
             if not isinstance(pattern, str):
                 self._fail("has a pattern that is no string")
             _pattern(pattern)
-            return Asked(name, "like", pattern)
+            return Comparison(name, "like", pattern)
         if self._take("key", "between"):
             low = self._value()
             self._need("key", "and")
-            return Both((Asked(name, ">=", low), Asked(name, "<=", self._value())))
+            return Compound((Comparison(name, ">=", low), Comparison(name, "<=", self._value())))
         if self._take("key", "in"):
             self._need("sign", "(")
             values = [self._value()]
             while self._take("sign", ","):
                 values.append(self._value())
             self._need("sign", ")")
-            return Both(tuple(Asked(name, "=", value) for value in values), either=True)
+            return Compound(tuple(Comparison(name, "=", value) for value in values), either=True)
         return None
 
     def _column(self) -> str:

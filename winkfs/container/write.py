@@ -737,7 +737,7 @@ class Changes:
             self._kv.sync_storage()
 
     def syncing(self) -> Iterator[None]:
-        """`sync` in steps, see `KVSeq.syncing`."""
+        """Sync in steps, see `KVSeq.syncing`."""
         yield from self._syncing_data()
         store = self._store
         if store.should_merge:

@@ -81,7 +81,7 @@ class Compression:
 
 
 def level_of(text: str) -> int:
-    """`zstd` or `zstd:LEVEL` -> the level; `none` -> 0. Raises ValueError."""
+    """Return the level of `zstd` or `zstd:LEVEL`, 0 of `none`. Raises ValueError."""
     codec, colon, level = text.partition(":")
     if text == NONE:
         return 0
@@ -95,14 +95,14 @@ def level_of(text: str) -> int:
 
 
 def word_of(level: int) -> str:
-    """The inverse of `level_of`; "" for 0."""
+    """Return the option for a level: the inverse of `level_of`; "" for 0."""
     return f"zstd:{level}" if level else ""
 
 
 def level_for(compress: str | None, base: str, *, classic: bool) -> int:
-    """The level that a new container is to compress with, 0: it is not to.
+    """Return the level at which a new container compresses, 0: not at all.
 
-    raises  ValueError; Refusal where the library is missing
+    raises  ValueError; Refusal if the library is missing
     """
     level = level_of(NONE if compress is None else compress)
     if level and classic:
@@ -113,7 +113,7 @@ def level_for(compress: str | None, base: str, *, classic: bool) -> int:
 
 
 def zstd(file: str) -> Any:
-    """The library. Raises Refusal EOPNOTSUPP that names `file` where it is not installed."""
+    """Return the library. Raises Refusal EOPNOTSUPP that names `file` if it is not installed."""
     try:
         import zstandard
     except ImportError:
