@@ -54,10 +54,10 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "piece": "winkfs.container.survey.TABLE_FILES",  # inodes of a piece of columns
         "block": "winkfs.container.ondisk.catalog.BLOCK",  # rows of a block
         "together": "winkfs.container.ondisk.run.AT_ONCE",  # blocks decoded together
-        "gap": "winkfs.container.ondisk.run.GAP",  # bytes between blocks that are read
+        "gap": "winkfs.container.ondisk.run.GAP_BYTES",  # bytes between blocks that are read
         "decoded": "winkfs.container.ondisk.block.TOGETHER",  # bytes of names decoded together
-        "cached": "winkfs.container.ondisk.run.BUDGET",  # bytes that stay in the page cache
-        "dropped": "winkfs.container.ondisk.run.STEP",  # bytes dropped at a time
+        "cached": "winkfs.container.ondisk.run.CACHED_BYTES",  # bytes that stay in the page cache
+        "dropped": "winkfs.container.ondisk.run.DROP_BYTES",  # bytes dropped at a time
         "changes": "winkfs.container.catalog.Policy.changes",  # changed names that are added
         "behind": "winkfs.container.catalog.Policy.behind",  # rows behind the first run that stay
         "read": "winkfs.container.catalog.Policy.read",  # rows that a close reads

@@ -20,7 +20,7 @@ import pytest
 
 from winkformats.errors import FormatError
 from winkfs.archive.items import Note
-from winkfs.archive.parquet import BATCH, ParquetColumns, Table, partition_of
+from winkfs.archive.parquet import BATCH_ROWS, ParquetColumns, Table, partition_of
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import to_values
 from winkfs.errors import Refusal
@@ -82,7 +82,7 @@ def test_days_are_times(tmp_path: Path) -> None:
 
 def test_one_unit_of_numbers_is_that_of_the_whole_file(tmp_path: Path) -> None:
     """A small one among milliseconds is not taken for seconds, also not in another batch."""
-    small = [5000, -5000] + [0] * BATCH
+    small = [5000, -5000] + [0] * BATCH_ROWS
     rows, _ = read(written(tmp_path, mtime=[*small, T * 10**3]))
     assert [row.mtime_ns for row in rows[:2]] == [5 * 10**9, -5 * 10**9]
     assert rows[-1].mtime_ns == NS
@@ -144,9 +144,9 @@ def test_a_row_that_cannot_be_a_file_costs_itself(tmp_path: Path) -> None:
     assert [row.name for row in rows] == [b"ok"]
     assert [note.what.split(":")[0] for note in notes] == [f"row {i}" for i in (0, 2, 3, 4, 5)]
     assert all(note.failed for note in notes)
-    late = ["x"] * (2 * BATCH) + [""]
+    late = ["x"] * (2 * BATCH_ROWS) + [""]
     _, notes = read(written(tmp_path, path=late))
-    assert notes[0].what == f"row {2 * BATCH}: a row without a path"
+    assert notes[0].what == f"row {2 * BATCH_ROWS}: a row without a path"
 
 
 def test_columns_that_no_file_has_are_left_out_and_counted(tmp_path: Path) -> None:

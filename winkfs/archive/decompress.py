@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 from winkfs.archive.items import Ratio
 
 INPUT: Final = 1 << 18  # bytes read at a time
-PIECE: Final = 1 << 16  # bytes decompressed at a time: of damaged data so many before the damage
+OUTPUT_BYTES: Final = 1 << 16  # decompressed at a time; before damage, up to so many are lost
 GZIP: Final = 16 + zlib.MAX_WBITS
 COMPRESSION: Final[dict[bytes, tuple[Callable[[], Any], str, str]]] = {
     b"\x1f\x8b": (lambda: zlib.decompressobj(GZIP), "gzip", "gunzip"),
@@ -47,7 +47,7 @@ class Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, into: Any, /) -> int:
-        size = min(len(into), PIECE)
+        size = min(len(into), OUTPUT_BYTES)
         while self.cut is None and self.damage is None:
             if not self._ready():
                 break

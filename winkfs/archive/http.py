@@ -19,7 +19,7 @@ from winkfs.archive.items import Ratio
 from winkfs.errors import Refusal, need
 
 QUOTED: Final = 40  # bytes of a wrong line that a message quotes
-PIECE: Final = 1 << 20  # bytes that are unpacked at a time
+OUTPUT_BYTES: Final = 1 << 20  # bytes that are unpacked at a time
 _STATUS: Final = re.compile(rb"[A-Z]+[/\d.]*[ \t]+(\d{3})(?!\d)")
 _BLANK: Final = re.compile(rb"\n\r?\n")
 _HEADER: Final = re.compile(rb"\n([^\n:]+):[ \t]*([^\r\n]*)")
@@ -206,7 +206,7 @@ def _by_fastwarc(name: str, body: bytes, bound: Bound) -> bytes:
     except Refusal as error:
         raise Undecodable(str(error)) from None
     reader, parts, size = getattr(stream_io, name)(io.BytesIO(body)), list[bytes](), 0
-    while data := reader.read(PIECE):
+    while data := reader.read(OUTPUT_BYTES):
         parts.append(data)
         size += len(data)
         bound.check(size)

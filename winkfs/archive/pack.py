@@ -58,7 +58,7 @@ from winkfs.container.bulk import BATCH_BYTES, BATCH_ROWS, BulkPut, Row
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.frames import SAMPLE_BYTES, SAMPLE_FILES
-from winkfs.container.ondisk.compressed import NONE, PIECE, level_of
+from winkfs.container.ondisk.compressed import FRAME_CONTENT_BYTES, NONE, level_of
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
@@ -75,7 +75,7 @@ UNCHANGEABLE: Final = (
 NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
 NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
 MAX_SEEN: Final = 200_000  # files of a directory from which a sample is drawn
-STEP: Final = 256  # files between two calls of `progress`
+PROGRESS_FILES: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
 
@@ -266,9 +266,9 @@ def _samples(
         for item in items:
             if isinstance(item, Large):
                 with contextlib.closing(item.file):
-                    data = item.file.read(PIECE)
+                    data = item.file.read(FRAME_CONTENT_BYTES)
             else:
-                data = item.data[:PIECE] if isinstance(item, Row) else b""
+                data = item.data[:FRAME_CONTENT_BYTES] if isinstance(item, Row) else b""
             found.append(data)
             left -= len(data)
             if left <= 0:
@@ -436,7 +436,7 @@ class Packer:
     def end(self) -> None:
         """Put the waiting files, and report the rest of the progress."""
         self.flush()
-        self._progress(self._done % STEP)
+        self._progress(self._done % PROGRESS_FILES)
 
     def _as_it_was(self, suspect: Suspect) -> bool:
         """Return whether the container has the content of a file; if so, update its metadata."""
@@ -480,10 +480,10 @@ class Packer:
         else:
             report.files += files
             report.bytes += size
-        before = self._done // STEP
+        before = self._done // PROGRESS_FILES
         self._done += files
-        if steps := self._done // STEP - before:
-            self._progress(steps * STEP)
+        if steps := self._done // PROGRESS_FILES - before:
+            self._progress(steps * PROGRESS_FILES)
 
     def _stream(self, item: Large | Copy, home: Container) -> None:
         if isinstance(item, Copy):

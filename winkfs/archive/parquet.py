@@ -32,7 +32,7 @@ from winkfs.units import nearest_ns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH: Final = 1024  # rows read at a time
+BATCH_ROWS: Final = 1024  # rows read at a time
 KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
 """Columns of files as a read of them gives, which record nothing that is kept."""
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # as a folder has it
@@ -159,7 +159,7 @@ class Table:
         self, file: Any, wanted: list[str], schema: dict[str, str], unit: int
     ) -> Iterator[Row]:
         number, there = 0, [name for name in schema if name in file.schema_arrow.names]
-        for batch in file.iter_batches(BATCH, columns=[*wanted, *there]):
+        for batch in file.iter_batches(BATCH_ROWS, columns=[*wanted, *there]):
             yield from self._rows(batch, schema, unit, number)
             number += batch.num_rows
 

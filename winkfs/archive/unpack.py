@@ -44,7 +44,7 @@ CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 NO_USE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 OPEN_PARENTS: Final = 64  # directories kept open
-STEP: Final = 256  # files between two calls of `progress`
+PROGRESS_FILES: Final = 256  # files between two calls of `progress`
 DEPTH: Final = struct.Struct(">H")
 SET_ID: Final = 0o6000
 STICKY: Final = 0o1000
@@ -126,8 +126,8 @@ def unpack(
             for done, entry in enumerate(found, 1):
                 if match is None or match(entry.name):
                     unpacker.put(entry)
-                if progress and done % STEP == 0:
-                    progress(STEP)
+                if progress and done % PROGRESS_FILES == 0:
+                    progress(PROGRESS_FILES)
             if match is not None:
                 unpacker.complete(container)
             unpacker.finish()

@@ -13,7 +13,7 @@ from winkfs.container.ondisk.typed import LEAST, MOST, NUMBERS, TO_TEXT, Schema,
 from winkfs.errors import need
 from winkfs.units import to_ns
 
-ROWS: Final = 2048  # of an Arrow batch that are put together
+PART_ROWS: Final = 2048  # of an Arrow batch that are put together
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
 
@@ -125,8 +125,8 @@ def arrow_parts(
     for extra in there.keys() - {name, "content", "mtime"} - schema.keys():
         known = ", ".join(schema) or "there are none"
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")
-    for at in range(0, batch.num_rows, ROWS):
-        part = {key: column.slice(at, ROWS) for key, column in there.items()}
+    for at in range(0, batch.num_rows, PART_ROWS):
+        part = {key: column.slice(at, PART_ROWS) for key, column in there.items()}
         names = part[name].cast(pa.large_binary()).to_pylist()
         contents = part["content"].cast(pa.large_binary())
         attrs = None

@@ -24,7 +24,7 @@ from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
 from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
 from winkfs.container.frames import ENOUGH_BYTES, MIN_SAMPLE_FILES, SAMPLE_BYTES, SAMPLE_FILES
-from winkfs.container.ondisk.compressed import PIECE
+from winkfs.container.ondisk.compressed import FRAME_CONTENT_BYTES
 from winkfs.container.ondisk.inode import (
     ATTRS,
     FRAME,
@@ -273,7 +273,8 @@ class BulkPut:
         if self._changes.may_learn:
             self._learn(columns.data)
         given, compressor = columns, self._changes.compressor
-        plain = self._fast & (columns.lengths <= (CHUNK if compressor is None else PIECE))
+        most = CHUNK if compressor is None else FRAME_CONTENT_BYTES
+        plain = self._fast & (columns.lengths <= most)
         if any(columns.attrs):
             files = zip(columns.keys, columns.ftypes.tolist(), columns.attrs, strict=True)
             ftypes, words = zip(*starmap(self._word, files), strict=True)
@@ -292,7 +293,7 @@ class BulkPut:
 
     def _learn(self, contents: Sequence[Data]) -> None:
         """Train a dictionary on these contents, if they are enough."""
-        samples = [bytes(data[:PIECE]) for data in contents if len(data)]
+        samples = [bytes(data[:FRAME_CONTENT_BYTES]) for data in contents if len(data)]
         size = sum(map(len, samples))
         if len(samples) >= MIN_SAMPLE_FILES and size >= ENOUGH_BYTES:
             self._changes.learn(samples, size)

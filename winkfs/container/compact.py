@@ -45,7 +45,13 @@ from winkfs.container.frames import (
     entries_of,
     trained,
 )
-from winkfs.container.ondisk.compressed import COMPRESS, PIECE, Compression, level_of, zstd
+from winkfs.container.ondisk.compressed import (
+    COMPRESS,
+    FRAME_CONTENT_BYTES,
+    Compression,
+    level_of,
+    zstd,
+)
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
 from winkfs.container.ondisk.data import CHAINS, INCHAIN, UNNAMED, Settings, let_compress
 from winkfs.container.ondisk.inode import (
@@ -63,7 +69,7 @@ from winkfs.errors import Locked, NotAllowed, Refusal
 from winkfs.names import base_of, name_of
 
 ORDERS: Final = ("disk", "name")
-BATCH: Final = 4 << 20  # bytes of content that are compressed together
+COMPRESSED_TOGETHER: Final = 4 << 20  # bytes of content that are compressed together
 Progress = Callable[[int], None]
 
 
@@ -286,12 +292,12 @@ class Rewrite:
         for pos in positions:
             key, inode, _ = store.inode_at(pos)
             size += inode.lsize
-            small = inode.lsize <= PIECE and all(e.pointer for e in inode.extents)
-            if not small or size > BATCH:
+            small = inode.lsize <= FRAME_CONTENT_BYTES and all(e.pointer for e in inode.extents)
+            if not small or size > COMPRESSED_TOGETHER:
                 self._settle(waiting, writer)
                 waiting, size = [], inode.lsize
             draft = Draft(key, inode.fileid, inode.ftype, inode.mtime)
-            fill(draft, writer, content, inode, BATCH)
+            fill(draft, writer, content, inode, COMPRESSED_TOGETHER)
             waiting.append((pos, inode, draft))
             if self._progress:
                 self._progress(store.kv.end * inode.lsize // max(store.dtotsz, 1))
@@ -444,7 +450,7 @@ def _samples(store: Store) -> Iterator[bytes]:
     for pos in random.Random(0).sample(live, min(SAMPLE_FILES, len(live))):
         inode = store.inode_at(pos)[1]
         if inode.ftype in COMPRESSIBLE and inode.lsize and left > 0:
-            data = content.read(inode.extents, 0, min(PIECE, inode.lsize))
+            data = content.read(inode.extents, 0, min(FRAME_CONTENT_BYTES, inode.lsize))
             left -= len(data)
             yield data
 

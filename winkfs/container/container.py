@@ -17,7 +17,7 @@ from winkfs.container.arrow import arrow_parts
 from winkfs.container.bulk import BulkPut, Row
 from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.handle import Handle, check_columns, consumes, reads, writes
-from winkfs.container.ondisk.compressed import LARGEST, SMALLEST, level_for
+from winkfs.container.ondisk.compressed import MAX_FRAME_CONTENT, MIN_FRAME_ENTRY, level_for
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
     INT64,
@@ -208,8 +208,8 @@ class Container(Handle, Reader):
 
     @property
     def most_content(self) -> int:
-        store = self.store
-        return store.kv.end // SMALLEST * LARGEST if store.settings.compressed else store.kv.end
+        end = self.store.kv.end
+        return end // MIN_FRAME_ENTRY * MAX_FRAME_CONTENT if self.store.settings.compressed else end
 
     # --- content ---
 

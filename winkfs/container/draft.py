@@ -24,7 +24,7 @@ from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.frames import Compressor
 from winkfs.container.ondisk.chain import laid_over, layer, sum_of
-from winkfs.container.ondisk.compressed import PIECE as FRAMED
+from winkfs.container.ondisk.compressed import FRAME_CONTENT_BYTES
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     BELOW,
@@ -54,7 +54,6 @@ CTIME_BYTES: Final = 64  # that the time of a change takes in attributes, at mos
 COPIED_BYTES: Final = 32 << 10  # content up to which a file is encoded in one buffer
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
-BATCH: Final = 4 << 20  # bytes of content that a copier compresses at a time, about
 
 
 NONE: Final = Inode(0, 0, 0, 0)
@@ -177,7 +176,7 @@ class DraftWriter:
         layout, field = kv.layout, kv.layout.value
         self._pair = settings.form.pair
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
-        self.chunk = min(FRAMED if settings.compressed else CHUNK, field.limit)
+        self.chunk = min(FRAME_CONTENT_BYTES if settings.compressed else CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # a pair is for attributes
         self._least = -(-settings.isz // 8) * 8  # bytes of an inode
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key

@@ -19,7 +19,7 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.ondisk.compressed import KEY, LARGEST, Compression, zstd
+from winkfs.container.ondisk.compressed import KEY, MAX_FRAME_CONTENT, Compression, zstd
 
 PROBE: Final = b"some words, and the same words again: some words" * 9
 MIN_FRAME_BYTES: Final = 64  # content below which no frame is made
@@ -84,12 +84,12 @@ class Frames:
 
         raises  CorruptError, also if the dictionary is damaged or missing; Refusal if zstandard is
                 not installed
-        cost    memory: LARGEST at most
+        cost    memory: MAX_FRAME_CONTENT at most
         """
         library = zstd(self._file)
         try:
             head = library.get_frame_parameters(frame)
-            if head.content_size > LARGEST:
+            if head.content_size > MAX_FRAME_CONTENT:
                 what = "a frame claims to have more in it than a frame can have"
                 raise CorruptError(what, file=self._file, offset=pos, found=head.content_size)
             reader = self._decompressor(library, head.dict_id, pos)

@@ -38,7 +38,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, base_of, name_of, to_str
 
 LOST: Final = "lost+found"
-WINDOW: Final = 8 << 20  # bytes searched at a time
+SEARCH_WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST_KEY: Final = 4096  # bytes of a key that is searched for
 MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
@@ -225,7 +225,7 @@ def _reads(storage: Storage, block: Superblock, first: First) -> int:
     layout, settings = Layout.of(block), Settings.of(block, storage.name)
     stop, good = storage.size(), 0
     if not layout.checksum:
-        stop = min(WINDOW, stop)
+        stop = min(SEARCH_WINDOW, stop)
         return sum(1 for _ in _inodes_in(storage, layout, settings, block["SBSIZE"], stop))
     with contextlib.suppress(FormatError):
         batches = scan_intact(storage, layout, first(layout), stop, problem=lambda _: None)
@@ -399,10 +399,10 @@ def _inodes_in(
 ) -> Iterator[tuple[int, bytes, bool]]:
     """Yield positions, keys and delflags of all inodes whose CKSUM is right, at any offset."""
     prefix = layout.key.prefix
-    for at in range(start, stop, WINDOW):
-        data = storage.read(at, min(WINDOW + OVERLAP, stop - at))
+    for at in range(start, stop, SEARCH_WINDOW):
+        data = storage.read(at, min(SEARCH_WINDOW + OVERLAP, stop - at))
         hit = data.find(INODE)
-        while 0 <= hit < WINDOW:
+        while 0 <= hit < SEARCH_WINDOW:
             longest = min(hit, LONGEST_KEY)
             for length in range(len(INODE) + 1, longest + 1):  # of the key ending here
                 begin = hit + len(INODE) - length - prefix

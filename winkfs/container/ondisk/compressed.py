@@ -36,9 +36,9 @@ KEY: Final = b"compress/Z0"
 HEAD: Final = struct.Struct(">5q")
 assert HEAD.size == 40
 ZSTD: Final = 1  # codec
-PIECE: Final = 256 << 10  # bytes of content in a frame, as writers cut it: a read of one decodes it
-LARGEST: Final = 1 << 20  # bytes of content that a frame can have
-SMALLEST: Final = 32  # bytes of an entry with a frame
+FRAME_CONTENT_BYTES: Final = 256 << 10  # in a frame of a writer: any read decompresses a whole one
+MAX_FRAME_CONTENT: Final = 1 << 20  # bytes of content that a frame can have
+MIN_FRAME_ENTRY: Final = 32  # bytes of an entry with a frame
 LARGEST_DICTIONARY: Final = 16 << 20
 LEVEL: Final = 9
 LEVELS: Final = range(1, 23)

@@ -31,11 +31,11 @@ from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
 
-KEPT: Final = 64  # blocks kept: `find` comes back to those that showed a directory
+KEPT_BLOCKS: Final = 64  # in memory, as look-ups after a listing return to its blocks
 AT_ONCE: Final = 16  # blocks that are decoded together: more would leave the cache of a core
-GAP: Final = 4 << 10  # bytes between two blocks, in the mean, that are read with them
-BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
-STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
+GAP_BYTES: Final = 4 << 10  # between two blocks, in the mean, that are read with them
+CACHED_BYTES: Final = 64 << 20  # that a pass leaves in the page cache; what was there stays
+DROP_BYTES: Final = 4 << 20  # beyond these, that are dropped at a time
 T = TypeVar("T")
 Place = tuple[int, int, int]
 """Of a value: position, bytes and hash."""
@@ -235,7 +235,7 @@ class Run:
     # --- reading ---
 
     def block(self, number: int) -> Blocks:
-        """Return a block; the last KEPT ones stay in memory.
+        """Return a block; the last KEPT_BLOCKS ones stay in memory.
 
         raises  DerivedDamage
         cost    one read
@@ -243,7 +243,7 @@ class Run:
         found = self._blocks.get(number)
         if found is None:
             found = self.read(np.array([number]))
-            if len(self._blocks) >= KEPT:
+            if len(self._blocks) >= KEPT_BLOCKS:
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = found
         return found
@@ -256,11 +256,11 @@ class Run:
             yield numbers, blocks.table
 
     def decoded(self, wanted: Int64, at_once: int | None = None) -> Iterator[tuple[Int64, Blocks]]:
-        """Yield these blocks, ascending, some at a time; at most BUDGET bytes of them stay in the
+        """Yield these blocks, ascending, some at a time; at most CACHED_BYTES of them stay in the
         page cache. Raises DerivedDamage."""
         step = at_once or AT_ONCE
         pos, size = self.parts["pos"][wanted], self.parts["length"][wanted]
-        beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
+        beyond = np.flatnonzero(np.cumsum(size) > CACHED_BYTES)
         at = int(pos[beyond[0]]) if len(beyond) else 0
         drop = self._storage.dropper(at, int((pos + size).max())) if at else None
         try:
@@ -268,7 +268,7 @@ class Run:
                 numbers = wanted[first : first + step]
                 yield numbers, self.read(numbers)
                 here = int(pos[first + len(numbers) - 1])
-                if drop is not None and here > at + STEP:
+                if drop is not None and here > at + DROP_BYTES:
                     drop(at, here)
                     at = here
         finally:
@@ -285,7 +285,7 @@ class Run:
         low, high = min(places), max(map(add, places, sizes))
         if high > storage.size():
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
-        if high - low <= sum(sizes) + GAP * len(places):  # one read instead of many
+        if high - low <= sum(sizes) + GAP_BYTES * len(places):  # one read instead of many
             at, size = [place - low for place in places], high - low + SLACK
             data = storage.read(low, size).ljust(size, b"\0")
         else:
