@@ -79,10 +79,10 @@ _HOMES = {
 
 
 def exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are imported on first use, and its `__dir__`:
-    `winkfs --help` must not wait for numpy.
+    """Return the `__getattr__` of a package that imports its names at their first use, and set its
+    `__dir__`: `winkfs --help` must not wait for numpy.
 
-    namespace  its `globals()`, where what was asked for stays
+    namespace  its `globals()`, where imported names are kept
     homes      name -> the module of the package that has it
     """
 

@@ -61,7 +61,7 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
 def open_silently(
     base: Path, mode: str = "r", *, as_of: AsOf | None = None, **options: Any
 ) -> Reader:
-    """As `open` without a warning, for callers that read `problems` themselves.
+    """Open a store without a warning, for callers that read `problems` themselves.
 
     options  further ones, of the kind
     """

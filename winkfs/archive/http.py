@@ -19,7 +19,7 @@ from winkfs.archive.items import Ratio
 from winkfs.errors import Refusal, need
 
 QUOTED: Final = 40  # bytes of a wrong line that a message quotes
-OUTPUT_BYTES: Final = 1 << 20  # bytes that are unpacked at a time
+OUTPUT_BYTES: Final = 1 << 20  # decompressed at a time
 _STATUS: Final = re.compile(rb"[A-Z]+[/\d.]*[ \t]+(\d{3})(?!\d)")
 _BLANK: Final = re.compile(rb"\n\r?\n")
 _HEADER: Final = re.compile(rb"\n([^\n:]+):[ \t]*([^\r\n]*)")
@@ -31,12 +31,12 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 
 class Undecodable(Exception):
-    """A response whose body cannot be had. Its text is the reason."""
+    """The body of a response cannot be decoded; the message is the reason."""
 
 
 class Bound(NamedTuple):
-    """packed: bytes of a body as the archive has it, before the first of its encodings is undone;
-    one body may have several."""
+    """A limit of the bytes of a decoded body. `packed`: its bytes in the archive, before any of its
+    encodings is undone."""
 
     packed: int
     ratio: Ratio
@@ -47,13 +47,13 @@ class Bound(NamedTuple):
         return self.ratio.limit(self.packed)
 
     def check(self, unpacked: int) -> None:
-        """Raises Undecodable."""
+        """Raise Undecodable if the limit is exceeded."""
         if unpacked > self.most:
             raise Undecodable(self.ratio.reason(self.packed))
 
 
 class Response(NamedTuple):
-    """headers: their names in lower case; body: decoded; short: whether it is shorter than its
+    """A response. `headers`: names in lower case; `body`: decoded; `short`: it is shorter than its
     header states."""
 
     status: int
@@ -95,8 +95,8 @@ def parse(raw: bytes, *, ok: range, ratio: Ratio) -> Response:
 
 
 def headers_of(head: bytes) -> dict[bytes, bytes]:
-    """Header lines below a first line: names in lower case; of a name that comes twice, the values
-    with a comma between them."""
+    """Parse the header lines after the first line -> values by names in lower case; the values of a
+    repeated name are joined by commas."""
     if b"\n " in head or b"\n\t" in head:  # lines that go on
         head = _FOLD.sub(b" ", head)
     found: dict[bytes, bytes] = {}
@@ -107,7 +107,7 @@ def headers_of(head: bytes) -> dict[bytes, bytes]:
 
 
 def quoted(raw: bytes) -> str:
-    """The start of a wrong line, for a message."""
+    """Return the start of a wrong line, for a message."""
     line = raw[: QUOTED + 1].partition(b"\n")[0].rstrip(b"\r")
     return repr(line[:QUOTED])[1:] + ("..." if len(line) > QUOTED else "")
 

@@ -1,7 +1,7 @@
-"""The rows of a Parquet file as a stream of items: names, contents, mtimes, and columns.
+"""Parquet files as a stream of items: names, contents, mtimes, and columns.
 
-A row that cannot be a file is bad, by its number; a value that its column cannot hold becomes null,
-and is counted. What is wrong with a whole column is refused before a row is read.
+A row that cannot be a file is reported, by its number; a value that its column cannot hold becomes
+null, and is counted. A column of a wrong type is refused before a row is read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 1024  # rows read at a time
 KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
-"""Columns of files as a read of them gives, which record nothing that is kept."""
-NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # as a folder has it
-# Numbers that are times: up to which absolute value they count what, in nanoseconds; else one.
-SIZES: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
+"""Columns that a Spark read of files has, which are ignored."""
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
+# Numbers that are times: (bound of the absolute value, unit in nanoseconds); beyond, nanoseconds.
+TIME_UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
 DATED: Final = ("timestamp", "int64", "float64", "string", "binary")  # types that can have times
 NO_TIME: Final = "column {}: a text that is no time, so the mtime is now"
 NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
@@ -54,7 +54,7 @@ class ParquetColumns:
 
 
 def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
-    """Names and values in the folders of a path, such as lang=de/part-0.parquet."""
+    """Return names and values in the folders of a path, such as lang=de/part-0.parquet."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return tuple(
         (unquote(name), None if value == NULL else unquote(value))
@@ -64,12 +64,12 @@ def partition_of(path: str) -> tuple[tuple[str, str | None], ...]:
 
 
 class Table:
-    """The rows of a Parquet file.
+    """The rows of a Parquet file, as a source of `pack`.
 
     path     the file
-    note     hears of each row that cannot be a file, and of what is left out
-    columns  which columns are what
-    same     names and values of further columns, of type string, that all rows have
+    note     called with each row that cannot be a file, and each column that is left out
+    columns  names of its columns
+    same     names and values of further columns, of type string, equal in all rows
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Table:
         self._path, self._note, self._columns, self._same = path, note, columns, same
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises FormatError for no Parquet file; Refusal for columns that are missing, or are of
-        the wrong type."""
+        """Yield the rows. Raises FormatError if it is not a Parquet file; Refusal for columns that
+        are missing, or of a wrong type."""
         pa = need("pyarrow", "reading Parquet files")
         import pyarrow.parquet as pq
 
@@ -122,7 +122,7 @@ class Table:
         return [columns.path, columns.content, columns.mtime]
 
     def _typed(self, schema: pa.Schema, wanted: list[str]) -> dict[str, str]:
-        """The other columns, which become columns of the files; those that cannot are noted."""
+        """Return the other columns, which become columns of the files; note those that cannot."""
         found: dict[str, str] = {}
         there = {name.lower() for name in schema.names}
         forms: list[tuple[str, Any]] = list(zip(schema.names, schema.types, strict=True))
@@ -141,7 +141,7 @@ class Table:
         return found
 
     def _unit(self, file: Any) -> int:
-        """Nanoseconds of one in a column of times that are numbers: the same for the whole file."""
+        """Return the unit, in nanoseconds, of times that are numbers, for the whole file."""
         import pyarrow.compute as pc
         import pyarrow.types as of
 
@@ -153,7 +153,7 @@ class Table:
             return 1
         ends = pc.min_max(file.read(columns=[name]).column(name)).as_py()
         most = max((abs(value) for value in ends.values() if value is not None), default=0)
-        return next((unit for size, unit in SIZES if most < size), 1)
+        return next((unit for bound, unit in TIME_UNITS if most < bound), 1)
 
     def _all(
         self, file: Any, wanted: list[str], schema: dict[str, str], unit: int
@@ -215,7 +215,7 @@ class Table:
         return found
 
     def _texts(self, batch: pa.RecordBatch, name: str, kind: str, names: list[bytes]) -> Texts:
-        """The values of a column: null for those that it cannot hold."""
+        """Return the values of a column; null for those that it cannot hold."""
         if name not in batch.schema.names:
             value = self._same[name]
             return [None if value is None else value.encode("utf-8", "replace")] * len(names)
@@ -236,7 +236,7 @@ class Table:
 
 
 def _fault(name: bytes | None, content: bytes | None) -> str | None:
-    """Why a row cannot be a file."""
+    """Return why a row cannot be a file, None if it can."""
     if not name:
         return "a row without a path"
     if content is None:

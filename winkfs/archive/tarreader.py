@@ -1,7 +1,7 @@
-"""The members of a tar file, one behind the other, read forwards.
+"""Reading the members of a tar file, forwards.
 
-What is odd is passed over with a Note: a damaged header up to the next one, as GNU tar does it, an
-archive that is cut at its end. What a member has that cannot be read is in its `faults`.
+Damage is skipped with a Note: from a damaged header to the next valid one, as GNU tar does it, or
+to the end of a truncated archive. Parts of a member that cannot be read are in its `faults`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ GLOBALS: Final = frozenset((b"path", b"linkpath", *NUMBERS))
 
 
 class NoTar(FormatError):
-    """The file is no tar file, or nothing of it is whole."""
+    """The file is not a tar file, or has no whole member."""
 
 
 @dataclass(slots=True)
 class Member:
-    """A member as its headers have it.
+    """A member, from its headers.
 
     at       offset of its first header, bytes
     size     bytes of its content
     stored   bytes of its data that follow
-    holes    (offset, bytes) of what is no hole; None: there are none
-    faults   what of it cannot be kept as it is
+    holes    (offset, bytes) of each range of data; None: there are no holes
+    faults   parts of it that cannot be stored as they are
     failed   why it cannot be read at all
     """
 
@@ -68,7 +68,7 @@ class Extended:
 
     pax     the records, those of global headers among them
     pairs   numbers of the map of holes of GNU.sparse 0.0
-    whole   False: some of it could not be read, maybe the name or the size
+    whole   False: a part could not be read, maybe the name or the size
     """
 
     def __init__(self, pax: dict[bytes, bytes]) -> None:
@@ -121,12 +121,12 @@ class Extended:
 
 
 class Reader:
-    """The members of an archive, one behind the other.
+    """Reads the members of an archive in order.
 
     file          its bytes
-    note          called with what is passed over
-    ignore_zeros  read on behind the end
-    source        what decompresses it
+    note          called with each damage that is skipped
+    ignore_zeros  read on after the end
+    source        the decompressor; None: it is not compressed
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Reader:
     def take(self, size: int) -> bytes:
         """Return the next bytes of the member's data, padding not counted.
 
-        raises  Unreadable where the archive ends before
+        raises  Unreadable if the archive ends before
         """
         data = self._read(size)
         if len(data) < size:
@@ -172,7 +172,7 @@ class Reader:
         return data
 
     def drain(self) -> bool:
-        """Pass over the rest of the member -> whether it was there."""
+        """Skip the rest of the member -> whether it was complete."""
         while self._left > 0:
             self._read(min(self._left, BUFFER))
         return not self._ended
@@ -433,5 +433,5 @@ def _sound(size: int | None) -> bool:
 
 
 def clean(name: bytes) -> bytes:
-    """The name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
+    """Return a name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
