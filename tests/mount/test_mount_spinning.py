@@ -13,11 +13,11 @@ from mounting import mounted, server_of
 
 from winkmount.kernel.device import (
     DRIVER,
+    IDLE_AFTER,
     LATENCY,
     MOST_AWAKE,
     MOST_REST,
     REST,
-    STILL,
     TRIES,
     Awake,
     Spinning,
@@ -123,7 +123,7 @@ def test_a_mount_keeps_processors_awake_only_while_it_is_asked(base: str) -> Non
             (directory / f"new-{number}").touch()
             if number % TRIES == 0:
                 held.add(holds(server, LATENCY))
-        time.sleep(STILL * 1e-3 + 0.2)
+        time.sleep(IDLE_AFTER * 1e-3 + 0.2)
         assert not holds(server, LATENCY)
         assert True in held or os.getloadavg()[0] > 1  # others may want the processors
 
