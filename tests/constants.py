@@ -100,7 +100,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "looked_up": "winkfs.stores.messagestore.compaction.PASS_MESSAGES",  # looked up together
     },
     "a queue": {
-        "gathered": "winkfs.stores.ledgerq.tail.BUFFER",  # bytes gathered
+        "gathered": "winkfs.stores.ledgerq.tail.BUFFER_BYTES",  # bytes gathered
         "journal": "winkfs.stores.ledgerq.state.JOURNAL_ROOM",  # bytes of a journal
     },
     "a mount": {

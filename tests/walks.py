@@ -255,11 +255,22 @@ def reindex(folder: Path, root: Path = ROOT) -> Walk:
     return walk
 
 
+def queue_push(folder: Path, root: Path = ROOT) -> Walk:
+    """A push to a queue whose segment is open."""
+    from winkfs.stores.ledgerq import Queue
+
+    with Queue(folder / "jobs", "a", sync="none", make=True) as jobs:
+        jobs.push(b"first")
+        with Walk(root) as walk:
+            jobs.push(b"payload")
+    return walk
+
+
 def main(root: Path, *, verbose: bool) -> None:
     sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
     for what in (
         put, put_mode, put_over, open_close, open_put_close, stat, contains, read_two_extents,
-        read_part, mount_create, mount_read, reindex,
+        read_part, mount_create, mount_read, reindex, queue_push,
     ):  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             walk = what(Path(folder), root)

@@ -552,7 +552,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue: ids that are lost are gaps for LedgerQ", f"{QUEUE}/recovery.py",
-        "    if not last or not 1 < next - last <= GAP + 1:\n",
+        "    if not last or not 1 < next - last <= GAP_IDS + 1:\n",
         "    if True:\n",
         f"{QUEUE_TESTS}::test_a_flip_in_a_closed_segment_is_skipped_and_repaired",
     ),

@@ -22,7 +22,6 @@ from winkfs.cli._common import (
     answer,
     complete_folder,
     counted,
-    emit,
     pairs,
     printable,
     warn,
@@ -43,20 +42,20 @@ from winkfs.cli.verbs import (
     written,
 )
 from winkfs.errors import NoSuchFile, Refusal
+from winkfs.stores import ledgerq
 from winkfs.units import NANO, time_text
 
 if TYPE_CHECKING:
-    from winkformats.ledgerq.entry import Message
-    from winkfs.stores.ledgerq.queue import Queue
+    from winkfs.stores.ledgerq import Message, Queue
 
 PRIORITIES: Final = ("low", "medium", "high")
 BATCH: Final = 16  # messages that are popped at a time
-POLL: Final = 0.05  # seconds between looks of a pop that waits
+POLL_SECONDS: Final = 0.05  # between attempts of a pop that waits
 MAIN: Final = ""  # the consumer that has no name
 ORIGINAL: Final = "dlq.original_msg_id"
-DEAD: Final = (".dlq", "/dlq")  # behind a queue: where its dead letters are
+DEAD: Final = (".dlq", "/dlq")  # behind the path of a queue: its queue of dead letters
 CONSUMER: Final = click.option("--consumer", metavar="NAME", default=MAIN,
-                               help="Who reads on its own; see seek.")  # fmt: skip
+                               help="Use the position of this consumer (see seek).")  # fmt: skip
 
 
 @click.group()
@@ -69,36 +68,30 @@ def queue() -> None:
 
 
 def opened(base: str, *, change: bool = False, **options: Any) -> AbstractContextManager[Queue]:
-    """The queue, open; to change it together with others who share it."""
-    from winkfs.stores.ledgerq.queue import Queue
-
+    """Return the queue, open; to change it, shared with other processes."""
     if change:
         check(base)
-    return reporting(Queue(base, "a" if change else "r", shared=change, **options))
+    return reporting(ledgerq.Queue(base, "a" if change else "r", shared=change, **options))
 
 
 def check(base: str) -> None:
-    """Raises NoSuchFile where there is no queue, rather than that a folder becomes one."""
-    from winkfs.stores.ledgerq.queue import Queue, is_queue
-
-    if not is_queue(base):
-        Queue(base).close()  # which says why
+    """Raise NoSuchFile if there is no queue, so that no other folder becomes one."""
+    if not ledgerq.is_queue(base):
+        ledgerq.Queue(base).close()  # its error states why
 
 
 @queue.command()
 @DIR
 @click.option("--by-priority", is_flag=True, help="Hand out high before medium before low.")
 @click.option("--consumer", "consumers", metavar="NAME", multiple=True,
-              help="Add a consumer that reads on its own.")  # fmt: skip
+              help="Add a consumer with a position of its own.")  # fmt: skip
 def create(base: str, by_priority: bool, consumers: tuple[str, ...]) -> None:
-    """Make an empty queue in the folder DIR, which is made where there is none.
+    """Make an empty queue in the folder DIR, which is made if it does not exist.
 
-    These options are kept in the queue. All others are those of the command that they are for: push
-    has when messages expire, compact what is removed.
+    These options are kept in the queue. Others belong to commands: expiry to push, limits to
+    compact.
     """
-    from winkfs.stores.ledgerq.queue import create as make
-
-    make(base, by_priority=by_priority)
+    ledgerq.create(base, by_priority=by_priority)
     with opened(base, change=True) as found:
         for name in consumers:
             found.add_consumer(name)
@@ -111,20 +104,21 @@ def create(base: str, by_priority: bool, consumers: tuple[str, ...]) -> None:
 @queue.command()
 @DIR
 @CONTENTS
-@click.option("--lines", is_flag=True, help="Each line of the CONTENTs is a message.")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="In a queue by priority (low).")
-@click.option("--ttl", type=DURATION, metavar="DURATION", help="The messages expire then.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of all.")
+@click.option("--lines", is_flag=True, help="Add each line of the CONTENTs as a message.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="For a queue by priority (low).")
+@click.option("--ttl", type=DURATION, metavar="DURATION", help="Time until the messages expire.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE",
+              help="Header added to every message; may be repeated.")  # fmt: skip
 @click.option("--key", metavar="KEY",
-              help="Only if none was pushed with KEY in the window; for one CONTENT.")  # fmt: skip
+              help="Push only if no message had KEY in the window; for one CONTENT.")  # fmt: skip
 @click.option("--window", type=DURATION, default="1h", metavar="DURATION",
-              help="The window of a key (1h).")  # fmt: skip
+              help="Window of --key (1h).")  # fmt: skip
 @click.option("--compress", type=click.IntRange(1, 9), metavar="LEVEL",
-              help="Store with gzip from 1 KiB on: 1 fast to 9 small.")  # fmt: skip
+              help="Compress with gzip from 1 KiB on: 1 fast to 9 small.")  # fmt: skip
 @click.option("--segment-size", type=SIZE, metavar="SIZE",
-              help="Begin a new file of messages behind so many bytes (64M).")  # fmt: skip
+              help="Begin a new file of messages after this size (64M).")  # fmt: skip
 @click.option("--segment-messages", type=click.IntRange(1), metavar="N",
-              help="Or behind so many messages (1000000).")  # fmt: skip
+              help="Begin one after this many messages (1000000).")  # fmt: skip
 def push(
     base: str,
     files: tuple[str, ...],
@@ -138,19 +132,17 @@ def push(
     segment_size: int | None,
     segment_messages: int | None,
 ) -> None:
-    """Add a message for each CONTENT, and print their ids, a line each, as they are durable.
+    """Add a message for each CONTENT, and print their ids, a line each, when they are durable.
 
-    CONTENT is standard input where there is none, or for -. Of a folder, all files below it are
-    added, in byte order of their paths, and links are left out. Lines of a pipe can be popped as
-    they come. With --key it prints the id of the message that there is.
+    Without CONTENT, and for -, standard input is read. Of a folder, all files below it are added,
+    in byte order of their paths, without links. Lines of a pipe can be popped as they come. With
+    --key the id of the message with that key is printed.
     """
-    from winkfs.stores.ledgerq.tail import Rotation
-
     options: dict[str, Any] = {"ttl": ttl, "headers": pairs(headers, "VALUE"), "compress": compress}
     options["priority"] = None if priority is None else PRIORITIES.index(priority)
     options = {name: value for name, value in options.items() if value not in (None, {})}
     limits = {"bytes": segment_size, "messages": segment_messages}
-    rotation = Rotation(**{name: value for name, value in limits.items() if value is not None})
+    rotation = ledgerq.Rotation(**{name: size for name, size in limits.items() if size is not None})
     if key is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
         raise click.UsageError("--key goes with one CONTENT")
     with opened(base, change=True, rotation=rotation) as found:
@@ -176,9 +168,9 @@ def push(
 @CONSUMER
 @click.option("--wait", is_flag=True, help="Wait for messages.")
 @click.option("--timeout", type=DURATION, metavar="DURATION",
-              help="Wait until none has come for so long.")  # fmt: skip
+              help="Wait until no message has come for this time.")  # fmt: skip
 @click.option("--visible", type=DURATION, default="10s", metavar="DURATION",
-              help="So long nobody else gets what is being written (10s).")  # fmt: skip
+              help="Lease of messages while they are written (10s).")  # fmt: skip
 @JSON
 def pop(
     base: str,
@@ -193,9 +185,9 @@ def pop(
 ) -> None:
     """Take the next message, or more, and write it to standard output.
 
-    They are gone when they are written, up to 16 at a time: if that fails, they come again, and
-    after a kill when --visible is over. --json: an object a line, with payload_b64. Where there is
-    no message the exit status is 1, save with --all. With --wait, --all never ends.
+    They are consumed when they are written, up to 16 at a time: if that fails, they come again, and
+    after a kill when --visible is over. --json: an object a line, with payload_b64. Without a
+    message the exit status is 1, except with --all. With --wait, --all never ends.
     """
     patience = float(timeout or 0) if timeout is not None or not wait else float("inf")
     done = 0
@@ -217,7 +209,7 @@ def pop(
 def _popped(
     found: Queue, count: int | None, patience: float, visible: float, consumer: str
 ) -> Iterator[list[Message]]:
-    """Up to so many messages, None: all; until none has come for `patience` seconds."""
+    """Pop up to `count` messages, None: all; until none has come for `patience` seconds."""
     last = time.monotonic()
     while count is None or count:
         size = BATCH if count is None else min(BATCH, count)
@@ -229,7 +221,7 @@ def _popped(
         elif time.monotonic() - last >= patience:
             return
         else:
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
 
 def _empty(found: Queue, consumer: str) -> NoSuchFile:
@@ -255,7 +247,7 @@ def peek(base: str, count: int, every: bool, lines: bool, consumer: str, as_json
 
 
 def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool) -> int:
-    """-> how many."""
+    """Write messages to standard output -> how many."""
     facts = partial(_facts, found) if as_json else None
     return sum(1 for _ in written(messages, "payload", facts, lines))
 
@@ -263,7 +255,7 @@ def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool
 def _facts(found: Queue, message: Message) -> dict[str, Any]:
     from winkformats.ledgerq.segment import name_of
 
-    # None where it means nothing: LedgerQ stores no priority for a low one.
+    # None if it means nothing: LedgerQ stores no priority for a low one.
     known = PRIORITIES[message.priority] if found.by_priority or message.priority else None
     return {
         "id": message.id, "offset": message.offset, "segment": name_of(message.segment),
@@ -282,7 +274,7 @@ def _line(facts: dict[str, Any]) -> str:
 @queue.command()
 @DIR
 @click.option("-a", "--all", "every", is_flag=True,
-              help="Also those that are read or have expired, by arrival.")  # fmt: skip
+              help="Also consumed and expired messages, by arrival.")  # fmt: skip
 @CONSUMER
 @JSON
 def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
@@ -300,7 +292,7 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
 @DIR
 @JSON
 def stats(base: str, as_json: bool) -> None:
-    """Show how many messages there are, who has read how far, and bytes on the disk."""
+    """Show the number of messages, positions of consumers, and bytes on the disk."""
     with opened(base) as found:
         show_stats(found, "queue", "problems", as_json)
 
@@ -309,7 +301,7 @@ def stats(base: str, as_json: bool) -> None:
 @DIR
 @JSON
 def verify(base: str, as_json: bool) -> int:
-    """Read and check all messages, and what is beside them. Changes nothing.
+    """Read and check all messages and their indexes. Changes nothing.
 
     Prints one line per problem; the exit status is 1 if there is any.
     """
@@ -326,10 +318,10 @@ def verify(base: str, as_json: bool) -> int:
 @DIR
 @JSON
 def repair(base: str, as_json: bool) -> None:
-    """Write anew what is damaged, so that LedgerQ opens it, too. Nobody else may have it open.
+    """Write damaged files anew, so that LedgerQ opens the queue. No other process may have it open.
 
-    Bytes that are no messages are kept beside it, in files that end in .cut. push and pop mend what
-    they have to, and read the rest; this reads all.
+    Bytes that are no messages are kept beside it, in files that end in .cut. push and pop repair
+    only what they need; this reads everything.
     """
     from winkfs.stores.ledgerq.check import repair as run
 
@@ -342,14 +334,15 @@ def repair(base: str, as_json: bool) -> None:
 @queue.command()
 @DIR
 @click.option("--max-age", type=DURATION, metavar="DURATION",
-              help="Only until no message that is left is older.")  # fmt: skip
-@click.option("--max-size", type=SIZE, metavar="SIZE", help="Only until all is no larger.")
+              help="Stop when no message is older than this.")  # fmt: skip
+@click.option("--max-size", type=SIZE, metavar="SIZE",
+              help="Stop when the queue is at most this size.")  # fmt: skip
 @click.option("--max-segments", type=click.IntRange(1), metavar="N",
-              help="Only until there are no more files of messages.")  # fmt: skip
+              help="Stop when there are at most N files of messages.")  # fmt: skip
 @click.option("--keep", type=click.IntRange(1), default=1, metavar="N",
-              help="Keep so many files of messages (1).")  # fmt: skip
-@click.option("--unread", is_flag=True, help="Also those with messages that are not read.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+              help="Keep at least N files of messages (1).")  # fmt: skip
+@click.option("--unread", is_flag=True, help="Also remove files with unread messages.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only report what would be removed.")
 @JSON
 def compact(
     base: str,
@@ -378,10 +371,10 @@ def compact(
 @DIR
 @click.argument("id", type=click.IntRange(1), required=False)
 @click.option("--time", "when", type=TIME, metavar="T",
-              help="From the first message pushed at T or later.")  # fmt: skip
-@click.option("--first", is_flag=True, help="From the first message.")
+              help="To the first message pushed at T or later.")  # fmt: skip
+@click.option("--first", is_flag=True, help="To the first message.")
 @click.option("--last", is_flag=True, help="Behind the last message.")
-@click.option("--remove", is_flag=True, help="Remove the consumer; compact waits for it no more.")
+@click.option("--remove", is_flag=True, help="Remove the consumer; compact ignores it then.")
 @CONSUMER
 def seek(
     base: str,
@@ -392,12 +385,12 @@ def seek(
     remove: bool,
     consumer: str,
 ) -> None:
-    """Read on from message ID, or from another place, whoever has read it.
+    """Move a consumer to message ID, or to another position, also back.
 
-    A --consumer that is not there is added.
+    A --consumer that does not exist is added.
     """
     if (id is not None) + (when is not None) + first + last + remove != 1:
-        raise click.UsageError("say where to go: ID, --time, --first or --last, or --remove")
+        raise click.UsageError("one of these is needed: ID, --time, --first, --last or --remove")
     if remove and consumer == MAIN:
         raise click.UsageError("--remove goes with --consumer")
     with opened(base, change=True) as found:
@@ -423,12 +416,12 @@ def seek(
 @click.option("--dead-letters", "place", metavar="PATH", shell_complete=complete_folder,
               help="The queue of the dead letters (DIR.dlq, or DIR/dlq).")  # fmt: skip
 @click.option("--requeue", is_flag=True, help="Push them to DIR again, the oldest first.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Up to so many (all).")
+@click.option("-n", "--count", type=click.IntRange(1), help="Up to this many (all).")
 @JSON
 def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json: bool) -> None:
-    """List the messages of DIR that failed too often, which lie in a queue of their own.
+    """List the messages of DIR that failed too often, which are in a queue of their own.
 
-    DIR may be that queue itself. --json: as ls, and the headers dlq.* say why.
+    DIR may be that queue itself. --json: as ls, with the reason in the headers dlq.*.
     """
     check(base)
     there = _letters(base) if place is None else place
@@ -448,25 +441,22 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
 
 
 def _letters(base: str) -> str | None:
-    from winkfs.stores.ledgerq.queue import is_queue
-
     places = [base.rstrip("/") + suffix for suffix in DEAD]
-    return next(filter(is_queue, places), None)
+    return next(filter(ledgerq.is_queue, places), None)
 
 
 def _list_letters(place: str, count: int | None, as_json: bool, *, some: bool) -> None:
-    """`some`: only those messages that are dead letters."""
+    """List the messages of a queue; some: only those with the headers of a dead letter."""
     with opened(place) as found:
-        if not as_json:
-            click.echo(f"{'ID':20}  {'SIZE':>12}  {'WAS':>20}  {'FAILED':24}  {'TIMES':>5}  WHY")
         letters = (m for m in found.messages() if not some or ORIGINAL in m.headers)
-        for message in islice(letters, count):
-            if as_json:
-                emit(_facts(found, message))
-                continue
-            was, when, times, why = (
-                printable(message.headers.get(f"dlq.{name}", "-"))
-                for name in ("original_msg_id", "last_failure", "retry_count", "failure_reason")
-            )
-            size = len(message.payload)
-            click.echo(f"{message.id:<20}  {size:12}  {was:>20}  {when:24}  {times:>5}  {why}")
+        header = f"{'ID':20}  {'SIZE':>12}  {'WAS':>20}  {'FAILED':24}  {'TIMES':>5}  WHY"
+        show_rows(header, _letter, map(partial(_facts, found), islice(letters, count)), as_json)
+
+
+def _letter(facts: dict[str, Any]) -> str:
+    was, when, times, why = (
+        printable(facts["headers"].get(f"dlq.{name}", "-"))
+        for name in ("original_msg_id", "last_failure", "retry_count", "failure_reason")
+    )
+    row = "{id:<20}  {size:12}  {was:>20}  {when:24}  {times:>5}  {why}"
+    return row.format(**facts, was=was, when=when, times=times, why=why)

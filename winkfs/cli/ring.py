@@ -26,10 +26,11 @@ from winkfs.cli.verbs import (
     written,
 )
 from winkfs.errors import NoSuchFile
+from winkfs.stores import ringpage
 
 if TYPE_CHECKING:
     from winkformats.ringpage.page import Record
-    from winkfs.stores.ringpage.ring import Ring
+    from winkfs.stores.ringpage import Ring
 
 FILE: Final = click.argument("base", metavar="FILE", shell_complete=complete_file)
 
@@ -39,16 +40,14 @@ def ring() -> None:
     """Create and use queues that overflow from memory to a file, or a device, of fixed size.
 
     FILE is a Ring Page buffer: a file, or a block device. Records are written once, a full page at
-    a time, and read in their order. ls, cat, info, verify and mount show those that are unread as
-    files with their numbers as names.
+    a time, and read in their order. ls, cat, info, verify and mount show unread records as files,
+    named by their numbers.
     """
 
 
 def opened(file: str, mode: Literal["r", "a"] = "r") -> AbstractContextManager[Ring]:
-    """The buffer, open. Where the work fails, what was popped comes again."""
-    from winkfs.stores.ringpage.ring import Ring
-
-    return reporting(Ring(file, mode))
+    """Return the buffer, open. If the command fails, records that were popped come again."""
+    return reporting(ringpage.Ring(file, mode))
 
 
 def _facts(found: Ring, record: Record) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def _facts(found: Ring, record: Record) -> dict[str, Any]:
 
 
 def _written(found: Ring, count: int | None, lines: bool, as_json: bool) -> Iterator[Record]:
-    """Write up to so many of the oldest records, None: all. Raises NoSuchFile for none of some."""
+    """Write up to `count` of the oldest records, None: all. Raises NoSuchFile if none is there."""
     facts, none = (partial(_facts, found) if as_json else None), count is not None
     for record in written(islice(found.records(), count), "body", facts, lines):
         none = False
@@ -70,25 +69,23 @@ def _written(found: Ring, count: int | None, lines: bool, as_json: bool) -> Iter
 @ring.command()
 @FILE
 @click.option("--pages", type=click.IntRange(2), metavar="N",
-              help="Pages: 2 to 65535 (1024; of a device as many as it has room for).")  # fmt: skip
+              help="Pages: 2 to 65535 (1024; on a device as many as fit).")  # fmt: skip
 @click.option("--page-size", type=SIZE, default=4096, metavar="SIZE",
               help="Bytes of a page, a multiple of 4096 (4096).")  # fmt: skip
 @click.option("--record-size", type=SIZE, metavar="SIZE",
               help="Bytes of the largest record (what a page holds).")  # fmt: skip
 @click.option("--full", type=click.Choice(["overwrite", "refuse"]), default="overwrite",
-              help="If all is unread: overwrite the oldest (default).")  # fmt: skip
-@click.option("--force", is_flag=True, help="Take a device that is not empty.")
+              help="If all pages are unread: overwrite the oldest (default).")  # fmt: skip
+@click.option("--force", is_flag=True, help="Use a device that is not empty.")
 def create(
     base: str, pages: int | None, page_size: int, record_size: int | None, full: Any, force: bool
 ) -> None:
-    """Make an empty buffer: a new FILE, or on a block device that is there.
+    """Make an empty buffer: a new FILE, or on an existing block device.
 
-    On a device, the first 4096 bytes and two pages are written over; without --force only where its
+    On a device, the first 4096 bytes and two pages are overwritten; without --force only if its
     first and last megabyte are zeros.
     """
-    from winkfs.stores.ringpage.ring import create as make
-
-    made = make(
+    made = ringpage.create(
         base, pages=pages, page_size=page_size, record_size=record_size, full=full, force=force
     )
     size = f"{counted(made.page_count, 'page')} of {made.page_size} bytes"
@@ -98,19 +95,19 @@ def create(
 @ring.command()
 @FILE
 @CONTENTS
-@click.option("--lines", is_flag=True, help="Each line of the CONTENTs is a record.")
+@click.option("--lines", is_flag=True, help="Add each line of the CONTENTs as a record.")
 def push(base: str, files: tuple[str, ...], lines: bool) -> None:
     """Add a record for each CONTENT, and print their numbers when all of them are durable.
 
-    CONTENT is standard input where there is none, or for -. Of a folder, all files below it are
-    added, in byte order of their paths, and links are left out. The last page is padded: many
-    records of one call take less room than many calls.
+    Without CONTENT, and for -, standard input is read. Of a folder, all files below it are added,
+    in byte order of their paths, without links. The last page is padded: many records of one call
+    take less room than many calls.
     """
     with opened(base, "a") as found:
         start = found.end
         try:
             found.push_many(bodies_of(files, lines))
-        finally:  # what is added has to be known
+        finally:  # the caller has to know which were added
             try:
                 found.flush()
             finally:
@@ -127,8 +124,8 @@ def push(base: str, files: tuple[str, ...], lines: bool) -> None:
 def pop(base: str, count: int, every: bool, lines: bool, as_json: bool) -> None:
     """Take the oldest record, or more, and write it to standard output.
 
-    They are gone when all of them are written: if that fails, they come again. --json: an object a
-    line, with payload_b64. Where there is no record the exit status is 1, save with --all.
+    They are consumed when all of them are written: if that fails, they come again. --json: an
+    object a line, with payload_b64. Without a record the exit status is 1, except with --all.
     """
     with opened(base, "a") as found:
         for _ in _written(found, None if every else count, lines, as_json):
@@ -167,7 +164,7 @@ def ls(base: str, as_json: bool) -> None:
 @FILE
 @JSON
 def stats(base: str, as_json: bool) -> None:
-    """Show how many records there are, what was written for them, and what was lost."""
+    """Show the number of records, bytes written for them, and records lost."""
     with opened(base) as found:
         show_stats(found, "ring buffer", "notes", as_json)
 

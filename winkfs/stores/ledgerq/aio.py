@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from winkformats.ledgerq.entry import Message
 from winkfs.stores.ledgerq.cursor import MAIN
-from winkfs.stores.ledgerq.queue import POLL, Put, Queue
+from winkfs.stores.ledgerq.queue import POLL_SECONDS, Put, Queue
 from winkfs.units import as_timeout
 
 Found = TypeVar("Found", list[Message], Message | None)
@@ -53,7 +53,7 @@ class AsyncQueue:
             left = until - time.monotonic()
             if message is not None or left <= 0:
                 return message
-            await asyncio.sleep(min(left, POLL))
+            await asyncio.sleep(min(left, POLL_SECONDS))
 
     async def pop_many(
         self, count: int, *, visible: float | None = None, consumer: str = MAIN

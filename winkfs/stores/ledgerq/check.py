@@ -20,18 +20,17 @@ COLUMNS: Final = attrgetter("ids", "offsets", "times")  # of an index
 
 
 def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
-    """Read every message once, and all that is beside them -> what is wrong, and messages.
+    """Read every message once, and all derived files -> a report of problems and messages.
 
-    progress  is told of the bytes of each segment
+    progress  called with the bytes of each segment
     raises    NoSuchFile; OSError
-    cost      reads all, 2 us a message
     """
     report = Report()
     with Queue(path) as queue:
         for line in queue.problems:
             report.add(line)
-        queue.files.load(follow=True)  # what consumers have read meanwhile is there now
-        before, floor = 0, min(cursor.low for cursor in queue.state.cursors.values())
+        queue.files.load(follow=True)  # messages that were consumed meanwhile
+        before, floor = 0, queue.state.low
         for segment in queue.files.segments.values():
             before = _check(queue.files, segment, before, floor, report)
             if progress is not None:
@@ -46,7 +45,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 def _check(files: Files, segment: Segment, before: int, floor: int, report: Report) -> int:
     """Check the segment behind the message `before` -> the last id.
 
-    floor   all messages below are consumed
+    floor   the id below which all messages are consumed
     """
     path, storage = files.path(segment), files.storage(segment)
     walk, size = Walk(storage, START, before), min(segment.size + segment.torn, storage.size())
@@ -74,7 +73,7 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
         head is not None and head.max_id and found.first
         and (head.min_id != found.first or head.max_id > before)
     ):  # fmt: skip
-        report.add(f"{path}: its header says messages {head.min_id} to {head.max_id}")
+        report.add(f"{path}: its header has messages {head.min_id} to {head.max_id}")
     wrong = list(_check_derived(files, found))
     if storage.size() == size:  # no writer has added to it meanwhile
         for line in wrong:
@@ -83,7 +82,7 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
 
 
 def _check_derived(files: Files, segment: Segment) -> Iterator[str]:
-    """Yield what is wrong beside a segment of which all is known. An index may end earlier."""
+    """Yield what is wrong with the files beside a segment, which may cover less than all of it."""
     assert segment.sparse is not None and segment.tables is not None
     for suffix in (index.SUFFIX, priorities.SUFFIX):
         data, path = files.beside(segment, suffix), files.path(segment, suffix)
@@ -105,7 +104,7 @@ def _check_derived(files: Files, segment: Segment) -> Iterator[str]:
 
 
 def repair(path: str) -> list[str]:
-    """Write anew what is damaged, so that LedgerQ opens it -> what was done, a line each.
+    """Write damaged segments and indexes anew, so that LedgerQ opens them -> steps, a line each.
 
     Bytes that are no messages are kept in files of their own. Raises Locked; NoSuchFile; OSError.
     cost  reads all, and writes the segments that are damaged

@@ -1,6 +1,6 @@
-"""Core: what a queue is made of, and what is done with all of it: open, catch up, sync, end.
+"""Core: the parts of a queue, and the operations on all of them: open, catch up, sync, end.
 
-Turns are those of several processes that write one queue, call by call, one of them at a time.
+Turns let several processes write one queue, call by call, one process at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from winkfs.stores.ledgerq.tail import Defaults, Rotation, Tail
 
 LOCK: Final = "ledgerq.lock"
 TURN: Final = "ledgerq.turn"
-PATIENCE: Final = 60.0  # seconds that a process waits for its turn
-PAUSE: Final = 0.02  # seconds between looks at the lock of all
+TURN_SECONDS: Final = 60.0  # seconds that a process waits for its turn
+LOCK_PAUSE: Final = 0.02  # seconds between attempts to take the lock of all
 Call = Callable[[], object]
 
 
@@ -37,8 +37,8 @@ class Core:
     """The parts of a queue. Not for several threads, or processes, at once.
 
     files, reading  its segments, and the messages in them
-    state, ledgerq  who has read what: in our journal, and what LedgerQ keeps of it
-    tail            where messages are added
+    state, ledgerq  positions and leases in the journal, and in the files of LedgerQ
+    tail            adds messages
     deliveries      hands them out
     problems        damage that was found, a line each
     """
@@ -54,15 +54,15 @@ class Core:
         by_priority: bool | None,
         starved: int,
     ) -> None:
-        """by_priority  None: as before; shared: with other processes; starved: see `Order`"""
+        """by_priority: None: as before; shared: with other processes; starved: see `Order`."""
         self.directory, self._access = directory, access
         self._shared, self._wanted = shared, by_priority
         self.problems: list[str] = []
-        say = self.problems.append
-        self.files, self.state = Files(directory, say), State(directory, say)
+        warn = self.problems.append
+        self.files, self.state = Files(directory, warn), State(directory, warn)
         self.reading, self.ledgerq = Reading(self.files), LedgerqState(self.state)
         self.tail = Tail(self.files, rotation, defaults, self._before_segment, self._access.final)
-        self.deliveries = Deliveries(self.reading, self.state.append, say, starved=starved)
+        self.deliveries = Deliveries(self.reading, self.state.append, warn, starved=starved)
 
     # --- from the disk ---
 
@@ -87,10 +87,9 @@ class Core:
             self.remove(left)
 
     def _pass_unsynced(self, missing: list[tuple[int, int]]) -> None:
-        """A power cut may leave positions, and take messages that no sync covers: nobody waits for
-        those, nor for damaged ones that were cut off.
+        """Move cursors past messages that a power cut has taken, or that were damaged and cut off.
 
-        missing  ids that were missing before: then all stays as it is
+        missing  ids that were missing before; if there are any, no cursor moves
         """
         if missing or self.ledgerq.metadata is None:
             return
@@ -100,7 +99,7 @@ class Core:
                     self.state.seek(cursor, last + 1)
 
     def _sync_found(self) -> None:
-        """Who wrote it may have ended before the disk had it."""
+        """Sync what a process may have written before it ended without a sync."""
         last = self.files.newest
         names = [] if last is None else [last.name]
         for name in names + [CURSORS] * (self.state.seed is not None):
@@ -114,12 +113,12 @@ class Core:
         self._before_change()
 
     def _before_change(self) -> None:
-        """Segments are about to come, go or change: others have to know, whatever happens then."""
+        """Announce to other processes that segments are about to be added, removed or changed."""
         if self._shared:
             self.state.announce()
 
     def load(self, *, follow: bool = False) -> None:
-        """Read what there is."""
+        """Read journal, segments and metadata."""
         self.state.load()
         self.files.by_priority = bool(self.state.mode if self._wanted is None else self._wanted)
         self.files.load(follow=follow)
@@ -129,25 +128,25 @@ class Core:
             self._use_state()
             for first, last in self._missing():
                 ids = f"message {first} is" if first == last else f"messages {first} to {last} are"
-                self.files.say(f"{self.directory.path}: {ids} missing: a segment is gone")
+                self.files.warn(f"{self.directory.path}: {ids} missing: a segment is gone")
 
     def look(self) -> None:
-        """Read what there is, to look at it: others may be writing."""
+        """Read the queue without writing to it: other processes may be writing."""
         self.load(follow=True)
         self.ledgerq.read_trackers()
 
     def _missing(self) -> list[tuple[int, int]]:
-        """Ids that somebody has not read, and that are in none of the segments; first and last."""
+        """Return first and last of the unread ids that no segment has."""
         metadata, main = self.ledgerq.metadata, self.state.cursors[MAIN]
         lows = [cursor.low for cursor in self.state.cursors.values() if cursor is not main]
-        # What is below the position that was written last is not there, wherever it was moved to.
+        # Messages below the position that was written last may be gone, wherever a seek has gone.
         floor = min(*lows, max(main.low, metadata.read_id if metadata else 1), LAST_ID)
-        # Before it is written all is durable; a position may outlive messages that no sync covers.
-        end = metadata.next_id if metadata else max(map(max, self._positions()))
+        # Metadata are written behind a sync; a position may outlive messages that no sync covers.
+        end = metadata.next_id if metadata else max(self._positions())
         return self.files.missing(floor, end)
 
-    def _positions(self) -> list[list[int]]:
-        return [cursor.at for cursor in self.state.cursors.values()]
+    def _positions(self) -> list[int]:
+        return [max(cursor.at) for cursor in self.state.cursors.values()]
 
     def _use_state(self) -> None:
         self.ledgerq.load(self.files.last)
@@ -157,14 +156,14 @@ class Core:
         self.deliveries.by_priority = self.tail.by_priority = mode
 
     def _settle_ids(self) -> None:
-        """The next id: no message ever had it."""
-        known = [position for at in self._positions() for position in at]
+        """Set the next id, which no message has had."""
+        known = self._positions()
         if self.ledgerq.metadata is not None:
             known.append(self.ledgerq.metadata.next_id)
         self.tail.go_on(known)
 
     def catch_up(self) -> None:
-        """Take up what others did since our last turn."""
+        """Take up what other processes did since the last turn of this one."""
         before = self.state.files
         if not self.state.catch_up():
             self.state.load()
@@ -179,7 +178,7 @@ class Core:
         if changed:
             self.tail.release()
             self.files.load()
-            self.tail.named = True  # whoever made them may have ended since
+            self.tail.named = True  # the process that made them may have ended since
         elif not self.tail.catch_up():
             return
         if changed or ((last := self.files.newest) is not None and last.torn):
@@ -189,12 +188,12 @@ class Core:
     # --- to the disk ---
 
     def flush(self) -> None:
-        """Write what waits to the segment and to the journal."""
+        """Write what is in memory to the segment and to the journal."""
         self.tail.flush()
         self.state.flush()
 
     def unsynced(self, stack: ExitStack) -> Calls:
-        """Write all -> calls that make it durable, which other calls need not wait for."""
+        """Write all -> calls that make it durable, for which other calls need not wait."""
         self.flush()
         calls: Calls = []
         if self.tail.dirty and self.tail.out is not None:
@@ -215,7 +214,7 @@ class Core:
                     call()
 
     def _write_metadata(self) -> None:
-        """What LedgerQ reads first. What it says is durable before."""
+        """Write the metadata that LedgerQ reads first, behind a sync of what they refer to."""
         firsts = [segment.first for segment in self.files.segments.values() if segment.first]
         # LedgerQ waits for a message that is not there.
         read = max(self.state.cursors[MAIN].low, *firsts[:1] or [self.tail.next_id])
@@ -228,7 +227,7 @@ class Core:
                 self.ledgerq.write_metadata(metadata)
 
     def end(self, retries: int) -> None:
-        """Write what LedgerQ reads."""
+        """Write the files that LedgerQ reads."""
         last = self.files.newest
         if last is not None and last.first:
             self.tail.end(last, fill=True)
@@ -253,39 +252,39 @@ class Core:
 
     @property
     def changes(self) -> int:
-        """Messages that were added, and other changes."""
+        """The number of messages that were added, and of other changes."""
         return self.state.changes + self.tail.done
 
     def close(self) -> None:
-        """As it is."""
+        """Close all files; what is in memory is lost."""
         with ExitStack() as stack:
             for part in (self.tail, self.state, self.files):
                 stack.callback(part.close)
 
 
 class Turns:
-    """A context manager: within it other processes wait, and other threads. It may be entered again
-    by the one who is within. Nobody waits for who may not write any more.
+    """A context manager that excludes other processes and threads, and may be entered again within
+    itself. A handle that may not write any more takes no turn.
 
     lock    of the threads
-    begin   called when a turn has begun, `end` before it ends
+    begin   called when a turn has begun; `end`: called before it ends
     """
 
     def __init__(
         self, directory: Directory, access: Access, lock: threading.RLock, begin: Call, end: Call
     ) -> None:
-        """Take the lock that all who share it have. Raises Locked; OSError."""
+        """Take the lock that all sharing processes have. Raises Locked; OSError."""
         self.directory, self.lock, self.begin, self.end = directory, lock, begin, end
         self._access, self._depth = access, 0
         for name in (LOCK, TURN):
             with suppress(FileExistsError):
                 directory.create_new(name).close()
-        until = time.monotonic() + 1.0  # who leaves may have it alone for a moment
+        until = time.monotonic() + 1.0  # a process that ends has it alone for a moment
         while (shares := directory.lock(LOCK, shared=True)) is None:
             if time.monotonic() > until:
                 what = "another process has the queue open for itself: stop it"
                 raise Locked(what, access.path)
-            time.sleep(PAUSE)
+            time.sleep(LOCK_PAUSE)
         self._shares: Lock | None = shares
         self._turn = directory.turn(TURN)
 
@@ -293,20 +292,17 @@ class Turns:
         self.lock.acquire()
         try:
             if self._depth == 0 and self._access.ready:
-                self._take()
+                if not self._turn.take(TURN_SECONDS):
+                    what = f"another process keeps the turn for {TURN_SECONDS:.0f} seconds"
+                    raise Locked(what, self._access.path)
+                try:
+                    self.begin()
+                except BaseException:
+                    self._turn.release()
+                    raise
             self._depth += 1
         except BaseException:
             self.lock.release()
-            raise
-
-    def _take(self) -> None:
-        if not self._turn.take(PATIENCE):
-            what = f"another process keeps the turn for {PATIENCE:.0f} seconds"
-            raise Locked(what, self._access.path)
-        try:
-            self.begin()
-        except BaseException:
-            self._turn.release()
             raise
 
     def __exit__(self, *exc: object) -> None:
@@ -315,7 +311,7 @@ class Turns:
             if self._depth == 0:
                 try:
                     if self._access.ready:
-                        with self._access.final():  # others go on behind what is there
+                        with self._access.final():  # other processes append to what is written
                             self.end()
                 finally:
                     self._turn.release()
@@ -324,7 +320,7 @@ class Turns:
 
     @contextmanager
     def leave(self) -> Iterator[bool]:
-        """Share it no more -> whether nobody else does, who is kept out meanwhile."""
+        """Stop sharing -> whether no other process shares it; none can begin within the block."""
         if self._shares is not None:
             self._shares.release()
             self._shares = None
@@ -336,7 +332,7 @@ class Turns:
                 alone.release()
 
     def forget(self) -> None:
-        """In a forked child, which does not write."""
+        """Drop the turn in a forked child, which does not write."""
         self._turn.forget()
 
     def close(self) -> None:

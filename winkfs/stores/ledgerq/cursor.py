@@ -1,7 +1,7 @@
-"""Who has read what: cursors, their leases, the order in which each reads, and what it gets next.
+"""Cursors of consumers: their positions and leases, the order in which each reads, deliveries.
 
-A cursor has a position for each priority: what is below it is consumed, except what is leased. As
-within a priority messages are read in the order of their ids, that says all.
+A cursor has a position for each priority: all messages below it are consumed, except leased ones.
+That is enough because within a priority messages are read in the order of their ids.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import Journal
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
-from winkfs.stores.ledgerq.files import Say
+from winkfs.stores.ledgerq.files import Warn
 from winkfs.stores.ledgerq.reading import Reading
 from winkfs.units import NANO, span_ns
 
-MAIN: Final = ""  # the cursor that LedgerQ has, too
-PLAIN: Final = (int, float)  # of most numbers of seconds
-YEAR: Final = 365 * 86400
+MAIN: Final = ""  # the name of the cursor that LedgerQ has, too
+UNWRITTEN: Final = -1  # number of a copy of a cursor, which no journal has
+NUMBERS: Final = (int, float)  # types of most numbers of seconds
+YEAR_SECONDS: Final = 365 * 86400
 NONE: Final[Iterator[Message | None]] = iter(())
 ENDED: Final = Message(-1, b"", 0)  # no message: its id is below all positions
 
 
 class Lease(NamedTuple):
-    """A message that was handed out, and is not acknowledged: until when nobody else gets it."""
+    """The lease of a message that was handed out and is not acknowledged."""
 
     deadline: int  # nanoseconds since the epoch
     deliveries: int
@@ -37,7 +38,7 @@ class Lease(NamedTuple):
 class Order:
     """The messages that are not consumed, in the order in which they are read.
 
-    at        what is below is consumed, of each priority; the one who consumes moves it
+    at        position by priority: messages below it are consumed
     starved   nanoseconds after which a message of low priority comes first; 0: never
     """
 
@@ -45,16 +46,16 @@ class Order:
         self.reading, self.at, self.starved = reading, at, starved
         self.lanes = [NONE] * (3 if priorities else 1)
         self.heads: list[Message | None] = [None] * len(self.lanes)
-        self.lane = 0  # whose head was returned last
+        self.lane = 0  # the lane whose head was returned last
 
     def reset(self) -> None:
-        """The positions have gone back, or the segments are others."""
+        """Begin anew: the positions have gone back, or the segments have changed."""
         self.lanes = [NONE] * len(self.lanes)
         self.heads = [None] * len(self.lanes)
 
     def head(self, now: int) -> Message | None:
-        """Return the next message, which stays the next one until it is consumed; None: there is
-        none."""
+        """Return the next message, which stays the next one until it is consumed; None: no message
+        is left."""
         if len(self.lanes) == 1:
             return self._head(0, now)
         low = self._head(LOW, now)
@@ -100,17 +101,17 @@ class Order:
             at[2] = after
 
     def seen(self) -> None:
-        """Behind a `head` that has found nothing: all that there is is consumed or expired."""
+        """Move behind all messages, which are consumed or expired if `head` has found none."""
         last = self.reading.files.last + 1
         self.at[:] = [max(position, last) for position in self.at]
 
 
 class Cursor:
-    """A reader of the queue.
+    """A consumer of the queue.
 
     at       position by priority; see `Order`
-    leased   id -> its lease, also those whose deadline has passed
-    moved    `at` has changed since it was written
+    leased   leases by id, also those whose deadline has passed
+    moved    whether `at` has changed since it was written
     """
 
     def __init__(self, name: str, number: int, start: int = 1) -> None:
@@ -124,7 +125,7 @@ class Cursor:
 
     @property
     def low(self) -> int:
-        """All below is consumed."""
+        """The id below which all messages are consumed."""
         return min(*self.at, *self.leased) if self.leased else min(self.at)
 
     def seek(self, at: list[int]) -> None:
@@ -141,8 +142,8 @@ class Cursor:
         heapq.heappush(self.due, (lease.deadline, id))
 
     def overdue(self, now: int) -> tuple[int, Lease] | None:
-        """The first message whose lease has ended: of the highest priority, and of these the first
-        that arrived."""
+        """Return the message whose lease has ended, with its lease: of several the one of the
+        highest priority that arrived first."""
         while self.due and self.due[0][0] <= now:
             deadline, id = heapq.heappop(self.due)
             lease = self.leased.get(id)
@@ -157,7 +158,7 @@ class Cursor:
         return None
 
     def past(self, last: int) -> None:
-        """What is up to an id is consumed: somebody else did that."""
+        """Move past `last`: all messages up to it are consumed or removed."""
         for id in [id for id in self.leased if id <= last]:
             del self.leased[id]
         self.at[:] = [max(position, last + 1) for position in self.at]
@@ -171,26 +172,32 @@ class Deliveries:
     """
 
     def __init__(
-        self, reading: Reading, append: Callable[[], Journal], say: Say, *, starved: int
+        self, reading: Reading, append: Callable[[], Journal], warn: Warn, *, starved: int
     ) -> None:
-        """`append`: returns the journal of cursors, to write; `starved`: see `Order`."""
+        """append: returns the journal of cursors, to write; starved: see `Order`."""
         self.reading, self.by_priority = reading, False
-        self._append, self._say, self._starved = append, say, starved
-
-    def order(self, at: list[int]) -> Order:
-        return Order(self.reading, at, priorities=self.by_priority, starved=self._starved)
+        self._append, self._warn, self._starved = append, warn, starved
 
     def next(self, cursor: Cursor, now: int, visible: float | None) -> Message | None:
-        """The next message, which is consumed or leased. None: there is none."""
+        """Consume or lease the next message; None: no message is left."""
         deadline = 0 if visible is None else later(now, visible, "visible")
         order = cursor.order
         if order is None:
-            order = cursor.order = self.order(cursor.at)
+            order = cursor.order = Order(
+                self.reading, cursor.at, priorities=self.by_priority, starved=self._starved
+            )
         message = order.head(now)
         if cursor.leased:
             overdue = self._overdue(cursor, now, message)
             if overdue is not None:
-                return self._again(cursor, overdue, None if visible is None else deadline)
+                if visible is None:
+                    self.settle(cursor, overdue.id)
+                else:
+                    lease = cursor.leased[overdue.id]
+                    self.lease(cursor, overdue.id, lease._replace(
+                        deadline=deadline, deliveries=overdue.deliveries
+                    ))  # fmt: skip
+                return overdue
         if message is None:
             before = list(cursor.at)
             order.seen()
@@ -203,37 +210,24 @@ class Deliveries:
         return message
 
     def pending(self, cursor: Cursor, now: int) -> Iterator[Message]:
-        """The messages that `next` would hand out, which stay."""
-        order = self.order(list(cursor.at))
-        overdue = sorted(
-            (-lease.priority if self.by_priority else 0, id)
-            for id, lease in cursor.leased.items()
-            if lease.deadline <= now
-        )
+        """Yield the messages that `next` would hand out; they stay."""
+        copy = Cursor(cursor.name, UNWRITTEN)
+        copy.at[:] = cursor.at
+        for id, lease in cursor.leased.items():
+            if lease.deadline <= now:
+                copy.lease(id, lease)
         while True:
             try:
-                message = order.head(now)
+                message = self.next(copy, now, None)
             except FileNotFoundError:
                 self.reading.look_again()
                 continue
-            if overdue and (
-                message is None or not self.by_priority or message.priority <= -overdue[0][0]
-            ):
-                id = overdue.pop(0)[1]
-                lease, message = cursor.leased.get(id), self.reading.find(id)
-                if lease is None or message is None:
-                    continue
-                if message.expires is not None and message.expires <= now:
-                    continue
-                message = message._replace(deliveries=lease.deliveries + 1)
-            elif message is None:
+            if message is None:
                 return
-            else:
-                order.consume(message)
             yield message
 
     def _overdue(self, cursor: Cursor, now: int, head: Message | None) -> Message | None:
-        """A message whose lease has ended, if it comes before `head`."""
+        """Return a message whose lease has ended, if it comes before `head`."""
         while (found := cursor.overdue(now)) is not None:
             id, lease = found
             if self.by_priority and head is not None and head.priority > lease.priority:
@@ -241,26 +235,18 @@ class Deliveries:
             try:
                 message = self.reading.find(id)
             except CorruptError as error:
-                self._say(str(error))
+                self._warn(str(error))
                 message = None
             if message is not None and (message.expires is None or message.expires > now):
                 return message._replace(deliveries=lease.deliveries + 1)
             self.settle(cursor, id)
         return None
 
-    def _again(self, cursor: Cursor, message: Message, deadline: int | None) -> Message:
-        """Hand out a message that was leased."""
-        if deadline is None:
-            self.settle(cursor, message.id)
-        else:
-            lease = cursor.leased[message.id]
-            self.lease(cursor, message.id, lease._replace(
-                deadline=deadline, deliveries=message.deliveries
-            ))  # fmt: skip
-        return message
-
     def was_popped(self, cursor: Cursor, id: int) -> bool:
-        """Whether a message was handed out, or passed by a `seek`. Raises CorruptError; OSError."""
+        """Return whether a message was handed out, or passed by a `seek`.
+
+        raises  CorruptError; OSError
+        """
         if id in cursor.leased:
             return True
         if not min(cursor.at) <= id < max(cursor.at):
@@ -276,7 +262,7 @@ class Deliveries:
         ))  # fmt: skip
 
     def last_lease(self, cursor: Cursor, id: int, now: int) -> Lease | None:
-        """That of a message, as one that ends `now` where it was consumed. None: it was not."""
+        """Return the lease of a message, for a consumed one a lease that ends `now`, else None."""
         lease = cursor.leased.get(id)
         if lease is None:
             message = self.reading.find(id)
@@ -289,10 +275,11 @@ class Deliveries:
         write_lease(self._append(), cursor, id, lease)
 
     def settle(self, cursor: Cursor, id: int) -> bool:
-        """A message is consumed -> whether it was leased."""
+        """End the lease of a message -> whether it was leased."""
         if cursor.leased.pop(id, None) is None:
             return False
-        self._append().add(ondisk.DONE, cursor.number, id)
+        if cursor.number != UNWRITTEN:
+            self._append().add(ondisk.DONE, cursor.number, id)
         return True
 
 
@@ -304,7 +291,7 @@ def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None
 
 
 def later(now: int, seconds: float, what: str = "a time") -> int:
-    """Nanoseconds since the epoch. Raises TypeError; ValueError."""
-    if type(seconds) in PLAIN and 0 <= seconds < YEAR:
+    """Return `now` plus seconds, in nanoseconds since the epoch. Raises TypeError; ValueError."""
+    if type(seconds) in NUMBERS and 0 <= seconds < YEAR_SECONDS:
         return now + int(seconds * NANO)
     return min(now + span_ns(seconds, what), LAST_ID)

@@ -1,4 +1,4 @@
-"""The segments of a queue: which there are, and which ids are in them."""
+"""Segments of a queue: the files there are, and the ids of the messages in them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from winkformats.ledgerq.priorities import Places
 from winkformats.ledgerq.segment import LAST, NAME, START, SUFFIX, Header, Walk, name_of
 from winkfs.errors import Refusal
 
-RACES: Final = 20  # compactions, one right behind the other, that a look survives
-OPEN: Final = 64  # segments open for reading
-WRITING: Final = 0.05  # seconds in which a write goes on
-SHORTEST: Final = LEAST + len(PAD)  # bytes of an entry and what is behind it
-Say = Callable[[str], object]
+LOAD_TRIES: Final = 20  # listings of a folder from which compactions remove segments meanwhile
+OPEN_SEGMENTS: Final = 64  # segments open for reading
+WRITE_SECONDS: Final = 0.05  # seconds in which another process finishes a write
+ENTRY_BYTES: Final = LEAST + len(PAD)  # bytes of the shortest entry, with its padding
+Warn = Callable[[str], object]
 
 
 @dataclass(slots=True)
@@ -39,12 +39,12 @@ class Segment:
     """A file of messages.
 
     number      in its name
-    size        bytes up to the end of its last good entry, as far as that is known; else of all
-    first, last ids in it; 0, and that of the segment before: it has none
-    header      as it was written, None: it is damaged
+    size        bytes up to the end of its last good entry if that is known, else of the file
+    first, last ids in it; without messages 0, and the last id of the segment before
+    header      as it was written; None: it is damaged
     torn        bytes behind `size` that are no entries
-    indexed     whether there is a file of its index
-    bad         [start, stop) of others
+    indexed     whether its index has a file
+    bad         [start, stop) of bytes between entries that are none
     identity    of the file
     """
 
@@ -66,7 +66,7 @@ class Segment:
 
     @property
     def count(self) -> int:
-        """Messages, as far as ids tell."""
+        """The number of messages by their ids."""
         return self.last - self.first + 1 if self.first else 0
 
 
@@ -74,27 +74,27 @@ class Files:
     """The segments in a directory. Not for several threads at once.
 
     segments     by number, ascending
-    active       what is written to, by this process; None: nothing is
-    flush        is called before the active one is read
-    by_priority  whether who reads entries for their ids also notes their priorities
-    changes      grows when what is known of where messages are has become void
+    active       the segment that this process writes to, if any
+    flush        called before the active segment is read
+    by_priority  whether a pass over entries also notes their priorities
+    changes      grows when positions of messages that were read have become invalid
     """
 
-    def __init__(self, directory: Directory, say: Say) -> None:
-        self.directory, self._tell = directory, say
+    def __init__(self, directory: Directory, warn: Warn) -> None:
+        self.directory, self._warn = directory, warn
         self.segments: dict[int, Segment] = {}
         self.active: Segment | None = None
         self.flush: Callable[[], object] = lambda: None
         self.by_priority = False
         self.changes = 0
         self._open: dict[int, Storage] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
-    def say(self, line: str) -> None:
-        """Tell of damage, once each."""
-        if line not in self._told:
-            self._told.add(line)
-            self._tell(line)
+    def warn(self, line: str) -> None:
+        """Report damage, each line once."""
+        if line not in self._warned:
+            self._warned.add(line)
+            self._warn(line)
 
     def path(self, segment: Segment, suffix: str = SUFFIX) -> str:
         """Return the path of a segment, or of the file beside it with this suffix."""
@@ -105,10 +105,10 @@ class Files:
     def load(self, *, follow: bool = False) -> None:
         """Find the segments, and read what has no index yet. Raises Refusal; OSError.
 
-        follow  somebody else may be writing: a torn end is none that is told
+        follow  another process may be writing: a torn end is not reported
         cost    a read of each segment; the last one from its last index row on
         """
-        for _ in range(RACES):  # somebody may remove segments that were just listed
+        for _ in range(LOAD_TRIES):  # a compaction may remove segments that were just listed
             with suppress(FileNotFoundError):
                 self._load(follow=follow)
                 return
@@ -137,7 +137,7 @@ class Files:
         self.segments = dict(sorted(self.segments.items()))
 
     def grow(self, segment: Segment, size: int) -> None:
-        """Take up what somebody else has added."""
+        """Take up the entries that another process has added."""
         if segment.sparse is None:
             self.sparse(segment)
         if size >= segment.size - len(PAD):
@@ -148,7 +148,7 @@ class Files:
             self.changes += 1
 
     def _listed(self, names: Iterable[str]) -> dict[int, tuple[int, tuple[int, int]]]:
-        """Number -> bytes, identity."""
+        """Return bytes and identity of each segment, by number."""
         found = {}
         for name in names:
             if not (match := NAME.fullmatch(name)):
@@ -172,13 +172,13 @@ class Files:
                 )  # fmt: skip
         except CorruptError as error:
             segment.header = None
-            self.say(str(error))
+            self.warn(str(error))
 
     def _know(self, segment: Segment, before: int, *, last: bool, follow: bool) -> None:
-        """Find out which ids are in a segment behind that with id `before`."""
+        """Find the ids of a segment that follows the id `before`."""
         head = segment.header
         if head is not None and head.max_id and not last:
-            room = max(segment.size - START + len(PAD), 0) // SHORTEST
+            room = max(segment.size - START + len(PAD), 0) // ENTRY_BYTES
             first = self.storage(segment).read(START, HEAD.size)
             if (
                 before < head.min_id <= head.max_id < head.min_id + room
@@ -192,10 +192,10 @@ class Files:
     def scan(
         self, segment: Segment, before: int, *, anew: bool = False, follow: bool = False
     ) -> None:
-        """Read the entries of a segment, those of which there is no index yet.
+        """Read the entries of a segment that its index does not cover.
 
         before  the last id of the segments before
-        anew    all of them
+        anew    read all of them
         """
         storage = self.storage(segment)
         size = storage.size()
@@ -218,41 +218,41 @@ class Files:
         segment.size = max(walk.offset if walk.tail < 0 else walk.tail, START)
         segment.torn = max(size - segment.size, 0)
         for begin, stop in walk.bad:
-            self.say_bad(segment, begin, stop)
+            self.warn_bad(segment, begin, stop)
         if segment.torn and not follow:
-            self.say_bad(segment, segment.size, size)
+            self.warn_bad(segment, segment.size, size)
 
-    def tell_torn(self) -> None:
-        """Tell of ends that are torn and stay so: others may be somebody's who is just writing."""
+    def warn_torn(self) -> None:
+        """Report torn ends, unless another process is just writing them."""
         torn = {n: (s.size, s.torn) for n, s in self.segments.items() if s.torn}
         if torn:
-            sleep(WRITING)
+            sleep(WRITE_SECONDS)
             self.load(follow=True)
         for segment in self.segments.values():
             if torn.get(segment.number) == (segment.size, segment.torn):
-                self.say_bad(segment, segment.size, segment.size + segment.torn)
+                self.warn_bad(segment, segment.size, segment.size + segment.torn)
 
-    def say_bad(self, segment: Segment, start: int, stop: int) -> None:
-        self.say(f"{self.path(segment)}: {stop - start} bytes at byte {start} are no messages")
+    def warn_bad(self, segment: Segment, start: int, stop: int) -> None:
+        self.warn(f"{self.path(segment)}: {stop - start} bytes at byte {start} are no messages")
 
     def _read_index(self, segment: Segment, size: int) -> Sparse | None:
-        """The index file of a segment; None: there is none, or none that is any good, or no row."""
+        """Return the index of a segment from its file; None: it is missing, damaged or empty."""
         data, path = self.beside(segment, index.SUFFIX), self.path(segment, index.SUFFIX)
         if data is not None:
             try:
                 found = Sparse.decode(data, segment.number, file=path, size=size)
                 return found if len(found) and self._leads(segment, found) else None
             except CorruptError as error:
-                self.say(f"{error}: made again in memory")
+                self.warn(f"{error}: made again in memory")
         return None
 
     def _leads(self, segment: Segment, found: Sparse) -> bool:
-        """Whether the first and last row are entries of the segment."""
+        """Return whether the first and last row are entries of the segment."""
         storage = self.storage(segment)
         for at in (0, -1):
             head = storage.read(found.offsets[at], HEAD.size)
             if len(head) < HEAD.size or HEAD.unpack(head)[3] != found.ids[at]:
-                self.say(
+                self.warn(
                     f"{self.path(segment)}: its index is that of another: made again in memory"
                 )
                 return False
@@ -265,8 +265,8 @@ class Files:
     def removable(
         self, floor: int, before: int | None, bytes: int | None, count: int | None, least: int
     ) -> list[Segment]:
-        """The first segments, without messages from the id `floor` on, which ended `before` a time
-        (nanoseconds since the epoch), or until limits are met; see `Queue.compact`."""
+        """Return the first segments without messages from the id `floor` on that ended `before` a
+        time (nanoseconds since the epoch), or exceed the limits; see `Queue.compact`."""
         there = list(self.segments.values())
         size, gone = sum(segment.size for segment in there), []
         for i, segment in enumerate(there[:-1]):
@@ -285,8 +285,8 @@ class Files:
         return gone
 
     def missing(self, floor: int, end: int) -> list[tuple[int, int]]:
-        """First and last of ids in [floor, end) which are in no segment, and not in the place of
-        bytes that are damaged."""
+        """Return first and last of the ids in [floor, end) that no segment has, except where bytes
+        are damaged."""
         found, before, damaged = [], 0, False
         for segment in self.segments.values():
             damaged = damaged or bool(segment.bad or segment.torn) or segment.header is None
@@ -297,7 +297,7 @@ class Files:
         return [(first, last) for first, last, damaged in found if first <= last and not damaged]
 
     def left(self, floor: int) -> list[Segment]:
-        """Segments that an interrupted compaction has left: others behind them, below the id
+        """Return the segments that an interrupted compaction has left: later ones, below the id
         `floor`, are gone."""
         there = [segment for segment in self.segments.values() if segment.first]
         for i in range(len(there) - 1, 0, -1):
@@ -306,13 +306,13 @@ class Files:
         return []
 
     def remove(self, segment: Segment) -> None:
-        """Remove a segment and what is beside it; who calls syncs the directory."""
+        """Remove a segment and the files beside it; the caller syncs the directory."""
         for suffix in (SUFFIX, index.SUFFIX, priorities.SUFFIX):
             self.directory.unlink(name_of(segment.number, suffix))
         self.drop(segment)
 
     def drop(self, segment: Segment) -> None:
-        """Of a segment whose file is gone, or another."""
+        """Forget a segment whose file is gone, or was replaced."""
         self.segments.pop(segment.number, None)
         if (storage := self._open.pop(segment.number, None)) is not None:
             storage.close()
@@ -327,32 +327,32 @@ class Files:
 
     @property
     def last(self) -> int:
-        """The highest id."""
+        """The highest id of all messages."""
         return max((segment.last for segment in self.segments.values()), default=0)
 
     @property
     def newest(self) -> Segment | None:
-        """The last one, which also may have no messages yet."""
+        """The last segment, which may have no messages yet."""
         return next(reversed(self.segments.values()), None)
 
     def storage(self, segment: Segment) -> Storage:
         found = self._open.get(segment.number)
         if found is None:
             found = self.directory.open(segment.name, follow=False)
-            if len(self._open) >= OPEN:
+            if len(self._open) >= OPEN_SEGMENTS:
                 self._open.pop(next(iter(self._open))).close()
-                self.changes += 1  # who reads from it has to begin anew
+                self.changes += 1  # iterators over it have to begin again
             self._open[segment.number] = found
         return found
 
     def readable(self, segment: Segment) -> int:
-        """Bytes of a segment that can be read from its file."""
+        """Return how many bytes of a segment can be read from its file."""
         if segment is self.active:
             self.flush()
         return segment.size
 
     def sparse(self, segment: Segment) -> Sparse:
-        """Its index. Cost: reads the file; without one the segment."""
+        """Return the index of a segment. Cost: reads its file, or without one the segment."""
         if segment.sparse is None:
             segment.sparse = self._read_index(segment, segment.size)
             if segment.sparse is None:
@@ -362,7 +362,7 @@ class Files:
         return segment.sparse
 
     def tables(self, segment: Segment) -> tuple[Places, Places, Places]:
-        """Where the messages of each priority are. Cost: reads the file, or all of the segment."""
+        """Return ids and offsets by priority. Cost: reads their file, or all of the segment."""
         if segment.tables is None:
             walk = Walk(self.storage(segment), START, max(segment.first - 1, 0))
             size, found = self.readable(segment), priorities.empty()
@@ -373,24 +373,24 @@ class Files:
                     found, walk.offset = priorities.decode(data, file=path, size=size)
                     walk.last = max([walk.last, *(ids[-1] for ids, _ in found if ids)])
                 except CorruptError as error:
-                    self.say(f"{error}: made again in memory")
+                    self.warn(f"{error}: made again in memory")
             while walk.step(size):
                 _sort(walk, found)
-            self.say_short(segment, walk)
+            self.warn_short(segment, walk)
             segment.tables = found
         return segment.tables
 
     def next(self, number: int) -> Segment | None:
-        """The next segment with messages."""
+        """Return the next segment with messages."""
         return next((s for n, s in self.segments.items() if n > number and s.first), None)
 
-    def say_short(self, segment: Segment, walk: Walk) -> None:
-        """A segment that has ended may end before the last id of its header: it was cut behind an
+    def warn_short(self, segment: Segment, walk: Walk) -> None:
+        """Report a closed segment that ends before the last id of its header: it was cut behind an
         entry. Damaged bytes are reported as such."""
         if walk.last < segment.last and walk.tail < 0 and not segment.bad:
             first = walk.last + 1
             ids = f"messages {first} to {segment.last}"
-            self.say(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
+            self.warn(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
 
 
 def note(segment: Segment, walk: Walk) -> None:
@@ -423,14 +423,14 @@ def write_anew(directory: Directory, name: str, data: bytes) -> None:
 
 
 def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:
-    """Note where the messages are that a walk has found. Cost: 0.1 us a message."""
+    """Note ids and offsets of the messages that a walk has found, by priority."""
     import numpy as np  # a queue by arrival starts without it
 
     at = np.array(walk.places)
     heads = np.frombuffer(walk.data, np.uint8)[at[:, None] + np.arange(HEAD.size + 1)]
     ids, offsets = heads[:, 6:14].copy().view("<u8")[:, 0], at.astype(np.uint64) + walk.base
     given = (heads[:, 5] & PRIORITY) > 0
-    # What no priority can be is that of a message that cannot be read.
+    # A number that is no priority belongs to a message that cannot be read.
     lanes = np.where(given, np.minimum(heads[:, HEAD.size], HIGH), LOW)
     for lane, places in enumerate(tables):
         chosen = (lanes == lane) & (heads[:, 4] == DATA)

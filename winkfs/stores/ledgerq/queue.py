@@ -2,12 +2,11 @@
 
     with Queue("jobs", "a") as queue:
         queue.push(b"payload", priority=HIGH)
-        message = queue.pop(visible=30)  # nobody else gets it for 30 seconds
+        message = queue.pop(visible=30)  # no other consumer gets it for 30 seconds
         queue.ack(message.id)
 
-To look needs no lock and writes nothing: mode "r", and `refresh`. One process writes, or several
-with `shared`, which take turns. What is pushed and popped stays in memory up to BUFFER bytes, a
-read or a sync.
+A reader needs no lock and writes nothing: mode "r", and `refresh`. One process writes, or several
+with `shared`, which take turns. Changes stay in memory up to BUFFER_BYTES, a read or a sync.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from winkfs.stores.ledgerq.cursor import (
 from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation
 from winkfs.units import as_int, as_timeout, span_ns, to_ns
 
-POLL: Final = 0.02  # seconds between looks of a stream
-STARVED: Final = 30.0  # seconds after which a message of low priority comes first
+POLL_SECONDS: Final = 0.02  # between attempts of a stream to pop
+STARVED_SECONDS: Final = 30.0  # after which a message of low priority comes first
 RETRIES: Final = 3  # failures of a message before it goes to the dead letter queue
-KEYS: Final = 100_000  # ids remembered for deduplication
-COMPRESSED_FROM: Final = 1024  # bytes of a payload that is compressed
+KEYS_KEPT: Final = 100_000  # ids that are remembered for deduplication
+COMPRESSED_FROM: Final = 1024  # bytes from which a payload is compressed
 DEAD: Final = "dlq."
 Put = Mapping[str, Any]
 
 
 class Compaction(NamedTuple):
-    """What was removed: segments, their bytes, and ids of messages that nobody had read."""
+    """Result of a compaction: removed segments, their bytes, and ids of unread messages."""
 
     segments: int = 0
     bytes: int = 0
@@ -60,13 +59,13 @@ class Compaction(NamedTuple):
 def create(
     path: str | os.PathLike[str], *, by_priority: bool = False, exist_ok: bool = False
 ) -> None:
-    """An empty queue.
+    """Make an empty queue.
 
-    exist_ok  a queue that is there stays as it is
-    raises    FileExists where there is one, or another store; Refusal for other folders, and for a
-              queue that is there and is not read by priority; OSError
+    exist_ok  accept an existing queue, which stays as it is
+    raises    FileExists if there is a queue, or another store; Refusal for other folders, and for
+              an existing queue that is not read by priority; OSError
     """
-    from winkfs.stores.kinds import refuse_other  # a queue that is there opens without
+    from winkfs.stores.kinds import refuse_other  # not needed to open a queue
 
     path = os.fspath(path)
     refuse_other(path, "queue")
@@ -77,14 +76,14 @@ def create(
             if by_priority and not there.by_priority:
                 raise Refusal("is a queue already, and is read by arrival", path)
         return
-    begun = {LOCK, TURN, CURSORS, f"{CURSORS}{TEMPORARY}"}  # what was interrupted left these
+    begun = {LOCK, TURN, CURSORS, f"{CURSORS}{TEMPORARY}"}  # left by an interrupted call
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a queue needs a directory of its own", path)
     Queue(path, "a", sync="none", by_priority=by_priority, make=True).close()
 
 
 def is_queue(path: str) -> bool:
-    """Whether there is a queue: a segment, or its metadata."""
+    """Return whether there is a queue: a segment, or its metadata."""
     try:
         names = directory_of(path).list()
     except OSError:
@@ -100,22 +99,21 @@ ROTATION: Final = Rotation()
 class Queue(StoreHandle):
     """A queue of messages. Any number of threads may use it.
 
-    mode          "r": to look, also while others write; "a": to push and pop
-    shared        several processes have it open so; they take turns, call by call
-    sync          when what was pushed, popped and acknowledged is durable: "interval": each
-                  `interval` seconds, by `sync` and by `close`; "none": by these alone; "always":
-                  before a call returns
+    mode          "r": to read, also while other processes write; "a": to push and pop
+    shared        several processes open it with this option; they take turns, call by call
+    sync          when changes become durable: "interval": each `interval` seconds, by `sync` and
+                  by `close`; "none": by these two alone; "always": before a call returns
     by_priority   whether messages are read by priority; None: as before, or as they were written
     starved       seconds after which a message of low priority comes before others; 0: never
-    ttl           seconds after which a message expires, where `push` says nothing else
+    ttl           seconds after which a message expires, unless `push` has another
     compress      level of gzip, 1 to 9, of payloads from `compress_from` bytes on; 0: none
     window        seconds in which a `key` is pushed once
     dead_letters  path of the queue that gets a message behind `retries` failures
     rotation      when a new segment begins
     problems      damage that was found, a line each
 
-    After a sync what was pushed is not lost, and what was popped or acknowledged is not handed out
-    again, whatever happens. What was not synced may be lost, and handed out again.
+    After a sync, messages that were pushed are not lost, and messages that were popped or
+    acknowledged are not handed out again, whatever happens. Changes without a sync may be lost.
     """
 
     _what = "the queue"
@@ -131,12 +129,12 @@ class Queue(StoreHandle):
         sync: Sync = "interval",
         interval: float = 1.0,
         by_priority: bool | None = None,
-        starved: float = STARVED,
+        starved: float = STARVED_SECONDS,
         ttl: float | None = None,
         compress: int = 0,
         compress_from: int = COMPRESSED_FROM,
         window: float = 0,
-        keys: int = KEYS,
+        keys: int = KEYS_KEPT,
         dead_letters: str | os.PathLike[str] | None = None,
         retries: int = RETRIES,
         rotation: Rotation = ROTATION,
@@ -145,8 +143,7 @@ class Queue(StoreHandle):
         """Raises NoSuchFile; Locked; Refusal; OSError.
 
         make  make the directory, if there is none
-        cost  a read of each segment, and the messages behind the index of the last one: those since
-              it was closed
+        cost  a read of each segment, and of the messages that the last index does not cover
         """
         super().__init__(path, mode, sync)
         span_ns(interval, "interval", zero=False)
@@ -198,12 +195,12 @@ class Queue(StoreHandle):
             self._core.open()
         else:
             self._core.look()
-            self.files.tell_torn()
+            self.files.warn_torn()
             if not (self.files.segments or self.directory.exists(METADATA) or make):
                 raise NoSuchFile("no queue: no segment and no metadata", self.path)
 
     def _finish(self) -> None:
-        """Also write what LedgerQ reads, where no other process goes on."""
+        """Sync, and write the files that LedgerQ reads, unless another process has it open."""
         self.sync()
         with nullcontext(True) if self._turns is None else self._turns.leave() as last:
             if last:
@@ -218,7 +215,7 @@ class Queue(StoreHandle):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """A call that changes something, and need not be fast."""
+        """Hold the section during a call that changes the queue; sync behind it if that is due."""
         with self._section:
             self._access.check()
             yield
@@ -239,7 +236,6 @@ class Queue(StoreHandle):
         """Add a message -> its id.
 
         raises  ValueError for a wrong option; ReadOnly; Refusal; OSError
-        cost    2 us
         """
         with self._section:
             if not self._access.ready:
@@ -252,8 +248,8 @@ class Queue(StoreHandle):
     def push_once(
         self, payload: bytes, key: str, *, window: float | None = None, **options: Any
     ) -> tuple[int, bool]:
-        """Add a message unless one was pushed with this key in the window -> the id of the one that
-        there is, and whether it is new. Options as of `push`. Cost: 10 us."""
+        """Add a message unless one was pushed with this key in the window -> the id of the message
+        with the key, and whether it is new. Options as of `push`."""
         span = self._window if window is None else span_ns(window, "window", zero=False)
         if not span:
             raise ValueError("a key needs a window, in seconds")
@@ -280,8 +276,7 @@ class Queue(StoreHandle):
         """Add messages -> their ids. With sync "always" there is one sync for all of them.
 
         messages  payloads, or mappings of `payload` and options of `push`
-        options   of those that say nothing else
-        cost      1 us a payload without options
+        options   of messages that have no others
         """
         with self._changing():
             first, some = self._tail.next_id, list(messages)
@@ -304,9 +299,9 @@ class Queue(StoreHandle):
     # --- durable ---
 
     def sync(self) -> None:
-        """Return when all that was pushed, popped and acknowledged before is durable.
+        """Make all changes durable that were made before this call.
 
-        raises  ReadOnly; OSError: nothing is known of what was not synced
+        raises  ReadOnly; OSError: changes since the last sync may be lost
         """
         if not self._sync_changes(lambda: self._core.changes, self._core.unsynced):
             return
@@ -329,13 +324,12 @@ class Queue(StoreHandle):
     def pop(
         self, *, visible: float | None = None, timeout: float = 0, consumer: str = MAIN
     ) -> Message | None:
-        """The next message, which is consumed; None: there is none.
+        """Consume the next message; None: no message is left.
 
-        visible  seconds for which it is leased: who does not `ack` it meanwhile leaves it to others
-        timeout  seconds to wait for one; infinite: for ever
-        consumer whose position it is, the main one's or that of `add_consumer`
-        raises   ReadOnly; NoSuchFile: no such consumer; OSError. Damage is in `problems`, skipped
-        cost     3 us
+        visible  lease it for so many seconds: without an `ack` it is handed out again then
+        timeout  seconds to wait for a message; infinite: for ever
+        consumer the main one, or one of `add_consumer`
+        raises   ReadOnly; NoSuchFile: no such consumer; OSError. Damage is skipped, see `problems`
         """
         with self._section:
             if not self._access.ready:
@@ -350,7 +344,7 @@ class Queue(StoreHandle):
     def pop_many(
         self, count: int, *, visible: float | None = None, consumer: str = MAIN
     ) -> list[Message]:
-        """Up to so many messages. With sync "always" there is one sync for all of them."""
+        """Consume up to `count` messages. With sync "always" there is one sync for all of them."""
         count = as_int(count, "count", 0)
         found = []
         with self._section:
@@ -366,10 +360,9 @@ class Queue(StoreHandle):
         return found
 
     def ack(self, *ids: int, consumer: str = MAIN) -> int:
-        """Messages are done with -> how many of them were leased; others are consumed already.
+        """Acknowledge messages -> how many were leased; the others are consumed already.
 
         raises  NoSuchFile: one of them was not popped; none is acknowledged then
-        cost    2 us
         """
         with self._section:
             if not self._access.ready:
@@ -377,8 +370,9 @@ class Queue(StoreHandle):
             cursor = self._cursor(consumer)
             done, passed, retry = 0, min(cursor.at), self._ledgerq.retry
             for id in ids:
-                if type(id) is not int or not (0 < id < passed or id in cursor.leased):
-                    self._check_popped(cursor, id)
+                known = type(id) is int and (0 < id < passed or id in cursor.leased)
+                if not (known or self._deliveries.was_popped(cursor, as_int(id, "an id"))):
+                    raise NoSuchFile(f"no message {id} that was popped", self.path)
             for id in ids if cursor.leased or retry else ():
                 done += self._deliveries.settle(cursor, id)
                 retry.pop(id, None)
@@ -386,20 +380,15 @@ class Queue(StoreHandle):
             self.sync()
         return done
 
-    def _check_popped(self, cursor: Cursor, id: int) -> None:
-        """Raises NoSuchFile; TypeError."""
-        if not self._deliveries.was_popped(cursor, as_int(id, "an id")):
-            raise NoSuchFile(f"no message {id} that was popped", self.path)
-
     def give_back(self, *messages: Message, consumer: str = MAIN) -> None:
-        """Have messages that `pop` handed out come again next, as if it had not."""
+        """Give back messages that `pop` handed out: they come next, as if never popped."""
         with self._changing():
             cursor, now = self._cursor(consumer), time.time_ns()
             for message in messages:
                 self._deliveries.give_back(cursor, message, now)
 
     def touch(self, id: int, visible: float, *, consumer: str = MAIN) -> None:
-        """Extend the lease of a message: nobody else gets it for `visible` seconds from now.
+        """Extend the lease of a message to `visible` seconds from now.
 
         raises  NoSuchFile: it is not leased: acknowledged, or popped without `visible`
         """
@@ -412,10 +401,12 @@ class Queue(StoreHandle):
             self._deliveries.lease(cursor, id, lease._replace(deadline=deadline))
 
     def nack(self, id: int, reason: str = "", *, delay: float = 0.0, consumer: str = MAIN) -> bool:
-        """A message has failed: it comes again, in `delay` seconds; behind the last of `retries` it
-        goes to the dead letter queue, if there is one -> whether it did so.
+        """Record that a message has failed -> whether it went to the dead letter queue.
 
-        raises  NoSuchFile: it is not there, or nobody has popped it
+        It goes there after `retries` failures, if there is such a queue; else it is handed out
+        again in `delay` seconds.
+
+        raises  NoSuchFile: it does not exist, or was not popped
         """
         if not isinstance(reason, str):
             raise TypeError(f"a reason is a text, not {type(reason).__name__}")
@@ -444,7 +435,7 @@ class Queue(StoreHandle):
     # --- dead letters ---
 
     def dead_letters(self) -> Queue:
-        """The queue of messages that failed too often. Raises ValueError where there is none."""
+        """Return the queue of messages that failed too often. Raises ValueError without one."""
         if self._dead_path is None:
             raise ValueError("the queue was opened without dead_letters")
         if self._dead is None:
@@ -491,18 +482,14 @@ class Queue(StoreHandle):
     # --- looking ---
 
     def messages(self, *, consumer: str = MAIN) -> Iterator[Message]:
-        """The messages that are not consumed, in the order in which they would be popped; not those
-        that are leased to somebody. It writes nothing.
-
-        cost  2 us a message
-        """
+        """Yield the messages that are neither consumed nor leased, in the order in which they would
+        be popped. Writes nothing."""
         with self._section:
             lane = self._deliveries.pending(self._cursor(consumer), time.time_ns())
         yield from self._each(lane)
 
     def all_messages(self, start: int = 1) -> Iterator[Message]:
-        """All messages that are there from an id on, also those that are consumed or have expired,
-        by arrival."""
+        """Yield all messages from an id on by arrival, also consumed and expired ones."""
         with self._section:
             lane = self.reading.all(start)
         yield from self._each(lane)
@@ -517,14 +504,11 @@ class Queue(StoreHandle):
             yield message
 
     def peek(self, count: int = 1, *, consumer: str = MAIN) -> list[Message]:
-        """The next messages, which stay. Cost: as to begin to read."""
+        """Return the next messages, which stay."""
         return list(islice(self.messages(consumer=consumer), count))
 
     def read(self, id: int) -> Message:
-        """A message, also one that is consumed. Raises NoSuchFile; CorruptError; OSError.
-
-        cost  20 us
-        """
+        """Return a message, also a consumed one. Raises NoSuchFile; CorruptError; OSError."""
         with self._section:
             self._access.check_open()
             message = self.reading.find(as_int(id, "an id"))
@@ -533,7 +517,7 @@ class Queue(StoreHandle):
         return message
 
     def refresh(self) -> bool:
-        """Follow those who write -> whether anything has changed. For mode "r"."""
+        """Follow the writers -> whether anything has changed. For mode "r"."""
         with self._lock:
             if self.writable or self._access.closed:
                 return False
@@ -543,7 +527,7 @@ class Queue(StoreHandle):
 
     @property
     def by_priority(self) -> bool:
-        """Whether messages are read by priority."""
+        """True if messages are read by priority."""
         return self._deliveries.by_priority
 
     @property
@@ -558,7 +542,7 @@ class Queue(StoreHandle):
     # --- moving ---
 
     def seek(self, id: int, *, consumer: str = MAIN) -> None:
-        """Read on from a message, whoever has read it; leases end. 1: from the start."""
+        """Move a consumer to a message, also back; its leases end. 1: to the start."""
         id = as_int(id, "an id")
         if not 0 < id <= LAST_ID:
             raise ValueError(f"no message can have the id {id}")
@@ -566,14 +550,15 @@ class Queue(StoreHandle):
             self.state.seek(self._cursor(consumer), self._start(id))
 
     def _start(self, id: int) -> int:
-        """The id, or that of the first or the next message, whichever is nearest."""
+        """Return the id, limited to those from the first message to the next id."""
         there = (segment.first for segment in self.files.segments.values() if segment.first)
         return max(min(id, self._tail.next_id), next(there, self._tail.next_id))
 
     def seek_time(self, seconds: float, *, consumer: str = MAIN) -> int:
-        """Read on from the first message pushed then (seconds since the epoch) or later -> its id.
+        """Move a consumer to the first message pushed at `seconds` since the epoch or later -> its
+        id.
 
-        cost  a look into the index of each segment the first time, and a read of 4 KiB
+        cost  a read of each index the first time, and of 4 KiB
         """
         since = to_ns(seconds)
         if since is None:
@@ -584,12 +569,12 @@ class Queue(StoreHandle):
         return id
 
     def clear(self, *, consumer: str = MAIN) -> None:
-        """Consume all messages that there are; leases end. `seek` can take that back."""
+        """Consume all messages; leases end. `seek` can undo that."""
         with self._changing():
             self.state.seek(self._cursor(consumer), self._tail.next_id)
 
     def add_consumer(self, name: str, *, start: int = 1) -> None:
-        """Add a consumer that reads on its own, from a message on. One that is there stays.
+        """Add a consumer with a position of its own, at a message. An existing one stays as it is.
 
         name    32 bytes at most, as UTF-8
         """
@@ -606,7 +591,7 @@ class Queue(StoreHandle):
                 self.state.seek(cursor, self._start(start))
 
     def remove_consumer(self, name: str) -> None:
-        """Raises NoSuchFile; ValueError for the main one."""
+        """Remove a consumer. Raises NoSuchFile; ValueError for the main one."""
         if name == MAIN:
             raise ValueError("the main consumer stays")
         with self._changing():
@@ -622,8 +607,8 @@ class Queue(StoreHandle):
         consumer: str = MAIN,
         stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[Message]:
-        """Pop messages as they come; ends where none has come for `timeout` seconds (None: never),
-        or where `stop` returns true. What is left stays in the queue."""
+        """Pop messages as they come; end if none has come for `timeout` seconds (None: never), or
+        if `stop` returns true."""
         wait = math.inf if timeout is None else as_timeout(timeout)
         while not stop():
             message = self._wait(wait, visible, consumer, stop)
@@ -640,7 +625,7 @@ class Queue(StoreHandle):
             left = until - time.monotonic()
             if message is not None or left <= 0 or stop():
                 return message
-            time.sleep(min(left, POLL))
+            time.sleep(min(left, POLL_SECONDS))
 
     # --- compaction ---
 
@@ -656,10 +641,10 @@ class Queue(StoreHandle):
     ) -> Compaction:
         """Remove segments whose messages all consumers have consumed, the oldest first.
 
-        seconds, bytes, segments  only until the oldest is not older, or all are not more; None of
-                them: as many as there are
-        least   so many segments stay
-        unread  also those that somebody has not read
+        seconds, bytes, segments  only while the oldest is older, or all together are more; without
+                these limits all such segments
+        least   keep at least so many segments
+        unread  also segments with messages that a consumer has not read
         """
         age = None if seconds is None else span_ns(seconds, "seconds")
         for what, number in (("bytes", bytes), ("segments", segments), ("least", least)):
@@ -681,29 +666,29 @@ class Queue(StoreHandle):
     # --- facts ---
 
     def pending(self, consumer: str = MAIN) -> int:
-        """Messages that are not consumed, as far as ids tell: expired ones count, too."""
+        """Count the messages that are not consumed by their ids: expired ones count, too."""
         with self._section:
             cursor = self._cursor(consumer)
             return len(cursor.leased) + self.reading.pending(cursor.at)
 
     def __len__(self) -> int:
-        """As `pending` of the main consumer: also what is leased."""
+        """The number of messages that the main consumer has not consumed, also leased ones."""
         return self.pending()
 
     def __bool__(self) -> bool:
-        """True, also of an empty queue: see `empty`."""
+        """True, also for an empty queue: see `empty`."""
         return True
 
     def __iter__(self) -> Iterator[Message]:
-        """As `messages`: it consumes nothing."""
+        """Iterate as `messages` does: nothing is consumed."""
         return self.messages()
 
     def empty(self, *, consumer: str = MAIN) -> bool:
-        """Whether `pop` would find nothing now."""
+        """Return whether `pop` would find nothing now."""
         return next(self.messages(consumer=consumer), None) is None
 
     def stats(self) -> dict[str, Any]:
-        """Messages and ids, segments, bytes, consumers, what is leased. Cost: little."""
+        """Return counts of messages, ids, segments, bytes, consumers and leases."""
         with self._section:
             segments = list(self.files.segments.values())
             cursors, main = self.state.cursors.values(), self.state.cursors[MAIN]
@@ -729,5 +714,5 @@ class Queue(StoreHandle):
 
 
 def _shortened(text: str) -> str:
-    """For a header: no control characters, 1,000 characters at most."""
+    """Return a text for a header: no control characters, at most 1,000 characters."""
     return "".join(c if c.isprintable() else " " for c in text[:1000])

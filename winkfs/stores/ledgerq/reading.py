@@ -1,4 +1,4 @@
-"""The messages of a queue: by id, by time, in order of arrival, and by priority."""
+"""Reading messages of a queue: by id, by time, in order of arrival, and by priority."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from winkformats.ledgerq.segment import RESIDUE, START, WINDOW, Walk
 from winkfs.errors import NoSuchFile
 from winkfs.stores.ledgerq.files import Files, Segment
 
-NEAR: Final = 8192  # bytes between messages of one priority up to which they are read together
-PROBE: Final = 1 << 20  # bytes of each segment looked at for priorities
+READ_BYTES: Final = 8192  # read for one message; messages as near as this are read together
+PROBE_BYTES: Final = 1 << 20  # of each segment in which priorities are looked for
 _new: Final = tuple.__new__
 
 
 class Reading:
-    """What is in the segments. Not for several threads at once."""
+    """The messages in the segments. Not for several threads at once."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
 
     def pending(self, at: list[int]) -> int:
-        """Messages that are not below the position of their priority, as far as ids tell."""
+        """Count the messages from the position of their priority on, by their ids."""
         count, lowest, highest = 0, min(at), max(at)
         for segment in self._from(lowest):
             if lowest == highest or segment.first >= highest:
@@ -38,8 +38,8 @@ class Reading:
         return count
 
     def have_priorities(self, start: int) -> bool:
-        """Whether a message from this id on has a priority, as far as a look into the first PROBE
-        bytes of each segment tells."""
+        """Return whether a message from this id on has a priority; of each segment the first
+        PROBE_BYTES are read."""
         for segment in self._from(start):
             if segment.tables is not None:
                 if any(ids for ids, _ in segment.tables[1:]):
@@ -47,22 +47,22 @@ class Reading:
                 continue
             try:
                 walk = Walk(self.files.storage(segment), *self._at(segment, start))
-            except FileNotFoundError:  # somebody has removed it
+            except FileNotFoundError:  # it was removed meanwhile
                 continue
-            size = min(self.files.readable(segment), walk.offset + PROBE)
+            size = min(self.files.readable(segment), walk.offset + PROBE_BYTES)
             while walk.step(size):
                 if any(row[2] & PRIORITY for row in walk.rows()):
                     return True
         return False
 
     def _at(self, segment: Segment, id: int) -> tuple[int, int]:
-        """Where to read a segment from for the messages from an id on: offset, and an id below."""
+        """Return an offset before the messages from `id` on, and an id below those behind it."""
         at = -1 if id <= segment.first else self.files.sparse(segment).before(id)
         return self._row(segment, at) or (START, max(segment.first - 1, 0))
 
     def _row(self, segment: Segment, at: int) -> tuple[int, int] | None:
-        """The place of a row of the index, as `_at`; None: there is no such entry. Rows have no
-        checksum."""
+        """Return the place of a row of the index, as `_at` does; None: it names no entry. Rows have
+        no checksum."""
         if at < 0:
             return None
         sparse = self.files.sparse(segment)
@@ -73,11 +73,11 @@ class Reading:
             _, _, _, found, timestamp = HEAD.unpack(head)
             if (found, timestamp) == (id, sparse.times[at]):
                 return offset, id - 1
-        self.files.say(f"{self.files.path(segment)}: a row of its index is wrong: message {id}")
+        self.files.warn(f"{self.files.path(segment)}: a row of its index is wrong: message {id}")
         return None
 
     def _from(self, id: int) -> list[Segment]:
-        """The segments with an id, or a higher one."""
+        """Return the segments with messages of this id or higher ones."""
         return [
             segment
             for segment in self.files.segments.values()
@@ -85,7 +85,7 @@ class Reading:
         ]
 
     def find(self, id: int) -> Message | None:
-        """The message with an id; None: there is none. Raises CorruptError; FormatError; OSError.
+        """Return the message with an id, or None. Raises CorruptError; FormatError; OSError.
 
         cost  a read of 4 KiB, and of the segment's index the first time
         """
@@ -94,7 +94,7 @@ class Reading:
                 break
             walk = Walk(self.files.storage(segment), *self._at(segment, id))
             size = self.files.readable(segment)
-            while walk.last < id and walk.step(size, NEAR):
+            while walk.last < id and walk.step(size, READ_BYTES):
                 for _, kind, _, found, _, at in walk.rows():
                     if found == id and kind == DATA:
                         return decode(
@@ -104,7 +104,7 @@ class Reading:
         return None
 
     def at_time(self, timestamp: int) -> int:
-        """The id of the first message that was enqueued then or later; that behind the last one."""
+        """Return the id of the first message enqueued then or later, else that behind the last."""
         segments = [segment for segment in self.files.segments.values() if segment.first]
         first = bisect_left([self.files.sparse(one).times[0] for one in segments], timestamp) - 1
         if first >= 0 and self._row(segments[first], 0) is None:
@@ -113,7 +113,7 @@ class Reading:
             place = self._row(segment, self.files.sparse(segment).before_time(timestamp))
             walk = Walk(self.files.storage(segment), *(place or (START, segment.first - 1)))
             size = self.files.readable(segment)
-            while walk.step(size, NEAR):
+            while walk.step(size, READ_BYTES):
                 for _, _, _, id, time, _ in walk.rows():
                     if time >= timestamp:
                         return id
@@ -122,10 +122,9 @@ class Reading:
     # --- in order ---
 
     def arrivals(self, start: int) -> Iterator[Message | None]:
-        """The messages from an id on, by arrival. None where there is none any more: then the next
-        one is looked for anew. Damage is told and skipped. Ends when `changes` has grown.
+        """Yield the messages from an id on, by arrival, and None each time no message is left.
 
-        cost  1.3 us a message
+        Damage is reported and skipped. Ends when `changes` of the files has grown.
         """
         files = self.files
         changes = files.changes
@@ -142,14 +141,14 @@ class Reading:
             while True:
                 more = walk.step(files.readable(segment))
                 for begin, stop in walk.bad:
-                    files.say_bad(segment, begin, stop)
+                    files.warn_bad(segment, begin, stop)
                 walk.bad.clear()
                 if not more:
                     following = files.next(number)
                     if following is not None:
                         if walk.tail >= 0:
-                            files.say_bad(segment, walk.tail, segment.size)
-                        files.say_short(segment, walk)
+                            files.warn_bad(segment, walk.tail, segment.size)
+                        files.warn_short(segment, walk)
                         break
                     yield None
                     if changes != files.changes:
@@ -176,7 +175,7 @@ class Reading:
             segment = following
 
     def all(self, start: int = 1) -> Iterator[Message]:
-        """All messages from an id on, by arrival, also while the segments change."""
+        """Yield all messages from an id on, by arrival, also while the segments change."""
         while True:
             try:
                 for message in self.arrivals(start):
@@ -188,23 +187,25 @@ class Reading:
                 self.look_again()
 
     def look_again(self) -> None:
-        """A segment is gone: who looks has to see what a writer has done. Raises NoSuchFile."""
+        """Load the segments again because one is gone. Raises NoSuchFile if nothing has changed."""
         before = self.files.changes
         self.files.load(follow=True)
         if before == self.files.changes:
             raise NoSuchFile("a segment is gone: open it anew", self.files.directory.path)
 
     def _decoded(self, data: bytes, at: int, path: str, offset: int, number: int) -> Message | None:
-        """A message; None: it cannot be read, which was told."""
+        """Decode a message; None: it is damaged, which is reported."""
         try:
             return decode(data, at, file=path, offset=offset, segment=number)
         except FormatError as error:
-            self.files.say(str(error))
+            self.files.warn(str(error))
             return None
 
     def of_priority(self, priority: int, start: int) -> Iterator[Message | None]:
-        """The messages of a priority from an id on; see `arrivals`. Cost: 2 us a message, and 16
-        bytes of memory each in the segments that are being read."""
+        """Yield the messages of a priority from an id on; see `arrivals`.
+
+        cost  16 bytes of memory for each message of the segments that are being read
+        """
         files, changes = self.files, self.files.changes
         number = next((s.number for s in self._from(start)), max(files.segments, default=0))
         while True:
@@ -233,7 +234,7 @@ class Reading:
         ids: array[int],
         offsets: "array[int]",  # noqa: UP037
     ) -> Iterator[Message]:
-        """The messages with these ids, which are at these offsets."""
+        """Yield the messages with these ids, which are at these offsets."""
         files = self.files
         size, storage, path = (
             files.readable(segment),
@@ -245,16 +246,17 @@ class Reading:
             at = offset - base
             if not data or at + HEAD.size > len(data):
                 far = offsets[-1] - offset
-                wanted = min(far + NEAR, WINDOW) if far <= (count - i) * NEAR else NEAR
+                near = far <= (count - i) * READ_BYTES
+                wanted = min(far + READ_BYTES, WINDOW) if near else READ_BYTES
                 data, base, at = storage.read(offset, min(wanted, size - offset)), offset, 0
             if at + HEAD.size <= len(data):
                 length, kind, _, found, _ = HEAD.unpack_from(data, at)
                 if at + length > len(data) and LEAST <= length <= size - offset:
-                    data, base, at = storage.read(offset, max(length, NEAR)), offset, 0
+                    data, base, at = storage.read(offset, max(length, READ_BYTES)), offset, 0
                 good = LEAST <= length <= len(data) - at and found == id and kind == DATA
                 if good and crc32c(data[at : at + length]) == RESIDUE:
                     message = self._decoded(data, at, path, offset, segment.number)
                     if message is not None:
                         yield message
                     continue
-            files.say(f"{path}: message {id} at byte {offset} is damaged")
+            files.warn(f"{path}: message {id} at byte {offset} is damaged")

@@ -1,4 +1,4 @@
-"""The messages of a queue as `Records`, by id: those that wait to be read, or all there are."""
+"""Messages of a queue as `Records`, by id: the unread ones, or all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from winkfs.stores.ledgerq.queue import Queue
 from winkfs.stores.records import Arrivals, HandleRecords, Ids, Part, Row, Run
 
 ID: Final = re.compile(r"[1-9][0-9]{0,18}")
-NEAR: Final = 64  # ids up to which what is between two messages is read, too
+GAP_IDS: Final = 64  # ids between two messages that are read together
 
 
 class QueueRecords(HandleRecords, Arrivals):
@@ -36,7 +36,7 @@ class QueueRecords(HandleRecords, Arrivals):
         self._look()
 
     def _look(self) -> None:
-        """Where the consumers are: of each priority, the first one."""
+        """Note the lowest position of all consumers, by priority, and what is leased below it."""
         cursors = self.store.state.cursors.values()
         self._at = [min(cursor.at[lane] for cursor in cursors) for lane in range(LOW, HIGH + 1)]
         leases = {id: lease.priority for cursor in cursors for id, lease in cursor.leased.items()}
@@ -62,13 +62,13 @@ class QueueRecords(HandleRecords, Arrivals):
                     break
 
     def _segment(self, file: str) -> Segment | None:
-        """One that has messages."""
+        """Return the segment of a file, if it has messages."""
         match = NAME.fullmatch(file)
         segment = self.store.files.segments.get(int(match[1])) if match else None
         return segment if segment is not None and segment.first else None
 
     def _waits(self, message: Message) -> bool:
-        """Whether somebody has not read it."""
+        """Return whether a consumer has not read a message yet."""
         if message.expires is not None and message.expires <= time.time_ns():
             return False
         return message.id >= self._at[message.priority] or message.id in self._leased
@@ -83,9 +83,9 @@ class QueueRecords(HandleRecords, Arrivals):
         return Row(str(message.id), len(message.payload), file, message.offset, None, facts)
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
-        """As far as ids tell: also of messages that have expired.
+        """Yield the ids of unread messages, also of expired ones.
 
-        cost  little, but by priority where one is behind another: reads the tables of priorities
+        cost  little; if positions differ by priority, reads the tables of priorities
         """
         if self._leased:
             yield np.array(sorted(self._leased)), np.zeros(len(self._leased), np.int64)
@@ -95,7 +95,7 @@ class QueueRecords(HandleRecords, Arrivals):
                 yield ids, np.full(len(ids), segment.size // segment.count)
 
     def _unread(self, segment: Segment) -> Int64:
-        """The ids in a segment up to which somebody has not come."""
+        """Return the ids of a segment from the lowest positions on."""
         if not segment.first:
             return np.empty(0, np.int64)
         if segment.first >= max(self._at) or len(set(self._at)) == 1:
@@ -103,13 +103,13 @@ class QueueRecords(HandleRecords, Arrivals):
         try:
             with self.store._lock:
                 tables = self.store.files.tables(segment)
-        except FileNotFoundError:  # it was removed since
+        except FileNotFoundError:  # it was removed meanwhile
             return np.empty(0, np.int64)
         found = [np.array(ids, np.int64) for ids, _ in tables]
         return np.concatenate([ids[ids >= at] for ids, at in zip(found, self._at, strict=True)])
 
     def __len__(self) -> int:
-        """As far as ids tell: expired messages count, too."""
+        """Count the unread messages by their ids: expired ones count, too."""
         return sum(len(ids) for ids, _ in self.listing())
 
     def parts(self) -> list[Part]:
@@ -130,19 +130,19 @@ class QueueRecords(HandleRecords, Arrivals):
                 yield self._row(message)
 
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
-        """Also of messages that were read since."""
+        """Yield bodies, also of messages that were read since."""
         for message in self._messages(int(row.id) for row in rows):
             if not isinstance(message, Message):
                 raise message
             yield message.payload
 
     def _messages(self, ids: Iterable[int]) -> Iterator[Message | Exception]:
-        """The message of each id, or why there is none. Those that ascend are read together."""
+        """Yield the message of each id, or the error. Those that ascend are read together."""
         lane: Iterator[Message] | None = None
         ahead: Message | None = None
         before = 0
         for id in ids:
-            if not before < id <= before + NEAR:
+            if not before < id <= before + GAP_IDS:
                 lane = None
                 try:
                     yield self.store.read(id)
@@ -163,7 +163,7 @@ class QueueRecords(HandleRecords, Arrivals):
             before = id
 
     def mtime_of(self, row: Row) -> int:
-        """When it was pushed."""
+        """Return when the message was pushed."""
         assert row.facts is not None
         return int(row.facts["timestamp"])
 
@@ -192,18 +192,16 @@ class QueueRecords(HandleRecords, Arrivals):
     def between(self, first: int, stop: int, lost: Callable[[str], object]) -> Iterator[Row]:
         at = first
         for message in self.store.all_messages(first):
-            if message.id > at:
-                self._tell(at, min(message.id, stop), lost)
-            if message.id >= stop:
-                return
+            self._report(at, min(message.id, stop), lost)
             at = message.id + 1
-            if message.payload or message.expires != message.timestamp + 1:  # else it fills a gap
+            filler = not message.payload and message.expires == message.timestamp + 1
+            if at <= stop and not filler:
                 yield self._row(message)
             if at >= stop:
                 return
-        self._tell(at, min(stop, self.next_id), lost)
+        self._report(at, min(stop, self.next_id), lost)
 
-    def _tell(self, first: int, stop: int, lost: Callable[[str], object]) -> None:
+    def _report(self, first: int, stop: int, lost: Callable[[str], object]) -> None:
         if first < stop:
             ids = (
                 f"message {first} is"

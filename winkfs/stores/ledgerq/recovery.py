@@ -1,6 +1,6 @@
-"""What a writer mends when it opens a queue that LedgerQ would refuse to open.
+"""Repairs that a writer makes when it opens a queue that LedgerQ would refuse to open.
 
-Bytes that are no messages are kept in a file of their own, `BASE.log.cut`, and told.
+Bytes that are no messages are kept in a file of their own, `BASE.log.cut`, and reported.
 """
 
 from __future__ import annotations
@@ -13,59 +13,58 @@ from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import PAD, encode
 from winkformats.ledgerq.segment import NAME as NAME
 from winkformats.ledgerq.segment import START, Header, Walk, name_of
-from winkfs.stores.ledgerq.files import Files, Say, Segment, write_anew
+from winkfs.stores.ledgerq.files import Files, Segment, Warn, write_anew
 
-GAP: Final = 1 << 16  # ids in a row that are missing and are filled, at most
-COPY: Final = 1 << 20  # bytes written at a time
+GAP_IDS: Final = 1 << 16  # consecutive missing ids that get expired messages
 
 
-def mend(files: Files, say: Say, before: Callable[[], object]) -> None:
-    """Make good the segments that are known to be damaged. Raises OSError.
+def mend(files: Files, warn: Warn, before: Callable[[], object]) -> None:
+    """Repair the segments that are known to be damaged. Raises OSError.
 
-    before  is called before anything changes
+    before  called before anything changes
     """
     for segment in list(files.segments.values()):
         if segment.header is None and not segment.first:
             before()
-            _remove(files, segment, say)
+            _remove(files, segment, warn)
         elif segment.header is None or segment.bad or segment.last < segment.header.max_id:
             before()
-            rewrite(files, segment, say)
+            rewrite(files, segment, warn)
         elif segment.torn:
             before()
-            _cut(files, segment, say)
+            _cut(files, segment, warn)
     for segment in list(files.segments.values())[:-1]:
         if not segment.indexed and segment.first:
             write_index(files, segment)
 
 
-def _remove(files: Files, segment: Segment, say: Say) -> None:
-    """A segment without header and messages: what is in it is kept."""
+def _remove(files: Files, segment: Segment, warn: Warn) -> None:
+    """Remove a segment without header and messages; its bytes are kept aside."""
     storage = files.storage(segment)
-    _keep(files, segment, [storage.read(0, storage.size())], say)
+    _keep(files, segment, [storage.read(0, storage.size())], warn)
     files.remove(segment)
     files.directory.sync()
 
 
-def _cut(files: Files, segment: Segment, say: Say) -> None:
-    """The end of a segment is torn."""
+def _cut(files: Files, segment: Segment, warn: Warn) -> None:
+    """Cut the torn end of a segment."""
     with files.directory.open(segment.name, "w", follow=False) as storage:
-        _keep(files, segment, [storage.read(segment.size, segment.torn)], say)
+        _keep(files, segment, [storage.read(segment.size, segment.torn)], warn)
         storage.truncate(segment.size)
         storage.sync()
     segment.torn = 0
 
 
-def _keep(files: Files, segment: Segment, parts: list[bytes], say: Say) -> None:
+def _keep(files: Files, segment: Segment, parts: list[bytes], warn: Warn) -> None:
     """Keep bytes of a segment in a file of their own."""
     name, size = keep_aside(files.directory, segment.name, files.storage(segment), parts)
     if name:
-        say(f"{files.path(segment)}: {size} bytes that are no messages are kept in {name}")
+        warn(f"{files.path(segment)}: {size} bytes that are no messages are kept in {name}")
 
 
-def rewrite(files: Files, segment: Segment, say: Say) -> None:
-    """Write a segment anew from its good entries, with expired messages for ids that are missing:
-    LedgerQ reads on id by id. Cost: as its bytes."""
+def rewrite(files: Files, segment: Segment, warn: Warn) -> None:
+    """Write a segment anew from its good entries, with expired messages for missing ids: LedgerQ
+    reads id by id. Cost: grows with its bytes."""
     storage = files.storage(segment)
     size = storage.size()
     before = max((s.last for s in files.segments.values() if s.number < segment.number), default=0)
@@ -79,7 +78,7 @@ def rewrite(files: Files, segment: Segment, say: Say) -> None:
     with replacing(files.directory, segment.name, like=storage) as made:
         first, last = _copy(storage, made, before, size, until, parts)
         made.write(0, [header._replace(min_id=first, max_id=last if first else 0).encode()])
-        _keep(files, segment, parts, say)
+        _keep(files, segment, parts, warn)
     for suffix in (index.SUFFIX, priorities.SUFFIX):
         files.directory.unlink(name_of(segment.number, suffix))
     number = segment.number
@@ -96,7 +95,7 @@ def _copy(
 ) -> tuple[int, int]:
     """Copy the good entries -> first and last id. `parts` gets the other bytes.
 
-    before, until  the ids before and behind the segment; 0: not known
+    before, until  the ids before and behind the segment; 0: unknown
     """
     walk, at, seen = Walk(storage, START, before), START, 0
     first, last, time = 0, before, 1
@@ -121,15 +120,15 @@ def _copy(
 
 
 def expired(last: int, next: int, time: int) -> list[bytes]:
-    """Entries for the ids between two."""
-    if not last or not 1 < next - last <= GAP + 1:
+    """Return expired entries for the ids between two; none if there are too many."""
+    if not last or not 1 < next - last <= GAP_IDS + 1:
         return []
     return [encode(id, time, b"", expires=time + 1) for id in range(last + 1, next)]
 
 
 def write_index(files: Files, segment: Segment) -> None:
-    """Write the index of a closed segment, and where its priorities are, if that is known; where
-    that is not there yet."""
+    """Write the index of a closed segment, and its table of priorities if that is known, unless the
+    files have this content."""
     made = {index.SUFFIX: files.sparse(segment).encode(segment.number)}
     if segment.tables is not None:
         made[priorities.SUFFIX] = priorities.encode(segment.tables, segment.size)

@@ -1,4 +1,4 @@
-"""The state of a queue: what its journal `cursors.dat` says, and what LedgerQ keeps of it."""
+"""State of a queue: its journal `cursors.dat`, and the files in which LedgerQ keeps its own."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from winkformats.ledgerq.cursors import CURSORS, Journal, Row
 from winkformats.ledgerq.entry import HIGH
 from winkformats.ledgerq.state import Dedup, Metadata, Retry
 from winkfs.stores.ledgerq.cursor import MAIN, Cursor, Lease, write_lease
-from winkfs.stores.ledgerq.files import Say, content_of, write_anew
+from winkfs.stores.ledgerq.files import Warn, content_of, write_anew
 
-JOURNAL_ROOM: Final = 1 << 20  # bytes of a journal, at least, behind which it is written anew
+JOURNAL_ROOM: Final = 1 << 20  # bytes up to which a journal is not written anew
 
 
 class State:
-    """What the journal of cursors says, and the journal. Not for several threads at once.
+    """Consumers and options of a queue, and their journal. Not for several threads at once.
 
     cursors    by name; the main one is always there
-    mode       whether messages are read by priority; None: nobody has said
-    written    the last two states of metadata.dat that were about to be written
-    files      how often others made segments come, go or change
+    mode       whether messages are read by priority; None: not decided yet
+    written    the last two states of metadata.dat that a writer was about to write
+    files      how often other processes added, removed or changed segments
     dedup      by hash
-    seed       of the journal; None: there is none that is any good
+    seed       of the journal; None: there is no valid one
     """
 
-    def __init__(self, directory: Directory, say: Say) -> None:
-        self.directory, self.say = directory, say
+    def __init__(self, directory: Directory, warn: Warn) -> None:
+        self.directory, self.warn = directory, warn
         self.seed: int | None = None
         self._added = 0  # rows
         self._out: Journal | None = None  # to write
-        self._heard: Storage | None = None  # to read what others write
-        self._identity, self._size = (0, 0), 0  # of the file; its bytes that are taken up
+        self._heard: Storage | None = None  # to read what other processes write
+        self._identity, self._size = (0, 0), 0  # of the file; bytes of it that were read
         self._clear()
 
     def _clear(self) -> None:
@@ -50,7 +50,7 @@ class State:
         self._key = b""
 
     def add(self, name: str, number: int | None = None) -> Cursor:
-        """A cursor that begins. Raises ValueError where there is no number left for it."""
+        """Add a cursor that begins anew. Raises ValueError if no number is left for it."""
         if number is None:
             number = next((n for n in range(1, 256) if n not in self._numbers), -1)
             if number < 0:
@@ -66,7 +66,7 @@ class State:
 
     @property
     def low(self) -> int:
-        """All below is consumed, by all."""
+        """The id below which all consumers have consumed everything."""
         return min(cursor.low for cursor in self.cursors.values())
 
     # --- the journal, to read ---
@@ -83,7 +83,7 @@ class State:
                 self._size = ondisk.HEADER.size
                 self._read_on()
             elif self._heard.size():
-                self.say(f"{self._heard.name}: its header is wrong: all is read from metadata.dat")
+                self.warn(f"{self._heard.name}: its header is wrong: all is read from metadata.dat")
             self._identity = self._heard.info().identity
 
     def _read_on(self) -> None:
@@ -93,13 +93,13 @@ class State:
             self._size = end
 
     def catch_up(self) -> bool:
-        """Take up what others have added -> whether the journal is the one that was read."""
+        """Read what other processes have added -> whether the journal is the one that was read."""
         info = self.directory.info(CURSORS)
         if info is None or info.identity != self._identity:
             return info is None
         if info.size != self._size:
             self._read_on()
-            if self._size < info.size:  # somebody was killed while writing
+            if self._size < info.size:  # a process was killed while writing
                 with self.directory.open(CURSORS, "w", follow=False) as storage:
                     storage.truncate(self._size)
             if self._out is not None:
@@ -107,11 +107,11 @@ class State:
         return True
 
     def is_torn(self) -> bool:
-        """Whether there are bytes behind the last row that is whole."""
+        """Return whether bytes follow the last complete row."""
         return self._heard is not None and self._heard.size() > self._size
 
     def apply(self, row: Row) -> None:
-        """What a row says. Rows that make no sense are ignored: they have a checksum."""
+        """Apply a row. Rows that make no sense are ignored: they have a checksum."""
         kind, number, count, priority, values, text = row
         cursor = self._numbers.get(number)
         if kind == ondisk.NAME:
@@ -145,22 +145,18 @@ class State:
     # --- the journal, to write ---
 
     def append(self) -> Journal:
-        """The journal, for a row of what has changed here already."""
-        if self._out is None:
-            self._begin()
+        """Return the journal, to add a row about a change that was made in memory."""
+        if self._out is None and self.seed is None:
+            self.renew()
+        elif self._out is None:
+            storage = self.directory.open(CURSORS, "w", follow=False)
+            self._out = Journal(storage, self.seed, self._size)
         assert self._out is not None
         self._added += 1
         return self._out
 
-    def _begin(self) -> None:
-        if self.seed is None:
-            self.renew()
-        else:
-            storage = self.directory.open(CURSORS, "w", follow=False)
-            self._out = Journal(storage, self.seed, self._size)
-
     def announce(self) -> None:
-        """Segments are about to come, go or change: others have to know, whatever happens then."""
+        """Record that segments are about to be added, removed or changed, for other processes."""
         self.append().add(ondisk.FILES)
         self._write()
 
@@ -178,7 +174,7 @@ class State:
             self._size = self._out.size
 
     def unsynced(self) -> Storage | None:
-        """A duplicate of the journal, for who syncs it; None: that was done."""
+        """Return a duplicate of the journal, to be synced; None: it is synced."""
         if self._out is None or not self._out.unsynced:
             return None
         storage = self._out.storage.duplicate()
@@ -187,11 +183,11 @@ class State:
 
     @property
     def changes(self) -> int:
-        """Rows that were added, or will be by `flush`."""
+        """The number of rows that were added, or will be by `flush`."""
         return self._added + sum(cursor.moved for cursor in self.cursors.values())
 
     def is_long(self) -> bool:
-        """Whether it is time to `renew` the journal."""
+        """Return whether the journal is much longer than its live rows need."""
         out = self._out  # None: another process has just written it anew
         if out is None or out.size <= JOURNAL_ROOM:
             return False
@@ -199,7 +195,7 @@ class State:
         return out.size > 4 * live * ondisk.STRIDE
 
     def renew(self) -> None:
-        """Write a journal that says how it is now, and nothing else. Durable."""
+        """Replace the journal by one that contains only the current state. Durable."""
         now = time.time_ns()
         self.dedup = {key: entry for key, entry in self.dedup.items() if entry.expires > now}
         with replacing(self.directory, CURSORS, keep=True) as storage:
@@ -212,7 +208,7 @@ class State:
         self._heard, self._identity = storage.duplicate(), storage.info().identity
 
     def _store(self, journal: Journal) -> None:
-        """Rows that say all of it."""
+        """Add the rows of the current state."""
         if self.mode is not None:
             journal.add(ondisk.MODE, 0, int(self.mode))
         for metadata in self.written:
@@ -233,7 +229,7 @@ class State:
         self.append().add(ondisk.SEEK, cursor.number, *cursor.at)
 
     def pass_over(self, last: int) -> None:
-        """What is up to an id is going: nobody waits for it."""
+        """Move all cursors past `last`, whose messages are being removed."""
         for cursor in self.cursors.values():
             if cursor.low <= last:
                 cursor.past(last)
@@ -241,13 +237,13 @@ class State:
                     write_lease(self.append(), cursor, id, lease)
 
     def keep_key(self, entry: Dedup) -> None:
-        """A message was pushed with this key."""
+        """Remember the key of a message that was pushed."""
         self.dedup.pop(entry.key, None)
         self.dedup[entry.key] = entry
         _write_key(self.append(), entry)
 
     def forget_keys(self, now: int, most: int) -> None:
-        """Those whose window has ended, and a tenth of the others: those that end first."""
+        """Forget keys whose window has ended; if `most` are left, those that end first, a tenth."""
         for key in [key for key, entry in self.dedup.items() if entry.expires <= now]:
             del self.dedup[key]
         if len(self.dedup) >= most:
@@ -268,22 +264,22 @@ def _write_key(journal: Journal, entry: Dedup) -> None:
 
 
 class LedgerqState:
-    """What LedgerQ keeps of a state: metadata.dat, .dedup_state.json and .retry_state.json.
+    """State in the files of LedgerQ: metadata.dat, .dedup_state.json and .retry_state.json.
 
-    metadata  as they are there; None: they are not
+    metadata  as in the file; None: there is no valid one
     retry     failures of messages, by id
     """
 
     def __init__(self, state: State) -> None:
-        self.state, self.directory, self._say = state, state.directory, state.say
+        self.state, self.directory, self._warn = state, state.directory, state.warn
         self.metadata: Metadata | None = None
         self.retry: dict[int, Retry] = {}
-        self._moved = False  # LedgerQ has read on: the journal has to say so
+        self._moved = False  # LedgerQ has read on, which the journal does not contain yet
 
     # --- metadata.dat ---
 
     def load(self, last: int) -> None:
-        """Take up what LedgerQ has read; what we were about to write tells nothing.
+        """Take over the position of LedgerQ, unless the metadata are those that winkfs wrote.
 
         last  the highest id of the segments
         """
@@ -294,7 +290,7 @@ class LedgerqState:
         read = self.metadata.read_id
         if read > max(self.metadata.next_id, last + 1):
             path = f"{self.directory.path}/{theirs.METADATA}"
-            self._say(f"{path}: its read id is {read}: it is not used")
+            self._warn(f"{path}: its read id is {read}: it is not used")
         elif read != main.low:
             main.seek([read] * 3)
         self.state.written = [*self.state.written[-1:], self.metadata]
@@ -308,15 +304,15 @@ class LedgerqState:
         self, name: str, decode: Callable[..., Any], most: int = theirs.MAX_STATE_BYTES,
         use: str = "it is not used",
     ) -> Any:  # fmt: skip
-        """Decode a file of LedgerQ; None: there is none, or it is damaged, which is reported."""
+        """Decode a file of LedgerQ; None: it is missing, or damaged, which is reported."""
         data = content_of(self.directory, name, most)
         try:
             return None if data is None else decode(data, file=f"{self.directory.path}/{name}")
         except CorruptError as error:
-            self._say(f"{error}: {use}")
+            self._warn(f"{error}: {use}")
 
     def note_move(self) -> None:
-        """Write to the journal what LedgerQ has read."""
+        """Write the position of LedgerQ to the journal."""
         if self._moved:
             journal = self.state.append()
             journal.add(ondisk.SEEK, 0, *self.state.cursors[MAIN].at)
@@ -324,8 +320,10 @@ class LedgerqState:
             self._moved = False
 
     def announce(self, metadata: Metadata) -> bool:
-        """Before they are written -> whether they are others. Who writes syncs the journal first:
-        until they are there, the old ones are."""
+        """Record metadata that are about to be written -> whether they have changed.
+
+        The caller syncs the journal before it writes them: until then the old ones are valid.
+        """
         if metadata == self.metadata:
             return False
         self.state.written = [one for one in (self.metadata, metadata) if one is not None]

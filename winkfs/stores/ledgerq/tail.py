@@ -32,13 +32,13 @@ from winkfs.stores.ledgerq.cursor import later
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.units import as_content, as_int, span_ns
 
-BUFFER: Final = 1 << 20  # bytes of entries that wait to be written
+BUFFER_BYTES: Final = 1 << 20  # of entries in memory
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_MESSAGES: Final = 1_000_000
 
 
 class Rotation(NamedTuple):
-    """When a new segment begins: bytes or messages of the one before, seconds since it began."""
+    """Limits behind which a new segment begins: bytes, messages, seconds since it began."""
 
     bytes: int = SEGMENT_BYTES
     messages: int = SEGMENT_MESSAGES
@@ -54,7 +54,7 @@ class Rotation(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message to push, and its options; None: as the queue has it.
+    """A message to push, and its options; None: the default of the queue.
 
     ttl       seconds until it expires
     compress  level of gzip, 0: none
@@ -80,7 +80,7 @@ class NewMessage(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """Options of messages that say nothing else, and the size of payloads that are compressed."""
+    """Default options of messages, and the size from which payloads are compressed."""
 
     ttl: float | None
     compress: int
@@ -88,16 +88,16 @@ class Defaults(NamedTuple):
 
 
 class Tail:
-    """What is pushed waits in memory up to BUFFER bytes, or until the segment is read. Not for
-    several threads at once.
+    """Messages that are pushed wait in memory up to BUFFER_BYTES, or until the segment is read. Not
+    for several threads at once.
 
-    defaults     of messages; plain: those without options are written as they are
-    prepare      is called before a segment is made
-    final        what fails in it is final
+    defaults     of messages; plain: whether those without options are written as they are
+    prepare      called before a segment is made
+    final        a context manager: an error within it is final
     out          the active segment, to write; dirty: whether it has changed since the last sync
-    named        whether names have
+    named        whether names of segments have changed since the last sync
     next_id      of the next message; time, offset: of the last one
-    done         messages pushed
+    done         the number of messages that were pushed
     by_priority  whether new segments have tables of priorities
     """
 
@@ -115,7 +115,7 @@ class Tail:
         self.out: Storage | None = None
         self.dirty = self.named = self.by_priority = False
         self.next_id, self.time, self.offset, self.done = 1, 0, 0, 0
-        self._parts: list[bytes] = []  # entries that are not written, behind `_flushed`
+        self._parts: list[bytes] = []  # entries in memory, which follow `_flushed`
         self._waiting, self._flushed = 0, 0  # their bytes; bytes of the active segment
         self._limit = self._count = 0  # bytes and messages of the active segment: at most, and now
         self._until = LAST_ID  # nanoseconds: when the active segment ends
@@ -159,17 +159,17 @@ class Tail:
         return id
 
     def push_all(self, payloads: list[bytes]) -> None:
-        """Messages without options."""
+        """Add messages without options, at least one."""
         pack, checksum, ended, at = HEAD.pack, crc32c, END.pack, 0
         if max(map(len, payloads)) + LEAST >> 32:
             raise ValueError("a payload is too large for an entry")
         while at < len(payloads):
-            self.push(payloads[at])  # which begins a segment where that is due
+            self.push(payloads[at])  # begins a segment if one is due
             active, id, timestamp = self.files.active, self.next_id, self.time
             assert active is not None and active.sparse is not None
             offset, sparse, tables = active.size, active.sparse, active.tables
             room = min(self.rotation.messages - self._count, len(payloads) - at - 1)
-            limit, add = min(self._limit, offset + BUFFER - self._waiting), self._parts.append
+            limit, add = min(self._limit, offset + BUFFER_BYTES - self._waiting), self._parts.append
             for payload in payloads[at + 1 : at + 1 + room]:
                 if offset >= limit:
                     break
@@ -197,7 +197,7 @@ class Tail:
             or timestamp >= self._until
         ):
             active = self._roll(timestamp)
-        if self._waiting > BUFFER:
+        if self._waiting > BUFFER_BYTES:
             self.flush()
         offset = active.size
         self._parts.append(entry)
@@ -239,7 +239,7 @@ class Tail:
         )
 
     def take_up(self, segment: Segment) -> None:
-        """Go on writing to a segment."""
+        """Make a segment the active one, to add messages to it."""
         if segment is self.files.active:
             return
         self.files.sparse(segment)
@@ -281,7 +281,7 @@ class Tail:
         return made
 
     def fill_gap(self, segment: Segment) -> None:
-        """LedgerQ reads on id by id: those that are missing get a message that has expired."""
+        """Add expired messages for missing ids: LedgerQ reads id by id."""
         last, timestamp = self.files.last, max(self.time, 1)
         entries = recovery.expired(last, self.next_id, timestamp)
         assert segment.sparse is not None
@@ -297,7 +297,7 @@ class Tail:
             segment.size, segment.last = segment.size + len(entry), id
 
     def catch_up(self) -> bool:
-        """Take up what others have added to the last segment -> whether they have."""
+        """Take up what other processes have added to the last segment -> whether they have."""
         last = self.files.newest
         if last is None:
             self.files.load()
@@ -310,14 +310,14 @@ class Tail:
         return True
 
     def go_on(self, known: list[int]) -> None:
-        """Behind ids and times that messages have; `known`: the next ids, as others say."""
+        """Set the next id and the time behind those of all messages; known: other next ids."""
         self.next_id = max(self.files.last + 1, self.next_id, *known)
         last = self.files.newest
         if last is not None and (sparse := self.files.sparse(last)):
             self.time = max(self.time, sparse.times[-1])
 
     def release(self) -> None:
-        """It may have grown, or be closed by now."""
+        """Close the active segment, which another process may have written to."""
         self.files.active = None
         if self.out is not None:
             if self.dirty:
@@ -328,12 +328,12 @@ class Tail:
             self.out = None
 
     def close(self) -> None:
-        """As it is: what waits is lost."""
+        """Close the active segment; what is in memory is lost."""
         if self.out is not None:
             self.out.close()
 
     def flush(self) -> None:
-        """Write what waits to the active segment. Where that fails it goes on to wait."""
+        """Write what is in memory to the active segment. If that fails it stays in memory."""
         if not self._parts:
             return
         active, out = self.files.active, self.out
@@ -341,7 +341,7 @@ class Tail:
         data = b"".join(self._parts)
         try:
             out.write(self._flushed, [data])
-        except OSError:  # of a full disk, say: no part of it stays, which LedgerQ would not open
+        except OSError:  # such as ENOSPC: LedgerQ would not open a segment with a part of it
             with suppress(OSError):
                 out.truncate(self._flushed)
             raise
@@ -350,9 +350,9 @@ class Tail:
         self._flushed, self._waiting = active.size, 0
 
     def end(self, segment: Segment, *, fill: bool = False) -> None:
-        """Write what LedgerQ has at the end of a segment: ids into the header, and the index.
+        """Close a segment as LedgerQ does: write its ids into the header, and its index.
 
-        fill  the gap behind it, where no message follows
+        fill  fill the gap behind its last message, which no message follows
         """
         self.take_up(segment)
         if fill:

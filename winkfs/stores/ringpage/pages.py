@@ -1,4 +1,4 @@
-"""The pages of a Ring Page buffer as they are on the disk, for its reader and for its writer."""
+"""Pages of a Ring Page buffer on the disk, for readers and the writer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def open_buffer(path: str, mode: str = "r") -> Storage:
 
 
 def is_buffer(path: str) -> bool:
-    """Whether there is a Ring Page buffer. Cost: two short reads of any file or block device."""
+    """Return whether a path is a Ring Page buffer.
+
+    cost  two short reads of any file or block device
+    """
     directory, name = locate(path)
     found = directory.info(name, follow=True) if name else None
     if found is None or found.kind not in (Kind.FILE, Kind.DEVICE):
@@ -50,15 +53,15 @@ def is_buffer(path: str) -> bool:
 
 
 class Pages:
-    """What is found in a buffer as of the last `load`.
+    """The pages of a buffer as of the last `load`.
 
     is_device whether it is a block device
-    heads     of each page, None where there is none, or a bad one
+    heads     header of each page; None: it has none, or a bad one
     order     indices of the good pages, the oldest first
     next      index of the page that is written next
     end       number of the next record that is written
-    tail      number of the oldest record that is unread, if `trusted`: else of the oldest
-    problems  damage, a line each; notes: what an interrupted write has left
+    tail      number of the oldest unread record, if `trusted`; else of the oldest record
+    problems  damage, a line each; notes: traces of an interrupted write
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -73,7 +76,7 @@ class Pages:
         self.load()
 
     def load(self) -> None:
-        """Look at all pages anew. Raises OSError."""
+        """Read the state and the headers of all pages. Raises OSError."""
         settings = self.settings
         self.problems, self.notes = list(self._wrong), list[str]()
         block = self.storage.read(0, BLOCK)
@@ -81,8 +84,7 @@ class Pages:
         if state is None:
             self.notes.append(f"{self.storage.name}: no state is whole: what was read is not known")
         self.state = state or BufferState()
-        raws = self._raw_heads()
-        self.heads = self._heads(raws)
+        raws = self._load_heads()
         self.order = in_order(self.heads, self._is_whole)
         self.next = (self.order[-1] + 1) % settings.page_count if self.order else 0
         self.looped = self.state.looped or any(self.head(at).turn > 0 for at in self.order[-1:])
@@ -96,40 +98,37 @@ class Pages:
         self._signature = block, following, self.heads[self.next] is not None
 
     def refresh(self) -> bool:
-        """Look at the pages anew if anything was written -> whether it was. Raises OSError."""
+        """Load the pages again if anything was written -> whether it was. Raises OSError."""
         if self._sign() == self._signature:
             return False
         self.load()
         return True
 
     def _sign(self) -> object:
-        """What a writer changes with whatever it writes: the state, the header of the next page,
-        whether that page is whole."""
+        """Return what every write changes: the state, the header of the next page, whether that
+        page is complete."""
         following = self.storage.read(self.settings.offset(self.next), HEAD.size)
         whole = self.heads[self.next] is not None or self._is_whole(self.next)
         return self.storage.read(0, BLOCK), following, whole
 
     def head(self, index: int) -> Head:
-        """Of a good page."""
+        """Return the header of a good page."""
         head = self.heads[index]
         assert head is not None
         return head
 
-    def _raw_heads(self) -> list[bytes]:
-        """Of all pages that are there."""
+    def _load_heads(self) -> list[bytes]:
+        """Read the headers of all pages within the file -> their bytes."""
         settings = self.settings
         there = max(self.storage.size() - BLOCK, 0) // settings.page_size
         offsets = list(map(settings.offset, range(min(there, settings.page_count))))
-        return self.storage.read_each(offsets, [HEAD.size] * len(offsets))
-
-    def _heads(self, raws: list[bytes]) -> list[Head | None]:
-        settings = self.settings
+        raws = self.storage.read_each(offsets, [HEAD.size] * len(offsets))
         form = settings.page_count, settings.page_size, settings.ring
-        found: list[Head | None] = [None] * settings.page_count
+        self.heads: list[Head | None] = [None] * settings.page_count
         for index, raw in enumerate(raws):
             if len(raw) == HEAD.size and (head := Head.decode(raw)).fits(index, *form):
-                found[index] = head
-        return found
+                self.heads[index] = head
+        return raws
 
     def _is_whole(self, index: int) -> bool:
         return is_whole(self._raw(index), self.settings.page_size)
@@ -138,7 +137,7 @@ class Pages:
         return self.storage.read(self.settings.offset(index), self.settings.page_size)
 
     def _judge(self) -> None:
-        """Say which pages are bad, where there should be good ones."""
+        """Report bad pages, and an end that is missing."""
         count = self.settings.page_count
         last = self.order[-1] if self.order else min(self.state.num_pages, count) - 1
         should = range(count if self.looped else last)
@@ -168,11 +167,11 @@ class Pages:
     # --- records ---
 
     def read(self, index: int, head: Head) -> bytes:
-        """The page with this header.
+        """Read the page with this header.
 
         raises  NoSuchFile: another page has taken its place; CorruptError; OSError
         """
-        for _ in range(2):  # the first time it may have been halfway written over
+        for _ in range(2):  # a writer may have been replacing it the first time
             raw = self._raw(index)
             if is_whole(raw, self.settings.page_size):
                 if Head.decode(raw) != head:

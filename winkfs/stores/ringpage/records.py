@@ -1,4 +1,4 @@
-"""The unread records of a Ring Page buffer as `Records`, by number; and verify."""
+"""Unread records of a Ring Page buffer as `Records`, by number; and verify."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RingRecords(HandleRecords):
         super().__init__(path)
         self.store = Ring(path)
         self._file = os.path.basename(path)
-        self._kept: dict[int, Record] = {}  # of the page that was read last
+        self._kept: dict[int, Record] = {}  # records of the page that was read last
         self._opened = time.time_ns()
         self._lock = threading.Lock()
 
@@ -59,22 +59,22 @@ class RingRecords(HandleRecords):
             yield self._record(row.id).body
 
     def _record(self, id: str) -> Record:
-        """Raises NoSuchFile; ValueError for what can be no id; CorruptError."""
+        """Return a record. Raises NoSuchFile; ValueError for other text; CorruptError."""
         if not ID.fullmatch(id):
             raise ValueError(f"{id!r} is no number of a record")
         number, record = int(id), None
         if number >= self.store.pages.tail:
             with self._lock:
                 if number not in self._kept:
-                    self._find(number)
+                    self._keep_page_of(number)
                 record = self._kept.get(number)
         if record is None:
             raise NoSuchFile("no such record", f"{self.base}: {id}")
         return record
 
-    def _find(self, number: int) -> None:
-        """Keep the records of the page in which this one begins, if there is one, and of the next
-        one, where it ends there."""
+    def _keep_page_of(self, number: int) -> None:
+        """Keep the records of the page in which this one begins, and of the next page if it ends
+        there."""
         pages = self.store.pages
         at = bisect_right(pages.order, number, key=lambda index: pages.head(index).end)
         joined, self._kept = pages.joining(), {}
@@ -93,12 +93,12 @@ class RingRecords(HandleRecords):
             return changed
 
     def mtime_ns(self, file: str) -> int:
-        """Of a device, which does not say: when this was opened, or looked at anew."""
+        """Return when a file was written; for a device, when it was opened or refreshed here."""
         return self._opened if self.store.pages.is_device else super().mtime_ns(file)
 
 
 def verify(path: str, progress: Progress | None = None) -> Report:
-    """Read all pages, also those whose records were read, and put all records together."""
+    """Read all pages, also those without unread records, and join their records -> a report."""
     report = Report()
     with open_buffer(path) as storage:
         try:

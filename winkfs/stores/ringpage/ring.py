@@ -6,9 +6,8 @@
         ring.peek()
         ring.pop()
 
-Records wait in memory. Only where they are too many, the oldest of them go to the disk, a full page
-at a time; a `pop` takes them from there first. Nothing is written to say that records were read,
-until the end.
+Records stay in memory. Only if they are too many, the oldest of them go to the disk, a full page at
+a time; a `pop` takes records from the disk first. Which records were read is written by `close`.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from winkfs.stores.kinds import refuse_other
 from winkfs.stores.ringpage.pages import Pages, is_buffer, open_buffer
 from winkfs.units import as_content, as_int
 
-PAGES: Final = 1024  # of a buffer in a file, where nothing else is said
-MEMORY: Final = 1 << 20  # bytes of records that wait in memory
-ZEROED: Final = 2  # pages of a device that `create` makes zeros
-LOOKED_AT: Final = 1 << 20  # bytes at either end of a device that must be zeros
+DEFAULT_PAGES: Final = 1024  # of a buffer in a file, by default
+MEMORY_BYTES: Final = 1 << 20  # of records in memory
+ZEROED_PAGES: Final = 2  # of a device, which `create` overwrites with zeros
+CHECKED_BYTES: Final = 1 << 20  # at either end of a device, which must be zeros
 Sync = Literal["none", "always"]
 Close = Literal["flush", "drop"]
 WhenFull = Literal["overwrite", "refuse"]
@@ -69,7 +68,7 @@ def create(
     force: bool = False,
     exist_ok: bool = False,
 ) -> Settings:
-    """Make an empty buffer: a file, which must not be there, or on a block device, which is.
+    """Make an empty buffer: a new file, or on an existing block device.
 
     pages        None: 1024, or as many as a device has room for, at most 65,535
     page_size    bytes, a multiple of 4096
@@ -77,10 +76,10 @@ def create(
     full         what a push does if all pages have unread records: "overwrite" the oldest page, and
                  count what is lost, or "refuse"
     force        take a device that is not empty
-    exist_ok     a buffer that is there stays as it is
-    ->           what was made. Of a file the metadata block is written, of a device also two pages
+    exist_ok     accept an existing buffer, which stays as it is
+    ->           its settings. Of a file the metadata block is written, of a device also two pages
                  of zeros
-    raises       ValueError for sizes that cannot be; FileExists; Refusal; OSError
+    raises       ValueError for impossible sizes; FileExists; Refusal; OSError
     """
     name = os.fspath(path)
     if name.endswith(DATA):
@@ -107,7 +106,7 @@ def create(
     if found is not None and found.kind is Kind.DEVICE:
         with open_buffer(name, "w") as storage:
             return _take_device(storage, pages, page_size, settings, force=force)
-    made = settings(PAGES if pages is None else pages)
+    made = settings(DEFAULT_PAGES if pages is None else pages)
     if found is not None:
         raise FileExists("is there already: remove it, or choose another name", name)
     with replacing(directory, short, new=True) as storage:
@@ -129,10 +128,10 @@ def _take_device(
         what = f"has {size:,} bytes: room for {max(room, 0):,} pages of {page_size:,}"
         raise Refusal(what, storage.name)
     made = settings(min(room, MAX_PAGES) if pages is None else pages)
-    ends = storage.read(0, LOOKED_AT), storage.read(max(size - LOOKED_AT, 0), LOOKED_AT)
+    ends = storage.read(0, CHECKED_BYTES), storage.read(max(size - CHECKED_BYTES, 0), CHECKED_BYTES)
     if not force and any(map(any, ends)):
         raise Refusal("is not empty: force=True, or --force, takes it all the same", storage.name)
-    storage.write(0, [made.encode(), bytes(ZEROED * page_size)])
+    storage.write(0, [made.encode(), bytes(ZEROED_PAGES * page_size)])
     storage.sync()
     return made
 
@@ -143,14 +142,14 @@ def _take_device(
 class Ring(StoreHandle):
     """A Ring Page buffer, open. Any number of threads may use it.
 
-    mode       "r": to look at it, also while another process has it; "a": to push and pop, alone
-    memory     bytes of records that may wait in memory; at least a page
+    mode       "r": to read, also while another process writes; "a": to push and pop, alone
+    memory     bytes of records that may stay in memory; at least a page
     sync       when pages are made durable: "none": by `sync`, `flush` and `close`; "always": each
                as it is written
-    save_tail  whether `close` saves which records were read; else they come again
+    save_tail  whether `close` saves which records were read; else they are unread again
     on_close   what `close` does with records in memory: "flush" writes them, in a page that is
                padded; "drop" loses them, as the design of the format has it, and counts them
-    problems   damage that was found, a line each; notes: what an interrupted write has left
+    problems   damage that was found, a line each; notes: traces of an interrupted write
     """
 
     _what = "the buffer"
@@ -161,7 +160,7 @@ class Ring(StoreHandle):
         path: str | os.PathLike[str],
         mode: Literal["r", "a"] = "r",
         *,
-        memory: int = MEMORY,
+        memory: int = MEMORY_BYTES,
         sync: Sync = "none",
         save_tail: bool = True,
         on_close: Close = "flush",
@@ -188,7 +187,7 @@ class Ring(StoreHandle):
         self._begin()
 
     def _locked(self) -> Lock | None:
-        """A device that is open to be written is locked already."""
+        """Lock a file; a device that is open for writing is locked already."""
         info = self._storage.info()
         if info.kind is Kind.DEVICE:
             return None
@@ -208,40 +207,40 @@ class Ring(StoreHandle):
         self._bound = max(self._bound, size)
         # In memory: records that are not on the disk, the first one maybe in part.
         self._waiting: deque[bytes] = deque()
-        self._bytes = 0  # of them and their lengths, not on the disk
-        self._skip = 0  # bytes of the first one that are
-        # On the disk: what was read of it, and pages that were not.
+        self._bytes = 0  # of them and their lengths that are not on the disk
+        self._skip = 0  # bytes of the first one that are on the disk
+        # On the disk: records of pages that were read, and pages that were not.
         self._ready: deque[tuple[int, bytes]] = deque()  # number, body
         self._joined = pages.joining()
         good = [(index, pages.head(index)) for index in pages.order]
         self._unread = deque((i, head) for i, head in good if head.end > pages.tail)
         self._occupied = deque((i, head.end) for i, head in self._unread)
         self._heads = list(pages.heads)
-        self._oldest = good[0][1].number if good else 0  # record on the disk
+        self._oldest = good[0][1].number if good else 0  # number of a record on the disk
         self._tail, self._end, self._next = pages.tail, pages.end, pages.next
         self._turn = good[-1][1].turn + (self._next == 0) if good else 0
         known = max(pages.state.num_pages, min(len(good), NUM_PAGES))
         self._state = pages.state._replace(looped=pages.looped, num_pages=known)
         self._written, self._stored = self._state.written, self._state.stored
-        # Behind an unclean end: records that are gone since the state; none is known to be read.
+        # After an unclean end: records that are gone since the state; none is known to be read.
         since = self._state.tail if self._state.clean else self._state.overwritten
         gone = 0 if pages.trusted or not good else max(self._tail - since, 0)
         self._overwritten = self._state.overwritten + gone
         self._uncounted = 0 if pages.trusted else max(pages.end - pages.state.next, 0)
-        self._unsynced = self.writable  # what was here before may be in the page cache alone
+        self._unsynced = self.writable  # earlier writes may be in the page cache alone
         self._changed = False
 
     @property
     def end(self) -> int:
-        """The number behind that of the last record that is on the disk, whole."""
+        """The number behind that of the last record that is completely on the disk."""
         return self._end - bool(self._skip)
 
     # --- the end ---
 
     def close(self, *, save_tail: bool | None = None) -> None:
-        """Write what waits in memory, or drop it (`on_close`), and save which records were read.
+        """Write the records in memory, or drop them (`on_close`), and save which ones were read.
 
-        save_tail  otherwise than the buffer was opened with
+        save_tail  overrides the option of the constructor
         raises     Full: records in memory that found no room are lost; OSError. It is closed then
         """
         with self._lock:
@@ -257,24 +256,24 @@ class Ring(StoreHandle):
             self._overwritten += self._stranded()
             if not self._access.failed:
                 if self._save_tail and self._changed:
-                    self._sync()  # what a clean state says is there has to be
+                    self._sync()  # a clean state must not name records that are not there
                     self._write_state(clean=True)
                 self._sync()
 
     def _stranded(self) -> int:
-        """Records that were read from pages which were written over since, and not popped."""
+        """Count records that were read from pages, not popped, and are overwritten on the disk."""
         before = self._joined.before
         begun = before is not None and before.end <= self._oldest
         ends = self._unread and before is not None and before.leads_to(self._unread[0][1])
         return sum(number < self._oldest for number, _ in self._ready) + bool(begun and ends)
 
     def abort(self) -> None:
-        """Close it as it is: what waits in memory is lost, what was popped off the disk is back."""
+        """Close without a write: records in memory are lost, those from the disk unread again."""
         with self._lock:
             super().abort()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        """Of a block that raised, what was pushed stays; what was popped off the disk is back."""
+        """Close; if the block raised, records that were popped from the disk are unread again."""
         self.close(save_tail=None if kind is None else False)
 
     # --- writing ---
@@ -283,9 +282,8 @@ class Ring(StoreHandle):
         """Add a record behind all others.
 
         raises  ValueError: too large; Full; OSError. It is not added then
-        cost    2 us, with its part of the pages that are written
         """
-        if type(body) is not bytes:  # whose bytes may change before they are written
+        if type(body) is not bytes:  # its bytes may change before they are written
             body = as_content(body, "a record")
         size = len(body)
         with self._lock:
@@ -301,12 +299,12 @@ class Ring(StoreHandle):
             self._bytes += size
 
     def push_many(self, bodies: Iterable[bytes]) -> None:
-        """Add records in their order. Raises as `push` does: those before are added then."""
+        """Add records in their order. Raises as `push` does: earlier ones are added then."""
         for body in bodies:
             self.push(body)
 
     def flush(self) -> None:
-        """Write all that waits in memory, the last page padded, and return when it is durable.
+        """Write all records in memory, the last page padded, and return when they are durable.
 
         raises  Full: some found no room and stay in memory; OSError
         """
@@ -318,7 +316,7 @@ class Ring(StoreHandle):
                 self._sync()
 
     def sync(self) -> None:
-        """Return when all pages that were written are durable. Raises OSError, which is final."""
+        """Make all pages durable that were written. Raises OSError, which is final."""
         with self._lock:
             self._access.check()
             self._sync()
@@ -390,7 +388,7 @@ class Ring(StoreHandle):
             self._sync()
 
     def _free(self, index: int) -> None:
-        """See that a page may be written over. Raises Full."""
+        """Release a page that is about to be overwritten. Raises Full."""
         if self._occupied and self._occupied[0][0] == index:
             if self.settings.refuse:
                 raise Full("the buffer is full: pop some records", self.path)
@@ -401,12 +399,12 @@ class Ring(StoreHandle):
             lost = head.records - max(self._tail - head.number, 0)
             lost += before is not None and before.leads_to(head)
             if head.goes_on and not (self._unread and head.leads_to(self._unread[0][1])):
-                lost -= 1  # an earlier end has lost it already
+                lost -= 1  # its end was overwritten before, and it was counted then
             self._overwritten += max(lost, 0)
             self._tail = max(self._tail, head.end)
 
     def _write_state(self, *, clean: bool) -> None:
-        self._written += BLOCK  # of which a disk writes no less
+        self._written += BLOCK  # the smallest write of a disk
         self._state = self._state._replace(
             clean=clean, turn=self._state.turn + 1, tail=self._tail if clean else 0,
             next=self._end, written=self._written, stored=self._stored,
@@ -418,7 +416,7 @@ class Ring(StoreHandle):
     # --- reading ---
 
     def pop(self) -> bytes | None:
-        """Take the oldest record; None: there is none. Raises OSError. Cost: 3 us."""
+        """Take the oldest record; None: there is none. Raises OSError."""
         with self._lock:
             if self._access.closed or not self.writable:
                 self._access.check_writable()
@@ -431,14 +429,14 @@ class Ring(StoreHandle):
                 return None
             body = self._waiting.popleft()
             self._bytes -= len(body) + self._length.size - self._skip
-            if self._skip:  # its end need not be written any more
+            if self._skip:  # its end is not written any more
                 self._skip = 0
                 self._passed(self._end)
                 self._changed = True
             return body
 
     def pop_many(self, count: int) -> list[bytes]:
-        """Take up to so many of the oldest records."""
+        """Take up to `count` of the oldest records."""
         as_int(count, "count", 0)
         found: list[bytes] = []
         with self._lock:
@@ -447,7 +445,7 @@ class Ring(StoreHandle):
         return found
 
     def peek(self) -> bytes | None:
-        """The oldest record, which stays; None: there is none."""
+        """Return the oldest record, which stays; None: there is none."""
         with self._lock:
             if not self.writable:
                 found = next(self.records(), None)
@@ -458,14 +456,13 @@ class Ring(StoreHandle):
             return self._waiting[0] if self._waiting else None
 
     def records(self) -> Iterator[Record]:
-        """The unread records that were on the disk at the opening, the oldest first; they stay.
-
-        Damage that is passed over becomes one of the `problems`.
+        """Yield the unread records that were on the disk at the opening, the oldest first; they
+        stay. Damage is skipped, and added to `problems`.
         """
         return self.pages.records(self._problem)
 
     def refresh(self) -> bool:
-        """Of one that was opened to read: follow the writer -> whether anything was written."""
+        """Follow the writer, with mode "r" -> whether anything was written."""
         with self._lock:
             if self.writable or not self.pages.refresh():
                 return False
@@ -473,7 +470,7 @@ class Ring(StoreHandle):
             return True
 
     def _passed(self, tail: int) -> None:
-        """All records before this one were read, or are lost."""
+        """Record that all records before this one were read, or are lost."""
         self._tail = max(self._tail, tail)
         while self._occupied and self._occupied[0][1] <= self._tail:
             self._occupied.popleft()
@@ -502,7 +499,7 @@ class Ring(StoreHandle):
         return False
 
     def __len__(self) -> int:
-        """How many records there are. Cost: grows with the pages that have unread ones."""
+        """The number of unread records. Cost: grows with the pages that have unread ones."""
         with self._lock:
             found, before = 0, self._joined.before
             for _, head in self._unread:
@@ -512,11 +509,11 @@ class Ring(StoreHandle):
             return len(self._ready) + len(self._waiting) + max(found, 0)
 
     def __bool__(self) -> bool:
-        """True, also of an empty buffer: see `empty`."""
+        """True, also for an empty buffer: see `empty`."""
         return True
 
     def empty(self) -> bool:
-        """Whether there is no record."""
+        """Return whether there is no unread record."""
         return len(self) == 0
 
     def clear(self) -> None:
@@ -526,11 +523,11 @@ class Ring(StoreHandle):
                 pass
 
     def stats(self) -> dict[str, Any]:
-        """Facts for people and JSON.
+        """Return facts for people and JSON.
 
-        The counters are of all the buffer's life. Behind an unclean end bytes written and bytes of
-        records are without those of `uncounted` records, and `overwritten` has those that were
-        popped since the last state, which would have come again.
+        The counters cover the whole life of the buffer. After an unclean end, bytes written and
+        bytes of records do not include `uncounted` records, and `overwritten` includes records that
+        were popped since the last state.
         """
         with self._lock:
             settings, written, stored = self.settings, self._written, self._stored
