@@ -54,20 +54,19 @@ class Order:
         self.heads = [None] * len(self.lanes)
 
     def head(self, now: int) -> Message | None:
-        """Return the next message, which stays the next one until it is consumed; None: no message
-        is left."""
-        if len(self.lanes) == 1:
-            return self._head(0, now)
-        low = self._head(LOW, now)
+        """Return the next message by priority, which stays the next one until it is consumed; None:
+        no message is left."""
+        low = self.head_of(LOW, now)
         if low is None or not self.starved or now - low.timestamp < self.starved:
             for self.lane in (HIGH, MEDIUM):
-                message = self._head(self.lane, now)
+                message = self.head_of(self.lane, now)
                 if message is not None:
                     return message
         self.lane = LOW
         return low
 
-    def _head(self, lane: int, now: int) -> Message | None:
+    def head_of(self, lane: int, now: int) -> Message | None:
+        """Return the next message of a lane; by arrival there is one lane."""
         at, message = self.at, self.heads[lane]
         while (
             message is None
@@ -186,7 +185,7 @@ class Deliveries:
             order = cursor.order = Order(
                 self.reading, cursor.at, priorities=self.by_priority, starved=self._starved
             )
-        message = order.head(now)
+        message = order.head(now) if self.by_priority else order.head_of(0, now)
         if cursor.leased:
             overdue = self._overdue(cursor, now, message)
             if overdue is not None:
