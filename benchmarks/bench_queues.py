@@ -45,7 +45,7 @@ from rival_queues import (
 )
 from rivals import parts_of
 
-from winkformats.ringpage.page import HEAD, SHORT
+from winkformats.ringpage.page import HEAD, SHORT_LENGTH
 from winkfs.stores.ringpage import Ring, create
 
 BATCH: Final = 100
@@ -167,7 +167,7 @@ def amplification(asked: Options, report: Report, place: Path) -> None:
             ring.push_many([bytes(size)] * (asked.size(AMPLIFIED, AMPLIFIED // 8) // size))
             figure = ring.stats()["write_amplification"]
         path.unlink()
-        whole = PAGE / ((PAGE - HEAD.size) // (size + SHORT.size) * size)
+        whole = PAGE / ((PAGE - HEAD.size) // (size + SHORT_LENGTH.size) * size)
         goal = report.verdict(AMPLIFICATION, figure) if size == SIZE else ""
         row(report, f"{WRITTEN}, of {size} bytes; whole ones {whole:.2f}",
             {RING: f"{figure:.3f}"}, goal)  # fmt: skip

@@ -97,7 +97,7 @@ def compacted(model: Path, place: Path, cache: str) -> Phases:
     os.sync()
     (warm if cache == "warm" else evict)(*_segments(path))
     with MessageStore(path, "a") as store:
-        segments, before = len(store.segments), store.stats()["disk_bytes"]
+        segments, before = len(store.core.segments), store.stats()["disk_bytes"]
         watch = Watch()
         done = store.compact()
         watch.total("all")

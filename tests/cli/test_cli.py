@@ -126,8 +126,6 @@ def test_each_command_is_in_one_group_of_the_help(run: Run) -> None:
 def test_no_help_has_a_line_that_is_cut_or_too_long() -> None:
     found = []
     for path, command in [("winkfs", cli), *commands_below(cli, "winkfs")]:
-        if path.split()[1:2] in (["queue"], ["ring"]):
-            continue
         context = click.Context(command, info_name=path, terminal_width=80)
         _, *lines = command.get_help(context).splitlines()
         cut = isinstance(command, click.Group)

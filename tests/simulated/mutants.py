@@ -474,14 +474,14 @@ MUTANTS = (
     ),
     Mutant(
         "log store: a page that changes not copied", f"{LOG}/table.py",
-        "                self._save(views, np.unique(recids >> BITS))\n",
+        "                self._save(views, np.unique(recids >> PAGE_BITS))\n",
         "                pass\n",
         f"{LOGTEST}::test_a_snapshot_stays_as_it_is",
     ),
     Mutant(
         "log store: a change under way seen by a new snapshot", f"{LOG}/table.py",
-        "        undo = self._applying\n",
-        "        undo = None\n",
+        "        view.undo = self._applying\n",
+        "        view.undo = None\n",
         f"{LOGTEST}::test_a_snapshot_made_during_a_change_shows_nothing_of_it",
     ),
     Mutant(

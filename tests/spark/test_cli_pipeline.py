@@ -115,7 +115,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("raised", "line"), [
     ("[Errno 28] No space left on device", "No space left on device: free some space"),
-    ("[Errno 13] Permission denied: '/a b/c'", "/a b/c: Permission denied: check who"),
+    ("[Errno 13] Permission denied: '/a b/c'", "/a b/c: Permission denied: check its permissions"),
 ])  # fmt: skip
 def test_a_system_error_in_a_task_is_reported_with_the_remedy(raised: str, line: str) -> None:
     errors = pytest.importorskip("pyspark.errors")

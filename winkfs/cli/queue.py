@@ -86,10 +86,10 @@ def check(base: str) -> None:
 @click.option("--consumer", "consumers", metavar="NAME", multiple=True,
               help="Add a consumer with a position of its own.")  # fmt: skip
 def create(base: str, by_priority: bool, consumers: tuple[str, ...]) -> None:
-    """Make an empty queue in the folder DIR, which is made if it does not exist.
+    """Make an empty queue in the folder DIR.
 
-    These options are kept in the queue. Others belong to commands: expiry to push, limits to
-    compact.
+    The folder is made if it does not exist. These options are kept in the queue. Others belong
+    to commands: expiry to push, limits to compact.
     """
     ledgerq.create(base, by_priority=by_priority)
     with opened(base, change=True) as found:
@@ -132,11 +132,12 @@ def push(
     segment_size: int | None,
     segment_messages: int | None,
 ) -> None:
-    """Add a message for each CONTENT, and print their ids, a line each, when they are durable.
+    """Add a message for each CONTENT; print their ids.
 
-    Without CONTENT, and for -, standard input is read. Of a folder, all files below it are added,
-    in byte order of their paths, without links. Lines of a pipe can be popped as they come. With
-    --key the id of the message with that key is printed.
+    An id is a line, printed when the message is durable. Without CONTENT, and for -, standard
+    input is read. Of a folder, all files below it are added, in byte order of their paths,
+    without links. Lines of a pipe can be popped as they come. With --key the id of the message
+    with that key is printed.
     """
     options: dict[str, Any] = {"ttl": ttl, "headers": pairs(headers, "VALUE"), "compress": compress}
     options["priority"] = None if priority is None else PRIORITIES.index(priority)
@@ -292,7 +293,7 @@ def ls(base: str, every: bool, consumer: str, as_json: bool) -> None:
 @DIR
 @JSON
 def stats(base: str, as_json: bool) -> None:
-    """Show the number of messages, positions of consumers, and bytes on the disk."""
+    """Show counts of messages, positions of consumers, and bytes."""
     with opened(base) as found:
         show_stats(found, "queue", "problems", as_json)
 
@@ -354,7 +355,7 @@ def compact(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove files whose messages all consumers have read, the oldest first."""
+    """Remove the oldest files whose messages all consumers have read."""
     with opened(base, change=not dry_run) as found:
         done = found.compact(
             seconds=max_age, bytes=max_size, segments=max_segments, least=keep, unread=unread,
@@ -419,9 +420,10 @@ def seek(
 @click.option("-n", "--count", type=click.IntRange(1), help="Up to this many (all).")
 @JSON
 def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json: bool) -> None:
-    """List the messages of DIR that failed too often, which are in a queue of their own.
+    """List the messages of DIR that failed too often.
 
-    DIR may be that queue itself. --json: as ls, with the reason in the headers dlq.*.
+    They are in a queue of their own. DIR may be that queue itself. --json: as ls, with the
+    reason in the headers dlq.*.
     """
     check(base)
     there = _letters(base) if place is None else place

@@ -97,11 +97,11 @@ def create(
 @CONTENTS
 @click.option("--lines", is_flag=True, help="Add each line of the CONTENTs as a record.")
 def push(base: str, files: tuple[str, ...], lines: bool) -> None:
-    """Add a record for each CONTENT, and print their numbers when all of them are durable.
+    """Add a record for each CONTENT; print their numbers.
 
-    Without CONTENT, and for -, standard input is read. Of a folder, all files below it are added,
-    in byte order of their paths, without links. The last page is padded: many records of one call
-    take less room than many calls.
+    The numbers come when all records are durable. Without CONTENT, and for -, standard input is
+    read. Of a folder, all files below it are added, in byte order of their paths, without
+    links. The last page is padded: many records of one call take less room than many calls.
     """
     with opened(base, "a") as found:
         start = found.end
@@ -164,7 +164,7 @@ def ls(base: str, as_json: bool) -> None:
 @FILE
 @JSON
 def stats(base: str, as_json: bool) -> None:
-    """Show the number of records, bytes written for them, and records lost."""
+    """Show counts of records, bytes written, and records lost."""
     with opened(base) as found:
         show_stats(found, "ring buffer", "notes", as_json)
 
