@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import test_failing_disk
-from test_failing_disk import FullDisk
+import test_full_disk
+from test_full_disk import Disk
 
 import winkfs
 from winkfs.dataset.compaction import compact
@@ -17,7 +17,7 @@ from winkfs.dataset.manifest import create
 from winkfs.dataset.packing import pack_shards
 from winkfs.dataset.transaction import begin
 
-full_disk = test_failing_disk.full_disk  # a fixture
+full_disk = test_full_disk.disk  # a fixture
 
 
 def files(root: str) -> dict[str, bytes]:
@@ -25,7 +25,7 @@ def files(root: str) -> dict[str, bytes]:
         return {entry.name: entry.read() for entry in opened.scan()}
 
 
-def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: FullDisk) -> None:
+def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
     root = create(full_disk.folder / "ds").root
     with winkfs.open(root, "a") as opened:
         opened.put_many((f"{n}", b"1") for n in range(200))
@@ -44,9 +44,7 @@ def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: FullDisk) -> No
     assert winkfs.verify(root).problems == []
 
 
-def test_compaction_and_pack_leave_the_data_set_as_it_was(
-    full_disk: FullDisk, tmp_path: Path
-) -> None:
+def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_path: Path) -> None:
     root = create(full_disk.folder / "ds").root
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -73,7 +71,7 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(
 @pytest.mark.parametrize("kind", ["folder", "tar"])
 @pytest.mark.parametrize("there", [False, True])
 def test_a_pack_that_fails_leaves_no_empty_data_set(
-    full_disk: FullDisk, tmp_path: Path, kind: str, there: bool
+    full_disk: Disk, tmp_path: Path, kind: str, there: bool
 ) -> None:
     tree, root = tmp_path / "tree", full_disk.folder / "ds"
     tree.mkdir()

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from container_checks import assert_sound, contents, path_of
-from oracle_read import check
 from oracle_recipes import RECIPES
 from seam import Call, disk_calls, refusing
 from simulated.disk import Event, SimulatedDisk
@@ -379,111 +378,6 @@ def test_a_failure_seen_while_dropping_pages_fails_the_sync(
             end()
     thin.remount()
     assert files_of(base) == {"first": b"1", "second": b"2"}
-
-
-class FullDisk:
-    """A tmpfs of SIZE bytes, with a file that fills it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.filler = folder, folder / "filler"
-
-    def fill(self, leave: int = 0) -> None:
-        """Leave that many bytes, whole pages."""
-        self.filler.touch()
-        free = os.statvfs(self.folder)
-        room = free.f_bavail * free.f_frsize - leave
-        if room > 0:
-            with self.filler.open("r+b") as file:
-                os.posix_fallocate(file.fileno(), self.filler.stat().st_size, room)
-
-    def make_room(self) -> None:
-        self.filler.unlink()
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[FullDisk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = os.getuid() == 0 and not subprocess.call(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder],
-        stderr=subprocess.DEVNULL,
-    )
-    if not mounted:
-        assert os.environ.get("CI") != "true", "CI must be able to mount a tmpfs"
-        pytest.skip("only root can mount a small disk")
-    yield FullDisk(folder)
-    subprocess.check_call(["umount", "-l", folder])
-
-
-def full(action: Callable[[], object]) -> bool:
-    """Run -> whether the disk was full; the error must say so in one line."""
-    try:
-        action()
-    except OSError as error:
-        assert error.errno == errno.ENOSPC, error
-        assert "\n" not in str(error)
-        return True
-    return False
-
-
-def assert_no_leftovers(disk: FullDisk) -> None:
-    names = {path.name for path in disk.folder.iterdir()}
-    assert not [name for name in names if ".tmp" in name], names
-
-
-def begun(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:
-    """A container with a few files, synced, and hardly any preallocated room left."""
-    container = winkfs.create(base, **variant)
-    model = {b"old%d" % i: b"%d" % i * 500 for i in range(40)}
-    model[b"ballast"] = b"ballast" * 595_000  # FILEINCR is 4 MiB
-    container.put_many(model.items())
-    container.sync()
-    return container, model
-
-
-@pytest.mark.slow
-def test_put_until_the_disk_is_full(full_disk: FullDisk, variant: dict[str, bool]) -> None:
-    base = full_disk.folder / "c"
-    container, model = begun(base, variant)
-    for number in range(1000):
-        data = b"%d " % number * 5_000
-        if full(lambda: container.put(f"n{number}", data)):  # noqa: B023
-            break
-        model[b"n%d" % number] = data
-        assert number < 900, "the disk never got full"
-    assert full(lambda: container.put("again", bytes(2_500_000)))
-    assert contents(container) == model
-    full_disk.fill()
-    with winkfs.open(base) as reader:
-        assert reader.read("old7") == model[b"old7"]
-    container.close()
-    with winkfs.open(base) as reader:
-        assert contents(reader) == model
-    assert check(base, clean=False).files.keys() == model.keys()
-    assert_no_leftovers(full_disk)
-    full_disk.make_room()
-    with winkfs.open(base, "a") as again:
-        again.put("again", b"1")
-        assert contents(again) == model | {b"again": b"1"}
-    assert winkfs.verify(base).problems == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("leave", [0, 4096, 8192, 12288, 16384])
-def test_create_on_a_full_disk(leave: int, full_disk: FullDisk, variant: dict[str, bool]) -> None:
-    base = full_disk.folder / "c"
-    full_disk.fill(leave)
-    was_full = full(lambda: winkfs.create(base, **variant).close())
-    assert was_full or leave
-    if was_full:
-        assert not path_of(base, ".data").exists() or winkfs.verify(base).problems == []
-    assert_no_leftovers(full_disk)
-    full_disk.make_room()
-    if was_full and not path_of(base, ".data").exists():
-        winkfs.create(base, **variant).close()
-    with winkfs.open(base, "a") as container:
-        container.put("a", b"1")
-    assert_sound(base, {b"a": b"1"})
 
 
 # --- each call fails in turn ---
