@@ -134,7 +134,7 @@ def test_pack_of_a_tar_file_leaves_none_of_its_pages(files: list[Path], tmp_path
 def test_cat_of_many_files_leaves_few_pages(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_read, "KEPT", 1 << 20)
+    monkeypatch.setattr(cli_read, "CACHED_BYTES", 1 << 20)
     with winkfs.create(tmp_path / "c") as container:
         container.put_many((f"{i:04d}", os.urandom(30_000)) for i in range(1000))
         container.save_catalog()

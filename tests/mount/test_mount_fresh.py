@@ -254,7 +254,8 @@ def test_what_a_directory_lacks(tmp_path: Path) -> None:
     source.rename(old, b"1", new, b"moved")
     assert not source.lacks(new, b"moved")
     run_steps(source.syncing(None))
-    source.names.new_order()  # now the catalog has names there
+    source.names.new_order()
     assert not source.lacks(new, b"moved")
-    assert not source.lacks(new, b"other")
+    assert source.lacks(new, b"other")
+    assert not source.lacks(old, b"other")  # the catalog has names there
     source.close()

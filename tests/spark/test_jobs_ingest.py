@@ -71,7 +71,7 @@ def content(target: Path) -> dict[bytes, bytes]:
 def test_a_directory_a_tar_file_and_a_table_give_the_same_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "FILES", 3)  # several units
+    monkeypatch.setattr(inputs, "UNIT_FILES", 3)  # several units
     summary = ingest.run(spark, [str(tree(tmp_path / "in"))], str(tmp_path / "tree"))
     assert (summary["bytes"], summary["bad"], summary["generation"]) == (
         sum(map(len, FILES.values())), 0, 1,

@@ -131,10 +131,16 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def example() -> str:
-    """The Spark example of the README, which then shows what it has."""
-    code = README.read_text().partition("## Spark\n\n```python\n")[2].partition("```")[0]
-    assert "fetch_content" in code
-    return f"{code}\nfew.show()\nwinkfs.spark.fetch_content(refs).show()\nspark.stop()\n"
+    """The Spark example of the README, which then shows what it has read."""
+    code = (
+        README.read_text()
+        .partition("## Spark\n")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
+    assert "df = " in code
+    refs = 'spark.read.format("winkfs").option("content", "ref").load("set")'
+    return f"{code}\ndf.show()\nwinkfs.spark.fetch_content({refs}).show()\nspark.stop()\n"
 
 
 def test_the_readme_example_logs_no_warning(tmp_path: Path) -> None:
