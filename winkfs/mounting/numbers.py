@@ -24,7 +24,9 @@ from winkfs.mounting.listing import (
     View,
     all_fit,
     attributes,
+    has_entry,
     odd_rows,
+    walk,
 )
 from winkfs.mounting.tree import NameOrder
 from winkfs.names import (
@@ -320,7 +322,9 @@ class Numbers:
             run = self._run(path, offset)
             if run is not None:
                 return run
-            part = self._streamed(path, offset)
+            part = self._ordered(path, offset) if self._is_complete(path) else None
+            if part is None:
+                part = self._streamed(path, offset)
             if len(self._parts) >= PAGES:
                 del self._parts[next(iter(self._parts))]
             self._parts[node] = part
@@ -364,6 +368,42 @@ class Numbers:
                 self._sheets[start] = sheet
             self._sheet = sheet
         return sheet
+
+    def _ordered(self, path: bytes, offset: int) -> DirectoryPart | None:
+        """Return entries as the order alone has them; None if some of their names are odd."""
+        prefix, (low, high) = name_below(path) + b"/" if path else b"", self._overlay.range(path)
+        base, depth, whole = self._base, depth_of(path) + 1, False
+        names, nodes = list[bytes](), list[int]()
+        attrs, offsets = list[Sequence[int]](), list[int]()
+        at = max(offset - base, 0)
+        for start, rows, k, stop, below in walk(self._order, low, high, at, prefix):
+            rest = BATCH - len(names)
+            if not rest:
+                break
+            if below is None:
+                sheet = self._sheet_of(start + k)
+                if sheet.strange:
+                    return None
+                page, some = sheet.page, slice(k, min(stop, k + rest))
+                names += page.names[some]
+                nodes += page.nodes[some].tolist()
+                attrs += page.attrs[some].tolist()
+                offsets += page.offsets[some]
+                if stop > k + rest:
+                    break
+            elif not all_fit([rows.names[k]]):
+                return None
+            elif not has_entry(self._order, below, rows.names, k):
+                names.append(shown_part(below[len(prefix) :]))
+                nodes.append(self._number(start + k, depth))
+                attrs.append(self._view.implied_attr(shown(below)))
+                offsets.append(base + start + k + 1)
+        else:
+            whole = True
+        numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
+        return DirectoryPart(
+            offset, Page(names, np.array(nodes, np.int64), numbers, offsets), whole
+        )
 
     def _streamed(self, path: bytes, offset: int) -> DirectoryPart:
         """Return entries as a listing has them, which knows everything."""
