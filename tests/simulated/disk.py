@@ -108,6 +108,7 @@ class SimulatedDisk:
         self.watch: Callable[[Event], object] | None = None
         self.lock = threading.RLock()
         self._faults: dict[str, tuple[int, int, bool]] = {}  # calls to go, errno, for good
+        self.failed = 0  # calls that were armed and have failed
         self._lost = 0  # syncs until one loses a sector
         self._nodes = itertools.count(1)
         self._namings: list[_Naming] = []
@@ -295,6 +296,7 @@ class SimulatedDisk:
             return
         self._faults[event.call] = (count - 1 or int(for_good), error, for_good)
         if count == 1:
+            self.failed += 1
             raise OSError(error, os.strerror(error), f"{self.path}/{event.path}")
 
     def name(

@@ -206,7 +206,9 @@ class Life(harness.Life):
             self.synced(self.end)
         except OSError as error:  # the handle has lost what it had
             self.say(f"  -> {error}")
-            if not self.failed:
+            if (
+                not self.failed and not self.disk.failed
+            ):  # a look-up may go on behind a failed write
                 raise
         self.check(self.disk.clone())
 
