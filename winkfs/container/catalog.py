@@ -374,7 +374,7 @@ class DerivedCatalog:
         """Save for a close, if anything was changed and it takes little time.
 
         cost    limited by `Policy`. More changes, more small files put in bulk, and a missing
-                catalog of many files are left to the next reader
+                catalog of many files are left out: readers make what they miss in memory
         """
         if self._store.kv.end != self._opened:
             self.save(quickly=True)

@@ -1,7 +1,7 @@
-"""The lock of the one writer: on BASE.data itself, and on BASE.lock, which names the holder's pid.
+"""The lock of the one writer: on BASE.lock, which names the holder's pid, and on BASE.data itself.
 
-The lock on BASE.data decides: a container has one data file, under any names, even if BASE.lock is
-removed. BASE.lock is for other programs that know these formats, and for messages.
+A writer needs both. That on BASE.data holds even if BASE.lock is removed: a container has one data
+file, under any names. BASE.lock is for other programs that know these formats, and for messages.
 """
 
 from __future__ import annotations
