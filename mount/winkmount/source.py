@@ -1,7 +1,7 @@
 """Source: the protocol between a mount and the store that it shows.
 
-The mount knows no format. It serves any object with these methods: a winkfs container, another
-store, a dict in a test. Files and directories are named by ids (positive 64-bit integers that
+The mount knows no format. It serves any subclass of `Source`: a winkfs container, another store, a
+dict in a test. Files and directories are named by ids (positive 64-bit integers that
 become inode numbers). Names are bytes, single path components; there are no paths.
 
 An id is valid while the file or directory is open, and for the next thousand calls. After that a

@@ -6,14 +6,16 @@ import stat
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from memory_source import MemorySource
 from mount_requests import Asker, parsed
 
 import winkfs
 from winkfs import FileType
+from winkfs.container.table import ASK, KIND, FileTable
 from winkfs.mounting.container import ContainerSource
-from winkfs.mounting.listing import Listing
+from winkfs.mounting.listing import FEW_ROWS, Listing, listed
 from winkmount.kernel import protocol as p
 from winkmount.source import UNREADABLE, Amendment, Attr, run_steps
 
@@ -151,6 +153,17 @@ def test_a_listing_agrees_with_lookup_on_directories(wide: int, mode: str, tmp_p
     assert found[b"/plain"].mtime_ns == 10**18 + 5
     assert len({attr.id for attr in found.values()}) == len(found)
     source.close()
+
+
+@pytest.mark.parametrize("count", [3, FEW_ROWS + 1])  # one by one, and as columns
+@pytest.mark.parametrize("ftype", [FileType.DIR, FileType.FILE])
+def test_a_row_without_its_attributes_is_incomplete(count: int, ftype: int) -> None:
+    rows = FileTable.of([b"%03d" % i for i in range(count)], np.arange(count) + 1, fileid=7)
+    rows.numbers[:, KIND] = ftype
+    rows.numbers[1, KIND] |= ASK
+    _, directories, odd = listed(rows, (0, 0))
+    assert list(odd) == [1]
+    assert len(list(directories)) == (count if ftype == FileType.DIR else 0)
 
 
 def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Counts:
     dtotsz: int = 0
 
     def add(self, rows: InodeRows) -> None:
-        """Count the entries of a batch; an entry without delflag counts as live."""
+        """Count the entries of a batch; an entry that is not marked deleted counts as live."""
         flags, live = rows.batch.flags, ~rows.deleted
         self.entries += len(flags)
         self.aentries += len(flags) - int(np.count_nonzero(flags))
@@ -78,10 +78,10 @@ class Rebuilt(Counts):
     """Result of a rebuild: `take` adds the inodes batch by batch, `finish` decides which are live.
 
     names   collector that gets all inodes that may be live, except those `flagged`
-    marked  whether an inode that only its delflag marks as deleted is live: a later entry has set
-            the flag. None: yes, if deletions leave tombstones
+    marked  whether an inode that is marked deleted, but not superseded, is live: its delflag is
+            then of a sync that this copy lacks. None: yes, if deletions leave tombstones
 
-    lost        set by the caller: entries below were lost, and a tombstone may be among them
+    lost        set by the caller: a position below which entries were lost, maybe a tombstone
     rows        the live files, in file order
     times       time marks; None: the container is not append-only
     nextfid     highest FILEID seen, plus 1
@@ -139,7 +139,7 @@ class Rebuilt(Counts):
             self._names.take(rows.take(np.flatnonzero(~(rows.deleted | tomb))))
 
     def finish(self) -> Rebuilt:
-        """Decide which inodes are live -> itself. Superseded ones without delflag do not count."""
+        """Decide which inodes are live, and correct the sums of bytes -> itself."""
         if self._names is not None:
             self._names.sorter.rest()
         pos, ids, deleted, tomb, s, *bits = self._seen.take()
@@ -185,8 +185,8 @@ def rebuild(
     stop      byte offset at which the pass ends; None: at the end of the file
     marked    see `Rebuilt`
     progress  called with the number of bytes done since the last call
-    raises    CorruptError if the chain of entries breaks, and without checksums the next entry
-              cannot be found; for a reader, or in a truncated file, the pass ends there instead
+    raises    CorruptError if a length is damaged in a file without checksums: the next
+              entry is not known; for a reader, or in a truncated file, the pass ends there instead
     cost      one pass; memory: 21 bytes an inode entry, and 12 more while sorting
     """
     end = kv.end if stop is None else stop
@@ -258,7 +258,7 @@ def known_sums(kv: KVSeq) -> dict[str, int]:
     """Return the counters of the superblock that are right in an undamaged file.
 
     AENTRIES is not among them: it is too large after a kill between two delflags.
-    ->  name -> value; empty if the last writer did not close the file
+    ->  name -> value; empty if the file has bytes that its last sync does not cover
     """
     block = kv.superblock
     if not block.get("SYNCSIZE") == block.get("FILESIZE") == kv.end:
@@ -409,7 +409,7 @@ def tail(store: DataFile, covered: int, end: int | None = None) -> Iterator[tupl
     as the store knows it.
 
     ->      each name once: (name, position of its inode, 0: it was deleted)
-    raises  CorruptError if the chain of entries breaks
+    raises  CorruptError if a length is damaged
     cost    reads the tail; memory: 200 bytes a name
     """
     kv = store.kv

@@ -27,8 +27,8 @@ def reindex(
     problem   called with a line for each damaged place, whose files are left out
     lock      the lock of the container, if the caller has it; it is released. None: it is taken
     ->        number of files
-    raises    FileNotFoundError; Locked; CorruptError if the chain of entries breaks, and without
-              checksums the next entry cannot be found
+    raises    FileNotFoundError; Locked; CorruptError if a length is damaged in a file
+              without checksums: the next entry is not known
     cost      one pass over the data file; memory: see `rebuild`
     """
     with (

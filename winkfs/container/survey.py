@@ -292,8 +292,8 @@ def inode_rows(
     """Yield every batch of [start, stop) with its inode entries; all its entries are verified.
 
     problem  called with each damage, which is skipped
-    raises   CorruptError if the chain of entries breaks, and without checksums the next entry
-             cannot be found
+    raises   CorruptError if a length is damaged in a file without checksums: the next entry is
+             not known
     """
     for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
         yield batch, rows_of(batch, settings, problem, checked=True)

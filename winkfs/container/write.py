@@ -116,7 +116,7 @@ class Changes:
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Train a dictionary on samples of the content, and use it if it saves enough.
 
-        total   bytes of content that there are, about
+        total   approximate size of all content, bytes
         """
         level = self._store.frames.compression.level
         self.compress(trained(samples, level, total, self._store.base))
@@ -443,8 +443,9 @@ class Changes:
     def rename(self, key: bytes, new: bytes, ctime_ns: int | None = None) -> None:
         """Append an inode under the new name, then a tombstone of the old name.
 
-        ctime_ns  time of the change. None: not recorded; nor is it within REPLACE_WITHIN_NS of the
-                  last write, for so programs replace files, and each would need an entry for it
+        ctime_ns  time of the change. None: not recorded. Within REPLACE_WITHIN_NS of the last
+                  write it is recorded only if the file has attributes: programs replace files
+                  this way, and each would need an entry
         """
         self._need_one_version("renaming a file")
         if self._store.settings.ao:
@@ -460,7 +461,7 @@ class Changes:
             self._set(draft, self.files.draft_attrs(draft), ctime_ns)
         if not draft.old:  # never written
             draft.key = new
-            self.drafts[new] = draft  # first, so that a reader without the lock finds one of both
+            self.drafts[new] = draft  # before the old key goes: a reader finds the draft
             self.held[new] = self.held.pop(key)
             del self.drafts[key]
             return
@@ -741,7 +742,7 @@ class Changes:
         yield from self._syncing_data()
         store = self._store
         if store.should_merge:
-            if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
+            if self.drafts or self._kv.end != store.synced:  # only durable entries
                 self.settle()
                 store.sync_data()
             store.merge()

@@ -3,8 +3,8 @@
 Listing   an open directory, streamed from an order of names and what changed since
 walk      what a directory has in an order
 
-Offsets: i + 1 behind the name at index i of the order, LATE_OFFSET + n behind the n-th name that
-came since, LAST_OFFSET behind the file of the directory's own name.
+Offsets: i + 1 after the name at index i of the order, LATE_OFFSET + n after the n-th name added
+since, LAST_OFFSET after the file of the directory's own name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def listed(
     rows: FileTable, owner: tuple[int, int]
 ) -> tuple[list[Attr], Iterable[int], Iterable[int]]:
     """Return the attributes of rows of the catalog; which of them are directories, whose ids are
-    those of their entries; and which rows do not have all that is shown: see `odd_rows`."""
+    those of their entries; and which rows are incomplete: see `odd_rows`."""
     if len(rows) > FEW_ROWS:
         columns = attributes(rows, owner).tolist()
         made = list(map(MAKE, repeat(Attr), zip(*columns, strict=True)))
@@ -82,9 +82,10 @@ def listed(
     attrs, directories, odd = list[Attr](), list[int](), list[int]()
     for i, row in enumerate(rows.numbers.tolist()):
         attrs.append(attr_of(row, owner))
-        if row[KIND] & 255 == FILETYPE_DIR:
+        is_directory = row[KIND] & 255 == FILETYPE_DIR
+        if is_directory:
             directories.append(i)
-        elif row[KIND] & ASK or not 0 < row[FILEID] < OWN_IDS:
+        if row[KIND] & ASK or not (is_directory or 0 < row[FILEID] < OWN_IDS):
             odd.append(i)
     return attrs, directories, odd
 
@@ -101,7 +102,7 @@ def attributes(rows: FileTable, owner: tuple[int, int]) -> Int64:
 
 
 def odd_rows(rows: FileTable) -> Bools:
-    """Return which of some rows do not have all that a listing shows, bool[n]."""
+    """Return which of some rows are incomplete, so that the file is looked up, bool[n]."""
     ids = rows.numbers[:, FILEID]
     odd: Bools = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
     return odd
@@ -119,7 +120,7 @@ class View(Protocol):
     """Names that cannot be shown, which are in the log."""
     places: Places
     ctimes: dict[int, int]
-    """id -> when a change came that the order does not have."""
+    """id -> time of a change that the order does not include."""
     mtimes: dict[bytes, int]
     """Path of a directory -> its time, if that is later than the order has it."""
 
@@ -195,7 +196,7 @@ class Listing:
             yield from self._named([(LAST_OFFSET, SELF)], offset)
 
     def page(self, offset: int, version: int) -> Page | None:
-        """See `winkmount.source.Paged`."""
+        """See `winkmount.source.Source.page`."""
         tree = self._view.tree
         low, high = self._overlay.range(self.path)
         current = self._overlay is tree.overlay and self._fixed is None and not tree.clashes
@@ -343,8 +344,8 @@ class Listing:
         return not (changed.states or tree.clashes) and self._overlay is tree.overlay
 
     def _is_asked(self, name: bytes, index: int) -> bool:
-        """Return whether the order does not have the attributes of a name as of now, or it cannot
-        be shown."""
+        """Return whether a name has to be looked up: it may have changed, is too long, or may be a
+        directory, too."""
         short = shown_part(name[len(self._name) :])
         return (
             self._overlay is not self._view.tree.overlay
@@ -392,12 +393,11 @@ class Listing:
 def walk(
     order: NameOrder, low: int, high: int, offset: int, prefix: bytes
 ) -> Iterator[tuple[int, FileTable, int, int, bytes | None]]:
-    """Walk the entries of a directory in an order, from an offset on. Yields the index of the first
-    row of a block, its rows, and which of them.
+    """Walk the entries of a directory in an order, from an offset on.
 
-    Rows [k, stop) follow each other in the directory itself, and the last is None; or row k is the
-    first below a subdirectory, and the last is what its names begin with, but for a /. What
-    else is below it is passed over.
+    Yields (start, rows, k, stop, below): the index of a block's first row, its rows, and some of
+    them. below None: rows [k, stop) are entries of the directory itself. Else row k is the first
+    name below the subdirectory `below`, a name without the final /; its other names are skipped.
 
     low, high  indices of all names below the directory
     prefix     what these begin with

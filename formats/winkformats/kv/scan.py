@@ -290,7 +290,7 @@ def scan_intact(
     checksum depends on the position, content that resembles an entry is not taken for one.
 
     problem  called with each damaged range
-    raises   CorruptError if the chain of entries breaks in a file without checksums
+    raises   CorruptError if a length is damaged in a file without checksums
     cost     as `scan`, and one checksum for each entry; damage: see `resynchronise`
     """
     pos = start

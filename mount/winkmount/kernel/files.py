@@ -26,7 +26,8 @@ log = logging.getLogger("winkmount")
 
 
 class FileRequests:
-    """Requests for the contents of files, which are opened; the handle of one is its id.
+    """Requests for the contents of files. The handle of an open file is its id; in a mount that
+    never changes no file is opened.
 
     calls   the answers: by opcode, of a number and the body of the request
     """
@@ -82,7 +83,7 @@ class FileRequests:
             attr = self._source.lookup(above, name)
             out = self._opens(attr, flags, truncate=flags & os.O_TRUNC != 0)
             attr = self._opened.shown(self._source.stat(attr.id))
-        assert isinstance(self._nodes, NodeTable)  # that of another tree is never opened
+        assert isinstance(self._nodes, NodeTable)  # only a tree that changes creates files
         number = self._nodes.give(node, name, attr)
         if how & p.KILL_AT_OPEN and attr.mode & SETS_IDS:
             self._names.kill(number)
@@ -144,7 +145,7 @@ class FileRequests:
         return p.WORDS.pack(size, 0)
 
     def _appended(self, file: OpenFile, offset: int, data: bytes) -> bool:
-        """Write at the end of a new file, the short way -> False: it is another write."""
+        """Append to a new file in memory -> False: nothing was written, use `OpenFile.write`."""
         if file.fresh is None:
             return False
         if not self._source.append(file.fresh, offset, data, time.time_ns()):

@@ -32,7 +32,7 @@ class Giving:
 
     It keeps an inode of 1 KB for each until it forgets it, which it reports, and making an inode
     takes it several times as long as a name alone. That pays if the file is looked at, which then
-    costs no request. The first FREE_NUMBERS are given in any case, further ones as long as files
+    costs no request. The first FREE_NUMBERS are given at once, further ones as long as files
     are looked at: the sign of that is a look-up of a file that was listed without a number, so a
     few are left out among those with numbers. Beyond a part of the free memory none are given.
 

@@ -39,8 +39,8 @@ log = logging.getLogger("winkmount")
 class Server:
     """The requests of one mount.
 
-    A Source that changes is asked by the ids that a `NodeTable` has for the numbers of the kernel;
-    a tree that never changes by numbers of its own, its `Nodes`.
+    A `NodeTable` maps the kernel's numbers to the ids of the Source. A tree that never changes has
+    `Nodes`: the kernel gets the Source's own numbers.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Server:
 
     def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
         assert self._connection is not None
-        if unique not in self._connection.callers.waiting:  # the caller was let go
+        if unique not in self._connection.callers.waiting:  # it was killed and has its answer
             return
         try:
             self._connection.reply(unique, *self.answer(opcode, node, memoryview(body)))
@@ -142,7 +142,7 @@ class Server:
         """
         call, changes, source = self.calls.get(opcode), opcode in p.CHANGES, self._source
         try:
-            if call is None:  # what the kernel need not ask, or a change of a tree without any
+            if call is None:  # not implemented; no change of a read-only tree is
                 return errno.EROFS if changes and not source.writable else errno.ENOSYS, b""
             if opcode in SYNCS:
                 return 0, call(node, body)

@@ -6,7 +6,7 @@
         queue.ack(message.id)
 
 A reader needs no lock and writes nothing: mode "r", and `refresh`. One process writes, or several
-with `shared`, which take turns. Changes stay in memory up to BUFFER_BYTES, a read or a sync.
+with `shared`, which take turns. Changes stay in memory, up to 1 MiB, until a read or a sync.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class Queue(StoreHandle):
     ttl           seconds after which a message expires, unless `push` has another
     compress      level of gzip, 1 to 9, of payloads from `compress_from` bytes on; 0: none
     window        seconds in which a `key` is pushed once
-    dead_letters  path of the queue that gets a message behind `retries` failures
+    dead_letters  path of the queue that gets a message after `retries` failures
+    keys          how many keys are remembered for `push_once`
     rotation      when a new segment begins
     problems      damage that was found, a line each
 
@@ -215,7 +216,7 @@ class Queue(StoreHandle):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the section during a call that changes the queue; sync behind it if that is due."""
+        """Hold the section during a call that changes the queue; sync after it if "always"."""
         with self._section:
             self._access.check()
             yield
@@ -641,8 +642,8 @@ class Queue(StoreHandle):
     ) -> Compaction:
         """Remove segments whose messages all consumers have consumed, the oldest first.
 
-        seconds, bytes, segments  only while the oldest is older, or all together are more; without
-                these limits all such segments
+        seconds, bytes, segments  remove while the oldest ended before so many seconds, or while
+                the queue has more bytes or segments; without limits, all such segments
         least   keep at least so many segments
         unread  also segments with messages that a consumer has not read
         """
@@ -666,7 +667,7 @@ class Queue(StoreHandle):
     # --- facts ---
 
     def pending(self, consumer: str = MAIN) -> int:
-        """Count the messages that are not consumed by their ids: expired ones count, too."""
+        """Return how many messages are not consumed, from their ids: expired ones count, too."""
         with self._section:
             cursor = self._cursor(consumer)
             return len(cursor.leased) + self.reading.pending(cursor.at)
