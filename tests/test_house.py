@@ -27,15 +27,15 @@ BOUNDS = {
 }
 # what -> (calls of own functions, files they are in)
 WALKS = {
-    walks.put: (20, 10),
+    walks.put: (20, 10) if native.code else (22, 11),
     walks.put_mode: (40, 15),
     walks.put_over: (56, 16),
     walks.open_close: (150, 28),
     walks.open_put_close: (850, 46),
-    walks.stat: (5, 5) if native.code else (10, 5),
-    walks.contains: (4, 4) if native.code else (20, 5),
-    walks.read_two_extents: (2, 2) if native.code else (15, 5),
-    walks.read_part: (2, 2) if native.code else (15, 5),
+    walks.stat: (5, 5) if native.code else (24, 7),
+    walks.contains: (4, 4) if native.code else (32, 7),
+    walks.read_two_extents: (2, 2) if native.code else (39, 7),
+    walks.read_part: (2, 2) if native.code else (32, 7),
     walks.mount_create: (80, 18) if native.code else (90, 20),
     walks.mount_read: (10, 9) if native.code else (40, 12),
     walks.reindex: (460, 34),  # 450; on overlayfs each of two locks takes a second attempt

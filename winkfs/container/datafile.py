@@ -59,6 +59,7 @@ class DataFile:
 
     index: Index
     catalog_from = 0
+    lock: WriterLock | None = None  # also if an opening is interrupted before it has one
 
     def __init__(
         self, base: str, *, writable: bool, mapped: bool = True, lock: WriterLock | None = None
