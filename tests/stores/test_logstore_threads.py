@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from simulated.disk import SimulatedDisk
 
+from winkformats.disk.posix import FileStorage
+from winkformats.logstore import datafiles
 from winkfs.errors import NoSuchFile
 from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
+from winkfs.stores.logstore.files import Files
 
 pytestmark = pytest.mark.slow
 ACCOUNTS, BALANCE = 40, 1000
@@ -273,3 +276,26 @@ def content(store: LogStore | Snapshot) -> dict[int, bytes | None]:
 
 class TestMachine(Machine.TestCase):
     settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_threads_list_and_remove_data_files_at_once(tmp_path: Path) -> None:
+    """A writer begins a file while a compaction removes another: no row of the list is lost."""
+    store = LogStore.create(str(tmp_path / "s"), **SMALL)
+    store.put(b"1")
+    store.commit()
+    files, sync = Files(str(tmp_path / "s")), FileStorage.sync
+    before, _ = files.listed() or (set(), 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileStorage, "sync", lambda storage: (time.sleep(0.002), sync(storage)))
+        jobs = [
+            threading.Thread(target=files.list_as, args=(datafiles.THERE, 100 + number))
+            for number in range(20)
+        ]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+    after, _ = files.listed() or (set(), 0)
+    assert after == set(before) | {100 + number for number in range(20)}
+    files.close()
+    store.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import zlib
 from collections.abc import Iterable
 from typing import Final
@@ -40,6 +41,7 @@ class Files:
         self.path = path
         self._handles: dict[int, SharedStorage] = {}
         self._folders: list[Directory] = []
+        self._listing = threading.Lock()  # a row is written at the end that was read
         try:
             self.root = self._opened(open_folder(path))
             with self.root.open(SETTINGS, follow=False) as storage:
@@ -100,18 +102,19 @@ class Files:
 
     def list_as(self, kind: int, number: int) -> None:
         """Add a row to the list, durable."""
-        found = self.listed()
-        if found is None:
-            return
-        with self.root.open(datafiles.NAME, "w", follow=False) as storage:
-            row = datafiles.row(self.layout.store, kind, number)
-            room = (
-                -(found[1] + len(row)) % datafiles.ROOM
-                if found[1] + len(row) > storage.size()
-                else 0
-            )
-            storage.write(found[1], [row, bytes(room)])
-            storage.sync()
+        with self._listing:
+            found = self.listed()
+            if found is None:
+                return
+            with self.root.open(datafiles.NAME, "w", follow=False) as storage:
+                row = datafiles.row(self.layout.store, kind, number)
+                room = (
+                    -(found[1] + len(row)) % datafiles.ROOM
+                    if found[1] + len(row) > storage.size()
+                    else 0
+                )
+                storage.write(found[1], [row, bytes(room)])
+                storage.sync()
 
     # --- numbers ---
 
