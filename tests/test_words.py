@@ -21,6 +21,9 @@ WORDS = re.compile(
 OPENINGS = re.compile(r"(What|Whether|Which|Who|How|The same)\b(?! to )")
 
 
+LONGEST_NAME = 60  # of a test, which is a subject and a verb
+
+
 def sources() -> Iterator[Path]:
     for part in PRODUCT:
         for suffix in ("py", "pyi", "c", "h"):
@@ -58,3 +61,14 @@ def test_a_docstring_begins_with_a_verb_or_names_the_thing() -> None:
                 line = getattr(node, "lineno", 1)
                 found.append(f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}")
     assert found == [], "\n".join(found)
+
+
+def test_names_of_tests_are_short_and_plain() -> None:
+    names = [
+        name
+        for path in ROOT.joinpath("tests").rglob("*.py")
+        for name in re.findall(r"def (test_\w+)\(", path.read_text())
+    ]
+    assert len(names) > 2000
+    assert [name for name in names if len(name) > LONGEST_NAME] == []
+    assert [name for name in names if WORDS.search(name)] == ["test_tell_on_a_closed_file_raises"]

@@ -377,17 +377,17 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
+    ("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
 )
 @pytest.mark.parametrize("slow", ["0", "0.2"])  # seconds that the start of a thread takes
 def test_a_signal_that_python_drops_in_a_callback_comes_again(
-    number: int, said: str, slow: str
+    number: int, line: str, slow: str
 ) -> None:
     process = subprocess.run(
         [sys.executable, "-c", DROPPING, "create", "new"], capture_output=True, text=True,
         timeout=20, env=os.environ | {"NUMBER": f"{number:d}", "SLOW": slow},
     )  # fmt: skip
-    assert process.stderr == f"winkfs: {said}\n"
+    assert process.stderr == f"winkfs: {line}\n"
     assert process.returncode == 128 + number
 
 

@@ -334,7 +334,7 @@ def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
 def test_a_failure_seen_while_dropping_pages_fails_the_sync(
     thin: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
+    """Without RWF_DONTCACHE. The kernel reports each failure once to a descriptor."""
     dropped = []
     write, drop = os.pwritev, pagecache.drop
 

@@ -23,10 +23,10 @@ from winkfs.cli import main
 from winkfs.mounting import container
 from winkmount.kernel import giving, nodes
 container.KEPT_FILES, giving.KNOWN_NUMBERS, giving.PRUNED = 64, 200, 16
-forget, told = nodes.NodeTable.forget, sys.argv[1]
+forget, log = nodes.NodeTable.forget, sys.argv[1]
 def counted(paths, number, count):
     forget(paths, number, count)
-    with open(told, "w") as file:
+    with open(log, "w") as file:
         file.write(str(len(paths.known)))
 nodes.NodeTable.forget = counted
 sys.argv[:] = ["winkfs", *sys.argv[2:]]
@@ -38,8 +38,8 @@ FILES = 600
 @pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
 def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
-    told, there = tmp_path / "told", tmp_path / "there"
-    with forgetting(base, told, there):
+    log, there = tmp_path / "log", tmp_path / "there"
+    with forgetting(base, log, there):
         held = (there / "held").open("wb")  # one that is in use stays
         (there / "mapped").write_bytes(b"first")
         for number in range(FILES):
@@ -47,9 +47,9 @@ def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
             if number == FILES // 2:
                 time.sleep(0.1)
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not (told.exists() and 0 < known(told) < 100):
+        while time.monotonic() < deadline and not (log.exists() and 0 < known(log) < 100):
             time.sleep(0.05)
-        assert 64 < known(told) < 100
+        assert 64 < known(log) < 100
         held.write(b"held")
         held.close()
         assert (there / "held").read_bytes() == b"held"
@@ -67,18 +67,18 @@ def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
 def test_the_kernel_forgets_what_was_looked_at(base: str, tmp_path: Path) -> None:
     with winkfs.open(base, "a") as container:
         container.put_many((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES))
-    told, there = tmp_path / "told", tmp_path / "there"
-    with forgetting(base, told, there):
+    log, there = tmp_path / "log", tmp_path / "there"
+    with forgetting(base, log, there):
         held = [(there / f"d{i % 9}/f{i}").open("rb") for i in range(20)]  # in use: they stay
         for _ in range(3):
             for number in range(FILES):
                 assert (there / f"d{number % 9}/f{number}").stat().st_size == len(str(number))
             time.sleep(0.1)
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not 0 < known(told) < 260:
+        while time.monotonic() < deadline and not 0 < known(log) < 260:
             time.sleep(0.05)
             os.stat(there / "d0/f0")
-        assert 100 < known(told) < 260
+        assert 100 < known(log) < 260
         for number, file in enumerate(held):
             assert file.read() == b"%d" % number
             file.close()
@@ -90,16 +90,16 @@ def test_the_kernel_forgets_what_was_looked_at(base: str, tmp_path: Path) -> Non
 
 
 @contextmanager
-def forgetting(base: str, told: Path, there: Path) -> Iterator[None]:
+def forgetting(base: str, log: Path, there: Path) -> Iterator[None]:
     need_fuse()
     release = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
     if release < (6, 18):
         pytest.skip("the kernel knows no notice for it")
     there.mkdir()
-    command = [sys.executable, "-c", SERVER, str(told), "mount", "-f", base, str(there)]
+    command = [sys.executable, "-c", SERVER, str(log), "mount", "-f", base, str(there)]
     with serving(command, there):
         yield
 
 
-def known(told: Path) -> int:
-    return int(told.read_text() or 0)
+def known(log: Path) -> int:
+    return int(log.read_text() or 0)

@@ -298,13 +298,13 @@ class Broken(MemorySource):
 
 def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     asker = Asker(Broken())
-    for ask, said in ((asker.getattr, "getattr of number 1: checksum is wrong"),
+    for ask, line in ((asker.getattr, "getattr of number 1: checksum is wrong"),
                       (asker.readlink, "readlink of number 1")):  # fmt: skip
         caplog.clear()
         with pytest.raises(OSError) as caught:
             ask("/")
         assert caught.value.errno == errno.EIO
-        assert caplog.messages == [said]
+        assert caplog.messages == [line]
 
 
 def test_read_only_source_is_never_asked_for_a_change() -> None:

@@ -227,7 +227,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "line"),
     [
         ({"onConflict": "first"}, "option onConflict is 'first': it takes newest or error"),
         ({"maxShardBytes": "9"}, "option maxShardBytes is '9': it takes a number of bytes"),
@@ -239,10 +239,10 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
         ({"path": ""}, "give a folder"),
     ],
 )
-def test_a_wrong_option_is_reported_in_one_line(options: dict[str, str], said: str) -> None:
+def test_a_wrong_option_is_reported_in_one_line(options: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError) as error:
         SinkOptions.of({"path": "/tmp/x"} | options)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert line in str(error.value) and "\n" not in str(error.value)
 
 
 # --- shards -------------------------------------------------------------------------------------
