@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import winkfs
 from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.service import check, serve_in_background
-from winkmount.source import Steps
+from winkmount.source import DirEntry, Steps
 
 pytestmark = pytest.mark.in_memory
 
@@ -295,6 +296,9 @@ class Broken(MemorySource):
     def readlink(self, id: int) -> bytes:
         raise OSError("no errno")
 
+    def readdir(self, handle: object, offset: int) -> Iterator[DirEntry]:
+        raise ValueError("block 3 is damaged")
+
 
 def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     asker = Asker(Broken())
@@ -305,6 +309,16 @@ def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFi
             ask("/")
         assert caught.value.errno == errno.EIO
         assert caplog.messages == [line]
+
+
+@pytest.mark.parametrize("verb", ["readdir", "readdirplus"])
+def test_a_failed_listing_is_logged_by_its_request(
+    verb: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker = Asker(Broken())
+    with pytest.raises(OSError):
+        asker.entries(asker.opendir("/"), plus=verb == "readdirplus")
+    assert caplog.messages == [f"{verb} of number 1: block 3 is damaged"]
 
 
 def test_read_only_source_is_never_asked_for_a_change() -> None:

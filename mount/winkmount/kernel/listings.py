@@ -12,7 +12,6 @@ import itertools
 import stat
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -85,8 +84,8 @@ class OpenDirectories:
         self._flags = (p.CACHE_DIR | p.KEEP_CACHE) * kept
         self.calls: Calls = {
             p.OPENDIR: self._opendir,
-            p.READDIR: partial(self._list, plus=False),
-            p.READDIRPLUS: partial(self._list, plus=True),
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
             p.RELEASEDIR: self._releasedir,
             p.FSYNCDIR: self._fsyncdir,
         }
@@ -105,6 +104,12 @@ class OpenDirectories:
         if self._source.writable:
             self._served.sync()
         return b""
+
+    def _readdir(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
 
     def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
         fh, offset, room = p.READ_IN.unpack_from(body)
@@ -178,13 +183,19 @@ class Directories:
         self._nodes, self._giving = nodes, giving
         self._pages = Pages(served, None, giving, shown)
         self.calls: Calls = {
-            p.READDIR: partial(self._list, plus=False),
-            p.READDIRPLUS: partial(self._list, plus=True),
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
             p.FSYNCDIR: self._fsyncdir,
         }
 
     def _fsyncdir(self, node: int, body: memoryview) -> bytes:
         return b""
+
+    def _readdir(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
 
     def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
         """Return entries from an offset on, until there is no more room: 1 is behind `.`, 2 behind
