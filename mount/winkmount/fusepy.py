@@ -119,7 +119,7 @@ class Paths:
 
     def init(self, path: str) -> None:
         self.started = True
-        self._served.start()
+        self._served.on_start()
 
     def destroy(self, path: str) -> None:
         self._server.close()

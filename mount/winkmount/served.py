@@ -81,6 +81,7 @@ class Served:
     changed  set: there is something that the next sync has to make durable
     failed   why the last sync did not make everything durable, "": it did
     version  grows with each change of what is shown
+    on_start to be called once, when the kernel has the mount
     """
 
     def __init__(
@@ -90,7 +91,6 @@ class Served:
         caching: Caching = Caching(),  # it is frozen
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_start`: called once when the kernel has the mount."""
         self.source, self.name, self.caching = source, name, caching
         self.changing = cast("Changing", source)
         self.opened = OpenFiles(self.changing)
@@ -99,12 +99,8 @@ class Served:
         self.changed = threading.Event()
         self.failed = ""
         self.version = 0
-        self._on_start, self._since = on_start, time.time()
+        self.on_start, self._since = on_start, time.time()
         self._one_sync = threading.Lock()  # taken before the mutex
-
-    def start(self) -> None:
-        """Report that the kernel has the mount."""
-        self._on_start()
 
     def close(self) -> None:
         """Close the Source after the mount is gone. Files that are still open are kept as they

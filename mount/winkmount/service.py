@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from winkmount.binding import FUSEPY, KERNEL, LIBFUSE, MountError, choose
-from winkmount.kernel.device import Pace, Refused
+from winkmount.kernel.device import Pace
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.options import Options
 from winkmount.served import Caching, Served
@@ -155,10 +155,7 @@ def _answer(
         from winkmount.kernel import server
 
         nodes = served.source.numbered() if served.caching.fixed else None
-        try:
-            server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
-        except Refused as error:
-            raise MountError(str(error)) from None
+        server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
         return
     from winkmount import fusepy
 

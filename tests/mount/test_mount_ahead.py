@@ -24,7 +24,6 @@ from winkmount.kernel.ahead import (
     MOST_PUSHED,
     Ahead,
     Batch,
-    Held,
     Waiting,
 )
 from winkmount.kernel.giving import FREE_NUMBERS, IN_VAIN, PROBES, Giving
@@ -72,13 +71,16 @@ class Pushes:
         self.pushed, self.answered = list[int](), list[int]()
         self.going, self.gate = list[int](), threading.Event()  # much that is being pushed
         self.gate.set()
-        self.ahead = Ahead(found, self._push, lambda held: self.answered.append(held[1]))
+        self.ahead = Ahead(found, self._push, self._answer)
         self.ahead.start()
         folders = [found.find(TOP, b"folder%d" % i)[0] for i in range(FILES // PER_FOLDER)]
         self.nodes = [
             found.find(folders[i // PER_FOLDER], name(i).partition("/")[2].encode())[0]
             for i in range(FILES)
         ]
+
+    def _answer(self, unique: int, node: int, body: bytes) -> None:
+        self.answered.append(node)
 
     def _push(self, batch: Batch) -> None:
         page, chosen = batch
@@ -94,8 +96,7 @@ class Pushes:
 
     def read(self, i: int) -> bool:
         """Read a file that was not pushed -> whether others were, before its answer."""
-        held: Held = i, self.nodes[i], b""
-        if not self.ahead.takes(held):
+        if not self.ahead.takes((i, self.nodes[i], b"")):
             return False
         while self.ahead.busy or self.answered[-1:] != [self.nodes[i]]:
             threading.Event().wait(0.001)
@@ -189,9 +190,9 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
         other = numbers.find(numbers.find(TOP, b"folder3")[0], b"page00599")[0]
         answered, done = list[int](), threading.Event()
 
-        def answer(held: Held) -> None:
-            assert numbers.present(held[1], 4096)
-            answered.append(held[1])
+        def answer(unique: int, node: int, body: bytes) -> None:
+            assert numbers.present(node, 4096)
+            answered.append(node)
             done.set()
 
         cool(corpus)

@@ -138,7 +138,7 @@ def test_what_is_forgotten_as_often_as_it_was_given_is_gone(kernel: Kernel) -> N
     assert kernel.stat(p.TOP) == 0
     assert list(nodes.known) == [p.TOP] and not nodes.listed
     assert not nodes._names and not nodes._more
-    assert kernel.server.giving.held == 0
+    assert kernel.server.giving.given == 0
 
 
 def test_idle_memory_is_freed_after_many_forgets(

@@ -3,7 +3,7 @@
 Stream   files of a directory that are read in its order
 Ahead    a thread that pushes the next files of a stream, and answers the read that began it
 Waiting  threads that wait for the disk in the place of the one that answers
-Reads    requests for contents of a tree that never changes, by these
+Reads    reads of a tree that never changes, by these
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import numpy.typing as npt
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection
 from winkmount.kernel.entries import S_IFMT
-from winkmount.kernel.protocol import Calls
 from winkmount.served import Served
 from winkmount.source import Nodes, Page
 
@@ -40,8 +39,8 @@ RARELY: Final = 256  # other reads in no order, of which one is looked for among
 THREADS: Final = 4  # that wait for the disk
 
 Batch = tuple[Page, npt.NDArray[np.int64]]  # some files of a page
-Held = tuple[int, int, bytes]  # a read that waits: its unique number, the file, what is asked
-Answer = Callable[[Held], None]
+Late = tuple[int, int, bytes]  # a read answered later: its unique number, the file, what is asked
+Answer = Callable[[int, int, bytes], None]
 
 
 class Stream:
@@ -133,13 +132,13 @@ class Ahead:
     def __init__(self, nodes: Nodes, push: Callable[[Batch], None], answer: Answer) -> None:
         """
         push    the contents of some files
-        answer  a read that was held back
+        answer  a read that was held back; never raises
         """
         self._nodes, self._push, self._answer = nodes, push, answer
         self._streams: list[Stream] = []  # read last is first
         self._astray = 0  # reads in no order
         self._strays: list[int] = []  # the last of them
-        self._wanted = queue.SimpleQueue[tuple[Batch | None, Held, Batch | None] | None]()
+        self._wanted = queue.SimpleQueue[tuple[Batch | None, Late, Batch | None] | None]()
         self._pushed: Stream | None = None  # of which something is pushed, or was last
         self._given = self._done = 0  # what the thread was to do, and has done
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -156,10 +155,10 @@ class Ahead:
         self._wanted.put(None)
         self._thread.join()
 
-    def takes(self, held: Held) -> bool:
+    def takes(self, read: Late) -> bool:
         """Take a read from the start of a file -> whether the answer comes from here, in a
         while."""
-        stream = self._stream(held[1])
+        stream = self._stream(read[1])
         if stream is None:
             return False
         busy = self.busy
@@ -170,7 +169,7 @@ class Ahead:
             return False
         self._pushed = stream
         self._given += 1
-        self._wanted.put((first, held, beyond))
+        self._wanted.put((first, read, beyond))
         return True
 
     def _stream(self, node: int) -> Stream | None:
@@ -204,12 +203,9 @@ class Ahead:
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            first, held, beyond = wanted
+            first, read, beyond = wanted
             self._advance(first)
-            try:
-                self._answer(held)
-            except OSError as error:
-                log.error("read: %s", error)
+            self._answer(*read)
             self._advance(beyond)
             self._done += 1
 
@@ -230,12 +226,12 @@ class Waiting:
 
     def __init__(self, nodes: Nodes, answer: Answer) -> None:
         self._nodes, self._answer = nodes, answer
-        self._wanted = queue.SimpleQueue[tuple[Held, int] | None]()
+        self._wanted = queue.SimpleQueue[tuple[Late, int] | None]()
         self._threads: list[threading.Thread] = []
         self._lock, self.busy = threading.Lock(), 0
         self._caller = 0
 
-    def takes(self, held: Held, size: int, caller: int) -> bool:
+    def takes(self, read: Late, size: int, caller: int) -> bool:
         """Take a read of a file -> whether the answer comes from here, in a while: not where there
         is one reader, or where the page cache has it.
 
@@ -243,14 +239,14 @@ class Waiting:
         """
         several = self.busy or self._caller not in (0, caller)
         self._caller = caller
-        if not several or self._nodes.present(held[1], size):
+        if not several or self._nodes.present(read[1], size):
             return False
         with self._lock:
             self.busy += 1
         if len(self._threads) < min(self.busy, THREADS):
             self._threads.append(threading.Thread(target=self._run, daemon=True))
             self._threads[-1].start()
-        self._wanted.put((held, size))
+        self._wanted.put((read, size))
         return True
 
     def end(self) -> None:
@@ -261,38 +257,25 @@ class Waiting:
 
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
-            held, size = wanted
+            read, size = wanted
             try:
-                self._nodes.bring(held[1], size)
+                self._nodes.bring(read[1], size)
             except OSError:  # the read raises it
                 log.debug("bring", exc_info=True)
-            try:
-                self._answer(held)
-            except OSError as error:
-                log.error("read: %s", error)
+            self._answer(*read)
             with self._lock:
                 self.busy -= 1
 
 
 class Reads:
-    """Requests for the contents of files of a tree that never changes.
-
-    calls   the answers: by opcode, of a number and the body of the request
-    """
+    """Reads of files of a tree that never changes which other threads answer."""
 
     def __init__(
-        self,
-        served: Served,
-        nodes: Nodes,
-        connection: Connection,
-        answer: Callable[[int, int, memoryview], tuple[int, bytes]],
+        self, served: Served, nodes: Nodes, connection: Connection, answer: Answer
     ) -> None:
-        """`answer`: of the server."""
+        """`answer`: a read, by its unique number, the file and what is asked."""
         self._mutex, self._nodes, self._connection = served.mutex, nodes, connection
-        self._answer = answer
-        self._ahead = Ahead(nodes, self._push, self._answer_held)
-        self._waiting = Waiting(nodes, self._answer_held)
-        self.calls: Calls = {p.READ: self._read}
+        self._ahead, self._waiting = Ahead(nodes, self._push, answer), Waiting(nodes, answer)
 
     @property
     def busy(self) -> bool:
@@ -306,20 +289,17 @@ class Reads:
         self._ahead.end()
         self._waiting.end()
 
-    def _read(self, node: int, body: memoryview) -> bytes:
-        return self._nodes.read(node, *p.READ_IN.unpack_from(body)[1:])
-
     def later(self, unique: int, node: int, body: memoryview) -> bool:
         """Return whether another thread answers a read."""
         _, offset, size = p.READ_IN.unpack_from(body)
         if offset:
             return False
-        held = unique, node, bytes(body)
+        read = unique, node, bytes(body)
         self._connection.hold(unique)
         try:
             with self._mutex:
-                taken = self._ahead.takes(held) or self._waiting.takes(
-                    held, size, self._connection.caller()[2]
+                taken = self._ahead.takes(read) or self._waiting.takes(
+                    read, size, self._connection.caller()[2]
                 )
         except Exception:  # the read of the next files raises it
             log.debug("readahead", exc_info=True)
@@ -327,10 +307,6 @@ class Reads:
         if not taken:
             self._connection.callers.waiting.pop(unique, None)
         return taken
-
-    def _answer_held(self, held: Held) -> None:
-        unique, node, body = held
-        self._connection.reply(unique, *self._answer(p.READ, node, memoryview(body)))
 
     def _push(self, batch: Batch) -> None:
         page, chosen = batch

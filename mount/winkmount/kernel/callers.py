@@ -72,12 +72,9 @@ def is_killed(thread: int) -> bool:
         lines = Path(f"/proc/{thread}/status").read_text().splitlines()
     except OSError:
         return True
-    masks = {name: int(value, 16) for name, _, value in map(_partition, lines) if name in MASKS}
+    fields = (line.partition(":\t") for line in lines)
+    masks = {name: int(value, 16) for name, _, value in fields if name in MASKS}
     pending, shared, *handled = (masks.get(name, 0) for name in MASKS)
     for mask in handled:
         pending, shared = pending & ~mask, shared & ~mask
     return (pending | shared) & FATAL != 0
-
-
-def _partition(line: str) -> tuple[str, str, str]:
-    return line.partition(":\t")

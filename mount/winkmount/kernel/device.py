@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from winkmount.binding import MountError
 from winkmount.kernel import protocol as p
 from winkmount.kernel.callers import LOOK_EVERY, Callers
 
@@ -41,19 +42,15 @@ IDLE_AFTER: Final = 20  # milliseconds without a request
 SLOW_REQUEST: Final = 0.25  # seconds after which another thread reads the requests behind one
 
 
-class Refused(OSError):
-    """The mount cannot be made; the text is the reason."""
-
-
 def mount(point: str, options: Mapping[str, str | bool]) -> int:
     """Mount on a directory -> a descriptor of the device.
 
     options  fsname, subtype; ro, noexec, sync, allow_other, default_permissions
-    raises   Refused
+    raises   MountError
     """
     for name in options:
         if name not in (*_NAMES, *_FLAGS, *_KERNEL):
-            raise Refused(f"cannot mount on {point}: unknown option {name!r}")
+            raise MountError(f"cannot mount on {point}: unknown option {name!r}")
     if os.geteuid() == 0:
         device = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
         code = _mount(device, point, options)
@@ -61,7 +58,7 @@ def mount(point: str, options: Mapping[str, str | bool]) -> int:
             return device
         os.close(device)
         if code != errno.EPERM:
-            raise Refused(f"cannot mount on {point}: {os.strerror(code)}")
+            raise MountError(f"cannot mount on {point}: {os.strerror(code)}")
     return _mount_by_helper(point, options)
 
 
@@ -82,7 +79,7 @@ def _mount_by_helper(point: str, options: Mapping[str, str | bool]) -> int:
     """Have the helper mount, for a user without the right to, and pass on its descriptor."""
     helper = shutil.which(HELPER)
     if helper is None:
-        raise Refused(f"{HELPER} is not installed: apt install fuse3")
+        raise MountError(f"{HELPER} is not installed: apt install fuse3")
     text = ",".join(name if value is True else f"{name}={value}" for name, value in options.items())
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, its:
@@ -95,7 +92,7 @@ def _mount_by_helper(point: str, options: Mapping[str, str | bool]) -> int:
         _, found, _, _ = socket.recv_fds(ours, 1, 1)
     if done.returncode or not found:
         reason = done.stderr.decode(errors="replace").strip()
-        raise Refused(reason or f"{HELPER} cannot mount on {point}")
+        raise MountError(reason or f"{HELPER} cannot mount on {point}")
     os.set_inheritable(found[0], False)
     return found[0]
 

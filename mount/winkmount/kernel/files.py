@@ -128,7 +128,7 @@ class FileRequests:
         return self._opened[fh].read(offset, size)
 
     def _read_unopened(self, node: int, body: memoryview) -> bytes:
-        return self._source.read(self._nodes.id(node), *p.READ_IN.unpack_from(body)[1:])
+        return self._nodes.read(node, *p.READ_IN.unpack_from(body)[1:])
 
     def _write(self, node: int, body: memoryview) -> bytes:
         fh, offset, size, flags = p.WRITE_IN.unpack_from(body)
@@ -176,15 +176,15 @@ class FileRequests:
         to the disk: a container only grows."""
         fh, offset, size, mode = p.FALLOCATE_IN.unpack_from(body)
         id, end = self._passed_on(fh).id, offset + size
-        held = self._source.stat(id).size
+        before = self._source.stat(id).size
         if mode & ~(FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
             raise refuse(errno.EOPNOTSUPP)
         if mode & (FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE):
-            if offset < held:
-                self._source.punch(id, offset, min(end, held) - offset)
+            if offset < before:
+                self._source.punch(id, offset, min(end, before) - offset)
         else:
-            self._source.allocate(id, max(end - held, 0))
-        if end > held and not mode & FALLOC_KEEP_SIZE:
+            self._source.allocate(id, max(end - before, 0))
+        if end > before and not mode & FALLOC_KEEP_SIZE:
             self._source.truncate(id, end)
         self._source.write(id, [], time.time_ns())  # it has changed, whatever became of it
         return b""

@@ -40,7 +40,7 @@ class Giving:
     them beyond KNOWN_NUMBERS and LISTED_NUMBERS, and new files that are closed beyond `kept`: it
     would rather keep their inodes than pages of other programs.
 
-    held    numbers that the kernel was given and has not forgotten
+    given   numbers that the kernel was given and has not forgotten
     new     of these those of new files that are open
     """
 
@@ -53,8 +53,8 @@ class Giving:
         kept   see `Changing`
         """
         self._prune_now, self._table, self._kept = prune, table, kept
-        self.held = 0
-        self._most, self._due = 0, 0.0  # how many it may have; when that is looked at again
+        self.given = 0
+        self._most, self._next_look = 0, 0.0  # how many it may have; when that is looked at again
         self._wanted = False
         self._bare = 0  # the directory listed last in which a file had no number
         self._replies = self._in_vain = 0  # since a file without a number was looked up
@@ -71,8 +71,8 @@ class Giving:
         """Note that a directory is listed from its start. Cost: sometimes a look at the free
         memory."""
         now = time.monotonic()
-        if now >= self._due:
-            self._most, self._due = _most(), now + LOOK_EVERY
+        if now >= self._next_look:
+            self._most, self._next_look = _most(), now + LOOK_EVERY
 
     def gives(self, node: int, count: int) -> int:
         """Return to how many of so many files of a directory the kernel gets numbers."""
@@ -83,7 +83,7 @@ class Giving:
             # without lasting ids they are remembered as if they were looked up
             if not table.lasting and len(table.known) >= KNOWN_NUMBERS:
                 return 0
-        after = self.held + count
+        after = self.given + count
         if after <= min(FREE_NUMBERS, self._most):
             return count
         if not self._wanted or after > self._most:
@@ -105,7 +105,7 @@ class Giving:
 
     def gave(self, count: int = 1) -> None:
         """Note that the kernel got so many numbers."""
-        self.held += count
+        self.given += count
         table = self._table
         if table is None or not self._prunes:
             return
@@ -141,7 +141,7 @@ class Giving:
     def forget(self, numbers: Sequence[int]) -> None:
         """Note the numbers that the kernel has forgotten: each and how often, in turns."""
         self._forgotten += len(numbers) // 2
-        self.held = max(self.held - sum(numbers[1::2]), 0)
+        self.given = max(self.given - sum(numbers[1::2]), 0)
         if self._table is not None:
             for number, count in zip(numbers[::2], numbers[1::2], strict=True):
                 self._table.forget(number, count)

@@ -1,15 +1,16 @@
 """Directories: what the kernel asks of their entries.
 
-Pages            entries as columns, cut to what a reply has room for
-OpenDirectories  directories of a Source that changes
-Directories      those of a tree that never changes, which are not opened
-Listing          an open directory
+Pages              entries as columns, cut to what a reply has room for
+OpenDirectories    directories of a Source that changes
+FixedDirectories   those of a tree that never changes, which are not opened
+Listing            an open directory
 """
 
 from __future__ import annotations
 
 import itertools
 import stat
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
@@ -64,16 +65,48 @@ class Pages:
         return full + found.few[ends[until] : ends[stop]]  # of these directories only
 
 
-class OpenDirectories:
-    """Requests for directories of a Source that changes.
+class Directories(ABC):
+    """Requests for directories.
 
     calls   the answers: by opcode, of a number and the body of the request
     """
 
-    def __init__(self, served: Served, table: NodeTable, giving: Giving, shown: Shown) -> None:
-        self._served, self._source = served, served.source
-        self._table, self._giving = table, giving
+    def __init__(
+        self, served: Served, table: NodeTable | None, giving: Giving, shown: Shown
+    ) -> None:
+        """`table`: see `Pages`."""
+        self._served, self._source, self._giving = served, served.source, giving
         self._pages = Pages(served, table, giving, shown)
+        self.calls: Calls = {
+            p.READDIR: self._readdir,
+            p.READDIRPLUS: self._readdirplus,
+            p.FSYNCDIR: self._fsyncdir,
+        }
+
+    def _readdir(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=False)
+
+    def _readdirplus(self, node: int, body: memoryview) -> bytes:
+        return self._list(node, body, plus=True)
+
+    @abstractmethod
+    def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
+        """Return entries from an offset on, until there is no more room: 1 is behind `.`, 2 behind
+        `..`."""
+
+    def _fsyncdir(self, node: int, body: memoryview) -> bytes:
+        """Make everything durable, without the lock."""
+        if self._source.writable:
+            self._served.sync()
+        return b""
+
+
+class OpenDirectories(Directories):
+    """Requests for directories of a Source that changes."""
+
+    def __init__(self, served: Served, table: NodeTable, giving: Giving, shown: Shown) -> None:
+        super().__init__(served, table, giving, shown)
+        self._table = table
         self._open: dict[int, Listing] = {}
         self._handles = itertools.count(1)
         caching = served.caching
@@ -82,13 +115,7 @@ class OpenDirectories:
         mine = caching.names == FOREVER and served.source.gather
         kept = caching.pages and (caching.fixed or mine)
         self._flags = (p.CACHE_DIR | p.KEEP_CACHE) * kept
-        self.calls: Calls = {
-            p.OPENDIR: self._opendir,
-            p.READDIR: self._readdir,
-            p.READDIRPLUS: self._readdirplus,
-            p.RELEASEDIR: self._releasedir,
-            p.FSYNCDIR: self._fsyncdir,
-        }
+        self.calls |= {p.OPENDIR: self._opendir, p.RELEASEDIR: self._releasedir}
 
     def _opendir(self, node: int, body: memoryview) -> bytes:
         listing, handle = Listing(self._source, *self._table.ids(node)), next(self._handles)
@@ -98,18 +125,6 @@ class OpenDirectories:
     def _releasedir(self, node: int, body: memoryview) -> bytes:
         self._open.pop(*p.HANDLE.unpack_from(body)).close()
         return b""
-
-    def _fsyncdir(self, node: int, body: memoryview) -> bytes:
-        """Make everything durable, without the lock."""
-        if self._source.writable:
-            self._served.sync()
-        return b""
-
-    def _readdir(self, node: int, body: memoryview) -> bytes:
-        return self._list(node, body, plus=False)
-
-    def _readdirplus(self, node: int, body: memoryview) -> bytes:
-        return self._list(node, body, plus=True)
 
     def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
         fh, offset, room = p.READ_IN.unpack_from(body)
@@ -170,36 +185,18 @@ class OpenDirectories:
         return numbers
 
 
-class Directories:
+class FixedDirectories(Directories):
     """Requests for directories of a tree that never changes.
 
     The kernel learns that nothing is opened: so it lists a directory without opendir and
     releasedir, and what it has listed once it does not ask for again as long as it has memory.
-
-    calls   the answers: by opcode, of a number and the body of the request
     """
 
     def __init__(self, served: Served, nodes: Nodes, giving: Giving, shown: Shown) -> None:
-        self._nodes, self._giving = nodes, giving
-        self._pages = Pages(served, None, giving, shown)
-        self.calls: Calls = {
-            p.READDIR: self._readdir,
-            p.READDIRPLUS: self._readdirplus,
-            p.FSYNCDIR: self._fsyncdir,
-        }
-
-    def _fsyncdir(self, node: int, body: memoryview) -> bytes:
-        return b""
-
-    def _readdir(self, node: int, body: memoryview) -> bytes:
-        return self._list(node, body, plus=False)
-
-    def _readdirplus(self, node: int, body: memoryview) -> bytes:
-        return self._list(node, body, plus=True)
+        super().__init__(served, None, giving, shown)
+        self._nodes = nodes
 
     def _list(self, node: int, body: memoryview, *, plus: bool) -> bytes:
-        """Return entries from an offset on, until there is no more room: 1 is behind `.`, 2 behind
-        `..`."""
         _, offset, room = p.READ_IN.unpack_from(body)
         first = b""
         if offset < DOTS:

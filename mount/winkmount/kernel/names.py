@@ -46,7 +46,8 @@ class Names:
         self._served, self._source = served, served.changing
         self._nodes, self._giving, self._shown = nodes, giving, shown
         self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
-        self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
+        # id of a directory -> the group that its set-group-ID bit hands on; None: it has none
+        self._groups: dict[int, int | None] = {}
         self._valid = lasting(served.caching.names)
         seconds, nanos = lasting(served.caching.missing)
         missing = p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
@@ -141,22 +142,15 @@ class Names:
             given if what & p.SET_MTIME else None,
         )
         id = self._nodes.id(node)
-        if what & p.SET_ANY and not what & p.SET_SIZE:
-            attr = self._amended(id, change, now)
-            if what & p.KILLS and attr.mode & SETS_IDS:
-                self.kill(node)
-                attr = self.attr(node)
-            return self._attr_out(node, attr)
-        if what & (p.SET_MODE | p.SET_UID | p.SET_GID):
-            self._amended(id, change._replace(mtime_ns=None), now)
         if what & p.SET_SIZE:
             self._served.opened.settle(id)
             self._source.truncate(id, size)
-        if what & p.KILLS or not what & ~p.SET_FH:  # nothing: a chown that keeps both
+        attr = self._amended(id, change, now) if what & p.SET_ANY else self.attr(node)
+        kills = what & p.KILLS or not what & ~p.SET_FH  # nothing: a chown that keeps both
+        if kills and attr.mode & SETS_IDS:
             self.kill(node)
-        if what & p.SET_MTIME:
-            self._amended(id, Amendment(mtime_ns=change.mtime_ns), now)
-        return self._attr_out(node, self.attr(node))
+            attr = self.attr(node)
+        return self._attr_out(node, attr)
 
     def _amended(self, id: int, change: Amendment, now: int) -> Attr:
         """Change mode, owner and time -> the attributes after that."""
@@ -204,7 +198,7 @@ class Names:
         (mode,) = p.MKDIR_IN.unpack_from(body)
         name, above = bytes(body[p.MKDIR_IN.size : -1]), self._nodes.id(node)
         uid, gid = self.owner(above)
-        bits = stat.S_IMODE(mode) | (0 if self._handed_on(above) is None else stat.S_ISGID)
+        bits = stat.S_IMODE(mode) | (0 if self._groups[above] is None else stat.S_ISGID)
         return self._new(node, name, self._source.mkdir(above, name, bits, uid, gid))
 
     def _new(self, node: int, name: bytes, attr: Attr) -> bytes:
@@ -214,18 +208,13 @@ class Names:
     def owner(self, directory: int) -> tuple[int, int]:
         """Return (uid, gid) of what the caller makes in a directory."""
         uid, gid, _ = self._served.caller()
-        known = directory in self._groups
-        group = self._groups[directory] if known else self._handed_on(directory)
-        return uid, gid if group is None else group
-
-    def _handed_on(self, directory: int) -> int | None:
-        """Return the group that the set-group-ID bit of a directory hands on; None: it has none."""
         if directory not in self._groups:
             if len(self._groups) >= KNOWN_DIRS:
                 self._groups.clear()
             above = self._source.stat(directory)
             self._groups[directory] = above.gid if above.mode & stat.S_ISGID else None
-        return self._groups[directory]
+        group = self._groups[directory]
+        return uid, gid if group is None else group
 
     # names that go and move
 

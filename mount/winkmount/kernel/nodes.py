@@ -109,6 +109,9 @@ class NodeTable:
                 raise
             return self.source.lookup(self._above(node).id, node.name)
 
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        return self.source.read(self.id(number), offset, size)
+
     # ids that the Source has forgotten
 
     def look_again(self) -> None:

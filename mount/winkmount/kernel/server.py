@@ -11,6 +11,7 @@ import errno
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from winkmount.kernel.device import Connection, Pace, mount, signals, unmount
 from winkmount.kernel.entries import Shown
 from winkmount.kernel.files import FileRequests
 from winkmount.kernel.giving import Giving
-from winkmount.kernel.listings import Directories, OpenDirectories
+from winkmount.kernel.listings import FixedDirectories, OpenDirectories
 from winkmount.kernel.names import Names, Xattrs
 from winkmount.kernel.nodes import NodeTable
 from winkmount.served import FOREVER, Served
@@ -65,16 +66,15 @@ class Server:
         files = FileRequests(served, numbers, names, self.giving)
         self.calls: p.Calls = {
             **names.calls, **Xattrs(served, numbers).calls, **files.calls,
-            p.DESTROY: self._destroy,
         }  # fmt: skip
         self._reads: Reads | None = None
         if self.table is not None:
             self.calls |= OpenDirectories(served, self.table, self.giving, shown).calls
         elif nodes is not None:
-            self.calls |= Directories(served, nodes, self.giving, shown).calls
+            self.calls |= FixedDirectories(served, nodes, self.giving, shown).calls
             if connection is not None:
-                self._reads = Reads(served, nodes, connection, self.answer)
-                self.calls |= self._reads.calls
+                answer = partial(self._answer_held, p.READ)
+                self._reads = Reads(served, nodes, connection, answer)
         self._thread = ThreadPoolExecutor(1, "winkmount-sync")  # waits for the disk
         if connection is not None:
             served.caller = connection.caller
@@ -95,14 +95,15 @@ class Server:
         assert self._connection is not None
         if opcode in SYNCS and self._source.writable:
             self._connection.hold(unique)
-            self._thread.submit(self._answer_later, opcode, unique, node, bytes(body))
+            self._thread.submit(self._answer_held, opcode, unique, node, bytes(body))
             return False
         if opcode == p.READ and self._reads and self._reads.later(unique, node, body):
             return False
         self._connection.reply(unique, *self.answer(opcode, node, body))
         return True
 
-    def _answer_later(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+    def _answer_held(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+        """Answer a request that the connection holds, in another thread."""
         assert self._connection is not None
         if unique not in self._connection.callers.waiting:  # it was killed and has its answer
             return
@@ -128,9 +129,6 @@ class Server:
             rested = self.giving.rest()
         if rested:
             self._source.rest()
-
-    def _destroy(self, node: int, body: memoryview) -> bytes:
-        return b""
 
     # what holds for all requests
 
@@ -189,7 +187,7 @@ def serve(
         wanted = WANTED | (p.AUTO_INVAL_DATA if served.caching.names != FOREVER else 0)
         with signals() as ending:
             if connection.begin(wanted):
-                served.start()
+                served.on_start()
                 server = Server(served, connection, shown, nodes)
                 server.start()
                 try:
