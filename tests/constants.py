@@ -50,7 +50,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "fold": "winkfs.container.index.FOLD",  # rows put that go to memory
     },
     "the catalog": {
-        "chunk": "winkfs.container.catalog.CHUNK",  # bytes of names sorted in memory
+        "chunk": "winkfs.container.catalog.SORTED_BYTES",  # bytes of names sorted in memory
         "piece": "winkfs.container.survey.TABLE_FILES",  # inodes of a piece of columns
         "block": "winkfs.container.ondisk.catalog.BLOCK",  # rows of a block
         "together": "winkfs.container.ondisk.run.AT_ONCE",  # blocks decoded together

@@ -37,7 +37,7 @@ from simulated.files import SECTOR, Bytes, Change, File, landed
 from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.disk.paths import register
 from winkformats.disk.posix import FileStorage
-from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, Directory, FileType, Info, Storage
 
 SCHEME: Final = "sim"
 CALLS: Final = (
@@ -617,9 +617,9 @@ class SimulatedLock:
 def _info(disk: SimulatedDisk, node: _Node) -> Info:
     identity = (disk.number, node.number)
     if isinstance(node, _Folder):
-        return Info(Kind.DIRECTORY, identity, 0, 0.0, node.mode, os.getuid(), os.getgid())
+        return Info(FileType.DIRECTORY, identity, 0, 0.0, node.mode, os.getuid(), os.getgid())
     found = os.fstat(node.fd)
-    return Info(Kind.FILE, identity, found.st_size, found.st_mtime, node.mode,
+    return Info(FileType.FILE, identity, found.st_size, found.st_mtime, node.mode,
                 os.getuid(), os.getgid(), node.links)  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from simulated.disk import DAMAGES, SimulatedDisk
 from simulated.files import SECTOR
 
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.storage import Directory, Kind, replacing
+from winkformats.disk.storage import Directory, FileType, replacing
 
 A, B = b"A" * SECTOR, b"B" * SECTOR
 FEW = 50  # power cuts of each of many disks
@@ -406,7 +406,7 @@ def tree(directory: Directory, prefix: str = "") -> dict[str, object]:
     for name in directory.list():
         info = directory.info(name)
         assert info is not None
-        if info.kind is Kind.DIRECTORY:
+        if info.kind is FileType.DIRECTORY:
             found[prefix + name] = None
             found |= tree(directory.subdirectory(name), f"{prefix}{name}/")
         else:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory, open_file
-from winkformats.disk.storage import Directory, Kind, Storage, replacing
+from winkformats.disk.storage import Directory, FileType, Storage, replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.scan import scan_intact
 from winkformats.kv.sequence import KVSeq
@@ -418,10 +418,10 @@ class _DatasetBackup(_Copying):
     def _begin(self) -> None:
         """Create the folder, with a mark by which the next run recognises what this one left."""
         directory, pending = directory_of(self._dest), f"{self._dest}/{PENDING}"
-        there = directory.info()
+        info = directory.info()
         begun = directory_of(pending).exists(BEGUN)
-        names = set(directory.list()) if there and there.kind is Kind.DIRECTORY else {self._dest}
-        if there is not None and names - {PENDING} and not begun:
+        names = set(directory.list()) if info and info.kind is FileType.DIRECTORY else {self._dest}
+        if info is not None and names - {PENDING} and not begun:
             what = "is there, and no backup of a data set: give a path that is free"
             raise FileExists(what, self._dest)
         make_directory(pending)

@@ -275,7 +275,7 @@ class Chooser(Protocol):
         """
 
 
-class Source(Protocol):
+class ItemSource(Protocol):
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         """Yield all files; with `by_mtime` in ascending order of mtime.
 
@@ -284,7 +284,7 @@ class Source(Protocol):
         """
 
 
-class ChangingSource(Source, Protocol):
+class ChangingItemSource(ItemSource, Protocol):
     """A source that can be packed repeatedly."""
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:

@@ -28,16 +28,16 @@ from winkfs.archive.items import (
     PERMISSIONS,
     STREAM_BYTES,
     Block,
-    ChangingSource,
+    ChangingItemSource,
     Copy,
     Item,
+    ItemSource,
     Large,
     Meta,
     Note,
     Notes,
     Ratio,
     Readable,
-    Source,
     Suspect,
     Unreadable,
 )
@@ -212,7 +212,7 @@ def _source(
     names: Iterable[bytes] | None,
     ignore_zeros: bool,
     ratio: Ratio,
-) -> ChangingSource:
+) -> ChangingItemSource:
     scratch = scratch_of(base)
     check_names(source, names)
     left_out = excluder(exclude)
@@ -353,7 +353,7 @@ class Packer:
         self._unordered = False
         self._synced: int | None = None  # of an update: bytes up to its last sync
 
-    def run(self, source: Source) -> None:
+    def run(self, source: ItemSource) -> None:
         """Put all items; those put before an error stay. Raises as the source and the container."""
         # A tree has every name once, and the order of its files does not matter.
         self._unordered = isinstance(source, Tree) and not self.container.ao
@@ -365,7 +365,7 @@ class Packer:
             items = source.items(by_mtime=self.container.ao)
         put_all(items, [self])
 
-    def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
+    def update(self, source: ChangingItemSource, mark: Mark, *, checksum: bool) -> Update:
         """Store what is new or has changed -> the Update that selected it.
 
         raises  as `run`

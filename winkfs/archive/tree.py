@@ -68,7 +68,7 @@ UNHELD: Final = {
     stat.S_IFIFO: "a fifo: left out",
     stat.S_IFSOCK: "a socket: left out",
 }
-CHUNK: Final = 1 << 16
+NAMES_BYTES: Final = 1 << 16
 LISTED_NAMES: Final = 1024  # of a directory, taken at once
 NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
@@ -484,13 +484,13 @@ class WatchedFile:
 
 def listed_names(file: BinaryIO) -> Iterator[bytes]:
     """Yield the names in a list: one a line, or each ended by NUL, as by `find -print0`."""
-    data = file.read(CHUNK)
+    data = file.read(NAMES_BYTES)
     end = b"\0" if b"\0" in data else b"\n"
     rest = b""
     while data:
         *whole, rest = (rest + data).split(end)
         yield from filter(None, whole)
-        data = file.read(CHUNK)
+        data = file.read(NAMES_BYTES)
     if rest:
         yield rest
 

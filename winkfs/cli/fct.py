@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from winkformats.hindex.hindex import Cell, KeyOf
     from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
-    from winkformats.messagestore.segment import Scan
+    from winkformats.messagestore.segment import SegmentScan
     from winkformats.perm import Compare
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -450,7 +450,7 @@ def version_of(file: str) -> ModuleType:
     raise click.ClickException(f"{file}: not a segment of a message store: no .rdq or .sqs")
 
 
-def found_in(version: ModuleType, storage: Storage) -> Scan:
+def found_in(version: ModuleType, storage: Storage) -> SegmentScan:
     """Return the messages of a segment, and of one of version 1 also the bytes between them."""
     from winkformats.messagestore import rdq
 

@@ -22,7 +22,7 @@ from winkformats import native
 from winkformats.arrays import Bools, Int64, column_at, ends_of, keep_heap, number_bytes, row_bytes
 from winkformats.hashing import xxh3_many
 from winkformats.kv.entry import MASK64
-from winkfs.container.draft import CHUNK, COMPRESSIBLE, entries, is_usual
+from winkfs.container.draft import COMPRESSIBLE, VALUE_BYTES, entries, is_usual
 from winkfs.container.frames import ENOUGH_BYTES, MIN_SAMPLE_FILES, SAMPLE_BYTES, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import FRAME_CONTENT_BYTES
 from winkfs.container.ondisk.inode import (
@@ -273,7 +273,7 @@ class BulkPut:
         if self._changes.may_learn:
             self._learn(columns.data)
         given, compressor = columns, self._changes.compressor
-        most = CHUNK if compressor is None else FRAME_CONTENT_BYTES
+        most = VALUE_BYTES if compressor is None else FRAME_CONTENT_BYTES
         plain = self._fast & (columns.lengths <= most)
         if any(columns.attrs):
             files = zip(columns.keys, columns.ftypes.tolist(), columns.attrs, strict=True)

@@ -25,7 +25,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
-from winkfs.container.namesorter import CHUNK, ClashFinder, NameSorter
+from winkfs.container.namesorter import SORTED_BYTES, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
 from winkfs.container.ondisk.run import Place, Run
 from winkfs.container.recovery import tail
@@ -169,7 +169,7 @@ def merge(store: DataFile, runs: Sequence[Run], changes: Mapping[bytes, int]) ->
 
 def new_sorter(store: DataFile) -> NameSorter:
     """Return a sorter with its scratch file beside the container, or in the temporary directory."""
-    return NameSorter(store.directory.scratch, CHUNK)
+    return NameSorter(store.directory.scratch, SORTED_BYTES)
 
 
 def changed_rows(store: DataFile, changes: Mapping[bytes, int]) -> FileTable:

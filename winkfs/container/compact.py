@@ -26,7 +26,7 @@ import numpy as np
 
 from winkformats.arrays import Int64, among, number_bytes
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.storage import Buffer, Kind
+from winkformats.disk.storage import Buffer, FileType
 from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkformats.hashing import xxh3_at
 from winkformats.hindex.table import IndexRows
@@ -382,7 +382,7 @@ def _check(store: Store, order: str) -> None:
         what = "is a shard of a data set, which would not know it again: winkfs dataset compact"
         raise Refusal(what, store.base)
     info = store.directory.info(store.name + ".data")
-    if info is not None and info.kind is Kind.LINK:
+    if info is not None and info.kind is FileType.LINK:
         what = "BASE.data is a symbolic link, which would be replaced: compact what it leads to"
         raise Refusal(what, store.base)
     if store.settings.ao and order != "disk":

@@ -52,7 +52,7 @@ MAX_PATCHES: Final = 4096  # overwrites that are not in the extents yet
 PATCH_BYTES: Final = 160  # that a small overwrite needs beside its own: pairs, a part of an entry
 CTIME_BYTES: Final = 64  # that the time of a change takes in attributes, at most
 COPIED_BYTES: Final = 32 << 10  # content up to which a file is encoded in one buffer
-CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
+VALUE_BYTES: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 COMPRESSIBLE: Final = (FileType.FILE, FileType.EXEC)
 
 
@@ -176,7 +176,7 @@ class DraftWriter:
         layout, field = kv.layout, kv.layout.value
         self._pair = settings.form.pair
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
-        self.chunk = min(FRAME_CONTENT_BYTES if settings.compressed else CHUNK, field.limit)
+        self.chunk = min(FRAME_CONTENT_BYTES if settings.compressed else VALUE_BYTES, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # a pair is for attributes
         self._least = -(-settings.isz // 8) * 8  # bytes of an inode
         self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key

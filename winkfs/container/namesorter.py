@@ -21,7 +21,7 @@ from winkfs.container.datafile import DataFile
 from winkfs.container.survey import InodeRows, Inodes
 from winkfs.container.table import COLUMNS, Blobs, FileTable, joined
 
-CHUNK: Final = 32 << 20  # bytes of rows that are sorted at a time
+SORTED_BYTES: Final = 32 << 20  # bytes of rows that are sorted at a time
 CHUNKS_IN_MEMORY: Final = 1  # of runs, before later ones go to a scratch file
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
@@ -120,7 +120,7 @@ class NameSorter:
              512 KB for each run
     """
 
-    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
+    def __init__(self, scratch: Callable[[], Storage], chunk: int = SORTED_BYTES) -> None:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._waiting: list[FileTable] = []

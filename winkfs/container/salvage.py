@@ -20,7 +20,7 @@ import numpy as np
 from winkformats.arrays import among
 from winkformats.disk.paths import locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
-from winkformats.disk.storage import Info, Kind, Storage
+from winkformats.disk.storage import FileType, Info, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
@@ -116,7 +116,7 @@ def _data_file(path: str) -> str:
     for name in (path, path + ".data"):
         directory, last = locate(name)
         info = directory.info(last, follow=True) if last else None
-        if info is not None and info.kind is Kind.FILE:
+        if info is not None and info.kind is FileType.FILE:
             return name
     raise NoSuchFile("no such file", path)
 

@@ -29,7 +29,7 @@ from itertools import groupby
 from typing import Final
 
 from winkformats.disk.paths import directory_of, locate, open_file
-from winkformats.disk.storage import TEMPORARY, Directory, Kind
+from winkformats.disk.storage import TEMPORARY, Directory, FileType
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
@@ -312,7 +312,7 @@ def _links(root: Directory) -> list[str]:
     names = sorted(name for name in root.list() if name[0] not in "._")
     infos = {name: root.info(name) for name in names}
     return [f"{root.path}/{name}: a symbolic link, not followed: what is behind it is left alone"
-            for name, info in infos.items() if info and info.kind is Kind.LINK]  # fmt: skip
+            for name, info in infos.items() if info and info.kind is FileType.LINK]  # fmt: skip
 
 
 class _WriteTimes:
@@ -340,7 +340,7 @@ def _times(directory: Directory, path: str) -> Iterator[float]:
         raise FileNotFoundError(path)
     if not rest:
         yield info.mtime
-    if info.kind is Kind.DIRECTORY:
+    if info.kind is FileType.DIRECTORY:
         with directory.subdirectory(name) as folder:
             if rest:
                 yield from _times(folder, rest)
@@ -376,7 +376,7 @@ def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> It
 def _size(folder: Directory, name: str) -> int:
     """Return the bytes of a file, or of all files below a folder."""
     info = folder.info(name)
-    if info is None or info.kind is not Kind.DIRECTORY:
+    if info is None or info.kind is not FileType.DIRECTORY:
         return info.size if info else 0
     return sum(_size(folder, f"{name}/{entry}") for entry in listed(folder, name))
 

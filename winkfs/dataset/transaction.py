@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
-from winkformats.disk.storage import Directory, Kind, replacing
+from winkformats.disk.storage import Directory, FileType, replacing
 from winkformats.errors import FormatError
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
@@ -338,7 +338,7 @@ class Transaction:
         with root.subdirectory(self.job) as folder:
             for entry in folder.list():
                 info = folder.info(entry)
-                if entry != JOB_MARK and info is not None and info.kind is Kind.FILE:
+                if entry != JOB_MARK and info is not None and info.kind is FileType.FILE:
                     root.link(f"{self.job}/{entry}", f"{name}/{entry}")
         root.remove_tree(self.job)
         root.rename(name, self.job)
@@ -348,7 +348,7 @@ class Transaction:
         for record in records:
             name = f"{os.path.basename(record.path)}.data"
             info = directory.info(name)
-            if info is None or info.kind is not Kind.FILE or info.size < record.size:
+            if info is None or info.kind is not FileType.FILE or info.size < record.size:
                 what = "a container that was sealed is gone, or cut short"
                 raise StalePlan(what, f"{folder}/{name}")
 
@@ -376,7 +376,7 @@ def remove(folder: Directory, name: str) -> None:
     """Remove a file or a folder, ignoring errors: another process may remove it, too."""
     with contextlib.suppress(OSError):
         info = folder.info(name)
-        if info is not None and info.kind is Kind.DIRECTORY:
+        if info is not None and info.kind is FileType.DIRECTORY:
             folder.remove_tree(name)
         else:
             folder.unlink(name)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import xxhash
 
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory
-from winkformats.disk.storage import TEMPORARY, Directory, Kind, replacing
+from winkformats.disk.storage import TEMPORARY, Directory, FileType, replacing
 from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, Refusal
 
@@ -38,7 +38,7 @@ def begin(target: str | os.PathLike[str], name: str) -> Path:
     root = Path(absolute(os.fspath(target)))  # tasks run in other folders
     directory, files = locate(str(root))[0], directory_of(str(root))
     there = directory.info(root.name, follow=True)
-    if there is not None and there.kind is not Kind.DIRECTORY:
+    if there is not None and there.kind is not FileType.DIRECTORY:
         raise Refusal("is a file, not a directory: choose another target", str(root))
     if there is not None and not files.exists(f"{name}.json"):
         half = f"{name}.json{TEMPORARY}"  # left by a killed job

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
-from winkformats.disk.storage import Buffer, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, FileType, Info, Storage
 
 
 class MemoryStorage(Storage):
@@ -41,7 +41,7 @@ class MemoryStorage(Storage):
             super().preallocate(length)
 
     def info(self) -> Info:
-        return Info(Kind.FILE, (0, id(self)), len(self.data), 0, 0o600, 0, 0)
+        return Info(FileType.FILE, (0, id(self)), len(self.data), 0, 0o600, 0, 0)
 
     def truncate(self, length: int) -> None:
         # A new object, because a bytearray with views cannot change its size.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
-from winkformats.disk.storage import Directory, Kind, Storage
+from winkformats.disk.storage import Directory, FileType, Storage
 
 Factory = Callable[[str], Directory]
 _schemes: Final[dict[str, Factory]] = {}  # by scheme and colon
@@ -69,7 +69,7 @@ def open_file(
     `DeviceStorage`."""
     directory, name = locate(path)
     found = directory.info(name, follow=True) if device else None
-    if found is not None and found.kind is Kind.DEVICE:
+    if found is not None and found.kind is FileType.DEVICE:
         return DeviceStorage(os.fspath(path), mode)
     return directory.open(name, mode, uncached=uncached)
 
@@ -77,7 +77,7 @@ def open_file(
 def is_directory(path: str) -> bool:
     """Return whether there is a directory, or a symbolic link to one."""
     info = directory_of(path).info()
-    return info is not None and info.kind is Kind.DIRECTORY
+    return info is not None and info.kind is FileType.DIRECTORY
 
 
 def make_directory(path: str) -> None:

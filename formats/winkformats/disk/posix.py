@@ -34,7 +34,7 @@ from typing import Final, Self
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.room import has_ample_memory
-from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, Directory, FileType, Info, Storage
 from winkformats.disk.turn import FileTurn
 
 RWF_DONTCACHE: Final = pagecache.RWF_DONTCACHE
@@ -53,8 +53,8 @@ MODES: Final = {
 }
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 KINDS: Final = {
-    stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK,
-    stat.S_IFBLK: Kind.DEVICE,
+    stat.S_IFREG: FileType.FILE, stat.S_IFDIR: FileType.DIRECTORY, stat.S_IFLNK: FileType.LINK,
+    stat.S_IFBLK: FileType.DEVICE,
 }  # fmt: skip
 MADV_DONTFORK: Final = 10  # linux/mman.h
 MAP_FAILED: Final = ctypes.c_void_p(-1).value
@@ -602,7 +602,7 @@ def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> 
 
 
 def _info(found: os.stat_result) -> Info:
-    kind = KINDS.get(stat.S_IFMT(found.st_mode), Kind.OTHER)
+    kind = KINDS.get(stat.S_IFMT(found.st_mode), FileType.OTHER)
     identity = (found.st_dev, found.st_ino)
     mode = stat.S_IMODE(found.st_mode)
     return Info(

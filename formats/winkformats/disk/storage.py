@@ -35,7 +35,7 @@ BYTES_PER_FAULT: Final = 128 << 10  # bytes whose sequential read costs as much 
 BYTES_PER_READ: Final = 512 << 10  # bytes of a file for each access that is a read, not mapped
 
 
-class Kind(enum.Enum):
+class FileType(enum.Enum):
     """Type of a name in a directory."""
 
     FILE = "file"
@@ -54,7 +54,7 @@ class Info(NamedTuple):
     links      names that the file has
     """
 
-    kind: Kind
+    kind: FileType
     identity: tuple[int, int]
     size: int
     mtime: float
@@ -428,7 +428,7 @@ class Directory(Closing):
         with folder:
             for entry in folder.list():
                 found = folder.info(entry)
-                if found is not None and found.kind is Kind.DIRECTORY:
+                if found is not None and found.kind is FileType.DIRECTORY:
                     folder.remove_tree(entry)
                 else:
                     folder.unlink(entry)

@@ -26,7 +26,7 @@ from winkformats.kv.superblock import Superblock
 
 VARIABLE: Final = "PAGESUMS"
 PAGE: Final = 4096
-CHUNK: Final = 256  # pages read at a time if all are checked
+PAGES_AT_ONCE: Final = 256  # pages read at a time if all are checked
 SMALL_FILE: Final = 64  # pages of a file that is checked as a whole at the first read
 CHECK_ALL_RATIO: Final = 8  # all pages are checked when one of so many has been read
 MASK64: Final = (1 << 64) - 1
@@ -141,10 +141,10 @@ class PageSums:
 
 
 def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:
-    """Compute the sums of all pages, up to CHUNK of them at a time."""
+    """Compute the sums of all pages, up to PAGES_AT_ONCE of them at a time."""
     pages = -(-size // PAGE)
-    for first in range(0, pages, CHUNK):
-        yield _sums(read, contid, first, min(first + CHUNK, pages), size)
+    for first in range(0, pages, PAGES_AT_ONCE):
+        yield _sums(read, contid, first, min(first + PAGES_AT_ONCE, pages), size)
 
 
 def _sums(read: Read, contid: int, first: int, stop: int, size: int) -> UInt64:

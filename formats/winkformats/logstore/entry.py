@@ -174,7 +174,7 @@ class Damage(NamedTuple):
         return f"{self.file}: {self.what} at byte {self.at}: changes from {self.start} on are lost"
 
 
-class Scan:
+class LogScan:
     """Pass over the log, from file to file, that collects the entries of complete transactions.
 
     number, end  file and offset of the end of the last commit; -1: nothing was read

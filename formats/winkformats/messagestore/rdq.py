@@ -26,7 +26,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import segment
 from winkformats.messagestore.erlang import VERSION, begins_as_term, is_term
-from winkformats.messagestore.segment import ID, Plan, Scan, Valid, Window
+from winkformats.messagestore.segment import ID, Plan, SegmentScan, Valid, Window
 
 SUFFIX: Final = ".rdq"
 START: Final = 0
@@ -54,7 +54,7 @@ def decode(data: bytes, *, file: str, offset: int) -> tuple[bytes, bytes]:
     raise CorruptError("no message", file=file, offset=offset)
 
 
-def scan(storage: Storage, valid: Valid | None = None) -> Scan:
+def scan(storage: Storage, valid: Valid | None = None) -> SegmentScan:
     """Find the messages of a segment: records whose size leads to their end byte.
 
     A record of zeros, which is a gap, is skipped.
@@ -63,7 +63,7 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
             continues with the next byte
     cost    grows with the records, and with the bytes between them
     """
-    window, found = Window(storage), Scan()
+    window, found = Window(storage), SegmentScan()
     seen: set[bytes] = set()
     at, size = 0, window.size
     while at + LEAST <= size:
@@ -86,7 +86,7 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
     return found
 
 
-def survey(storage: Storage) -> Scan:
+def survey(storage: Storage) -> SegmentScan:
     """Find the messages of a segment, and the ranges `lost` that are neither messages nor gaps.
 
     If there are such ranges, and most bodies are Erlang terms, as brokers write them, only these
@@ -109,7 +109,7 @@ def survey(storage: Storage) -> Scan:
     return found
 
 
-def _lost(storage: Storage, found: Scan) -> list[tuple[int, int]]:
+def _lost(storage: Storage, found: SegmentScan) -> list[tuple[int, int]]:
     """Return the ranges [start, stop) that are neither a message, nor a repeated one, nor a gap."""
     ids, end, lost = {row[0] for row in found.rows}, START, list[tuple[int, int]]()
     for start, stop in [*((at, at + size) for _, size, at in found.rows), (found.end, found.end)]:

@@ -34,7 +34,7 @@ class Message(NamedTuple):
 
 
 @dataclass
-class Scan:
+class SegmentScan:
     """Result of a scan.
 
     rows      id, size and offset of each message, in file order, each id once

@@ -29,7 +29,7 @@ from winkformats.arrays import Bools, Int64, UInt64, fetch, rows_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import segment
-from winkformats.messagestore.segment import ID, Plan, Scan, Valid, Window
+from winkformats.messagestore.segment import ID, Plan, SegmentScan, Valid, Window
 
 SUFFIX: Final = ".sqs"
 HEADER: Final = struct.pack(">4sB59x", b"RSQS", 2)
@@ -87,7 +87,7 @@ def scan(
     start: int = START,
     checked: bool = False,
     repeated: bool = False,
-) -> Scan:
+) -> SegmentScan:
     """Find the messages of a segment from its records.
 
     valid     called with each body; False is an error
@@ -96,7 +96,7 @@ def scan(
     repeated  return all records of an id: the first one may have been removed
     cost      holes, and bodies longer than a window, are not read
     """
-    window, found = Window(storage), Scan(end=start)
+    window, found = Window(storage), SegmentScan(end=start)
     seen: set[bytes] = set()
     know, add, unpack, size = seen.add, found.rows.append, HEAD.unpack_from, window.size
     at, run, hole_before = start, 0, False  # run: small holes before `at`
@@ -165,7 +165,7 @@ def _body(window: Window, at: int, kind: int, length: int) -> bytes:
     return window.data[place + LEAST[kind] : place + length]
 
 
-def _failed(found: Scan, at: int, error: str, value: int | None = None) -> Scan:
+def _failed(found: SegmentScan, at: int, error: str, value: int | None = None) -> SegmentScan:
     found.end, found.error, found.value = at, error, value
     return found
 

@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import Directory, Info, Kind, Lock
+from winkformats.disk.storage import Directory, FileType, Info, Lock
 from winkfs.errors import Locked, Refusal
 
 SUFFIX: Final = ".lock"
@@ -118,4 +118,4 @@ class WriterLock:
 
 
 def _is_plain(info: Info) -> bool:
-    return info.kind is Kind.FILE and info.links <= 1
+    return info.kind is FileType.FILE and info.links <= 1

@@ -27,12 +27,12 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import (
     MAX_RATIO,
     Item,
+    ItemSource,
     Large,
     Note,
     Notes,
     Ratio,
     Readable,
-    Source,
     Unreadable,
 )
 from winkfs.archive.pack import Packer, PackReport
@@ -284,7 +284,7 @@ def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
 
 def source_of(
     unit: Unit, note: Notes, scratch: str, columns: ParquetColumns, tar: TarOptions
-) -> Source:
+) -> ItemSource:
     """Open the files of a unit. Reading them raises FormatError, Refusal, OSError."""
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
@@ -336,7 +336,7 @@ class Documents:
     """The files of a source, with title and language (see `spark.jobs.reading`) in the columns of
     DOCUMENT, unless they have a value there already."""
 
-    def __init__(self, source: Source, note: Notes) -> None:
+    def __init__(self, source: ItemSource, note: Notes) -> None:
         self._source, self._note = source, note
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:

@@ -10,7 +10,7 @@ from errno import ENOENT
 from time import sleep
 from typing import Final
 
-from winkformats.disk.storage import Directory, Kind, Storage, replacing
+from winkformats.disk.storage import Directory, FileType, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import (
@@ -156,7 +156,7 @@ class Files:
             info = self.directory.info(name)
             if info is None:
                 raise FileNotFoundError(ENOENT, os.strerror(ENOENT), self.directory.path)
-            if info.kind is not Kind.FILE or int(match[1]) > LAST:
+            if info.kind is not FileType.FILE or int(match[1]) > LAST:
                 raise Refusal(f"{name} is no segment: a {info.kind.value}", self.directory.path)
             found[int(match[1])] = info.size, info.identity
         return found

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from winkformats.arrays import Int64, UInt8, gather
-from winkformats.logstore.entry import HEAD, LENGTH, START, Entries, Scan
+from winkformats.logstore.entry import HEAD, LENGTH, START, Entries, LogScan
 from winkfs.stores.logstore.log import RESERVED_GENERATIONS, Batch, Log
 from winkfs.stores.logstore.table import View
 
@@ -117,7 +117,7 @@ class _Group:
         known = log.numbers
         at = known.index(number)
         while True:
-            scan, numbers, size = Scan(log.layout), [known[at]], 0
+            scan, numbers, size = LogScan(log.layout), [known[at]], 0
             scan.resume(gap=True, first=numbers[0] == 0)
             while True:
                 handle = log.files.handle(numbers[-1])

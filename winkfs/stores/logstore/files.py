@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from winkformats.disk.paths import directory_of, make_directory, open_folder
-from winkformats.disk.storage import Directory, Kind, SharedStorage, Storage, replacing
+from winkformats.disk.storage import Directory, FileType, SharedStorage, Storage, replacing
 from winkformats.logstore import datafiles, entry
 from winkformats.logstore.layout import SETTINGS, Layout
 from winkfs.errors import CorruptError, FileExists, NoSuchFile, Refusal
@@ -62,7 +62,7 @@ class Files:
     def _folder(self, name: str) -> Directory:
         """Open a folder. Raises Refusal if it is missing, or is a link."""
         found = self.root.info(name)
-        if found is None or found.kind is not Kind.DIRECTORY:
+        if found is None or found.kind is not FileType.DIRECTORY:
             what = "is not there" if found is None else f"is a {found.kind.value}"
             raise Refusal(f"{name} {what}: a LogStore has a folder there", self.path)
         return self._opened(self.root.subdirectory(name))

@@ -24,7 +24,7 @@ from winkformats.logstore.entry import (
     START,
     Damage,
     Entries,
-    Scan,
+    LogScan,
 )
 from winkfs.errors import CorruptError, DerivedDamage, Refusal
 from winkfs.stores.logstore.files import Files
@@ -109,7 +109,7 @@ class Log:
                 f"{self.files.path}/{self.files.name(number)}: the data file is missing"
             )
         table, start = Table(), None
-        self.scan = Scan(self.layout)
+        self.scan = LogScan(self.layout)
         saved = self._saved()
         if saved is not None:
             head, positions, lengths = saved

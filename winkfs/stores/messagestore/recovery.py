@@ -21,7 +21,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
-from winkformats.disk.storage import Directory, Kind, Storage, keep_aside
+from winkformats.disk.storage import Directory, FileType, Storage, keep_aside
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, ids_of, words_of
 from winkformats.messagestore.journal import (
@@ -148,7 +148,7 @@ def listed(directory: Directory) -> dict[int, Segment]:
         info = directory.info(name)
         if info is None:
             continue
-        if info.kind is not Kind.FILE or number > LAST:
+        if info.kind is not FileType.FILE or number > LAST:
             raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
         if number in found:
             raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from winkformats.disk.paths import locate, open_file
-from winkformats.disk.storage import Kind, Storage
+from winkformats.disk.storage import FileType, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.metadata import MAGIC, PLACES, BufferState, Settings
 from winkformats.ringpage.page import (
@@ -43,7 +43,7 @@ def is_buffer(path: str) -> bool:
     """
     directory, name = locate(path)
     found = directory.info(name, follow=True) if name else None
-    if found is None or found.kind not in (Kind.FILE, Kind.DEVICE):
+    if found is None or found.kind not in (FileType.FILE, FileType.DEVICE):
         return False
     try:
         with open_buffer(path) as storage:
@@ -69,7 +69,7 @@ class Pages:
         self.storage = storage
         found = Settings.decode(storage.read(0, BLOCK), name=storage.name)
         self.settings, self._wrong = found
-        self.is_device = storage.info().kind is Kind.DEVICE
+        self.is_device = storage.info().kind is FileType.DEVICE
         if self.is_device and storage.size() < self.settings.size:
             what = f"a device of {storage.size():,} bytes for a buffer of {self.settings.size:,}"
             raise FormatError(f"{storage.name}: {what}")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import Kind, Lock, Storage, replacing
+from winkformats.disk.storage import FileType, Lock, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.ringpage.metadata import MAX_PAGES, MAX_SIZE, NUM_PAGES, Settings
 from winkformats.ringpage.page import (
@@ -103,7 +103,7 @@ def create(
             return Settings.decode(storage.read(0, BLOCK), name=name)[0]
     directory, short = locate(name)
     found = directory.info(short, follow=True)
-    if found is not None and found.kind is Kind.DEVICE:
+    if found is not None and found.kind is FileType.DEVICE:
         with open_buffer(name, "w") as storage:
             return _take_device(storage, pages, page_size, settings, force=force)
     made = settings(DEFAULT_PAGES if pages is None else pages)
@@ -189,7 +189,7 @@ class Ring(StoreHandle):
     def _locked(self) -> Lock | None:
         """Lock a file; a device that is open for writing is locked already."""
         info = self._storage.info()
-        if info.kind is Kind.DEVICE:
+        if info.kind is FileType.DEVICE:
             return None
         directory, name = locate(self.path)
         lock = directory.lock(name)
