@@ -426,6 +426,48 @@ def test_numbers_that_do_not_go_together_make_no_store(path: str, options: dict[
     assert not os.path.exists(path)
 
 
+# --- numbers of files ---
+
+
+@pytest.mark.parametrize("used, files, oldest", [
+    ([], [], 0),
+    ([0], [0], 0),
+    ([0, 1], [0, 1], 0),
+    ([0, 1, 15], [0, 1, 15], 15),
+    ([14, 15, 0], [14, 15], 14),
+    ([3, 5], [5], 5),  # 3 is what a power cut brought back
+    ([5, 3], [3, 5], None),
+    ([1], [0], None),
+    (list(range(16)), [0], None),
+])  # fmt: skip
+def test_the_oldest_generation_is_the_one_behind_the_hole(
+    used: list[int], files: list[int], oldest: int | None
+) -> None:
+    made = Layout.new(1 << 20, file_bits=8, generation_bits=4)
+    numbers = [16 * generation + 3 for generation in files]
+    if oldest is None:
+        with pytest.raises(ValueError):
+            made.oldest(used, numbers)
+    else:
+        assert made.oldest(used, numbers) == oldest
+
+
+def test_positions_and_ages_are_cyclic() -> None:
+    made = Layout.new(1 << 20, file_bits=8, generation_bits=4)
+    assert made.split(made.position(200, 12345)) == (200, 12345)
+    assert made.following(255) == 0
+    assert [made.age(number, 15) for number in (240, 255, 0, 3)] == [0, 15, 16, 19]
+    assert [made.generation(number) for number in (0, 15, 16, 255)] == [0, 0, 1, 15]
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 48, 5))
+def test_a_flipped_bit_of_the_settings_is_reported(bit: int) -> None:
+    data = bytearray(Layout.new().encode())
+    data[bit >> 3] ^= 1 << (bit & 7)
+    with pytest.raises(FormatError):
+        Layout.decode(bytes(data), file="logstore")
+
+
 # --- as any store ---
 
 
