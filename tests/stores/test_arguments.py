@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from store_kinds import KINDS
 
 from winkfs.errors import NoSuchFile
-from winkfs.stores.ledgerq import Queue, Rotation
-from winkfs.stores.ledgerq import create as create_queue
+from winkfs.stores import messagestore, ringpage
+from winkfs.stores.ledgerq import Queue, Rotation, create
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.messagestore import MessageStore
-from winkfs.stores.messagestore import create as create_messages
-from winkfs.stores.ringpage import Ring
-from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.in_memory
 NO_BYTES: list[Any] = [5, [1, 2, 3], True, "text", {"a": 1}, 1.5, 10**10]
 NO_SPANS: list[Any] = [0, math.nan, math.inf, -1, -1e-9, True, "1", None, 1j]
 ID = b"0123456789abcdef"
 Call = Callable[[Any, Any], object]
-Store = Queue | Ring | MessageStore | LogStore
 
 
-def opened(kind: str, path: str) -> Store:
-    match kind:
-        case "queue":
-            create_queue(path)
-            return Queue(path, "a", window=60)
-        case "ring":
-            create_ring(path)
-            return Ring(path, "a")
-        case "messages":
-            create_messages(path)
-            return MessageStore(path, "a")
-    return LogStore.create(path)
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    create(str(tmp_path / "s"))
+    with Queue(str(tmp_path / "s"), "a", window=60) as made:
+        yield made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogStore]:
+    with LogStore.create(str(tmp_path / "s")) as made:
+        yield made
+
+
+@pytest.fixture
+def messages(tmp_path: Path) -> Iterator[MessageStore]:
+    messagestore.create(str(tmp_path / "s"))
+    with MessageStore(str(tmp_path / "s"), "a") as made:
+        yield made
 
 
 MANY: Call = lambda s, x: s.push_many([b"a", x])  # noqa: E731
@@ -60,19 +63,19 @@ BODIES: list[tuple[str, Call]] = [
 @pytest.mark.parametrize(("kind", "call"), BODIES)
 def test_what_is_not_bytes_is_no_body(kind: str, call: Call, tmp_path: Path) -> None:
     """bytes(5) would be five NULs."""
-    with opened(kind, str(tmp_path / "s")) as store:
+    options = {"window": 60} if kind == "queue" else {}
+    on = KINDS[kind](str(tmp_path / "s"), make=True, **options)
+    with on.store as store:
         for wrong in [*NO_BYTES, *([] if kind == "log" else [None])]:
             if call is MANY and isinstance(wrong, dict):  # options of a message
                 continue
             with pytest.raises(TypeError, match=f"is bytes, not {type(wrong).__name__}"):
                 call(store, wrong)
-        if isinstance(store, LogStore):
-            store.commit()
+        on.sync()
         assert len(store) == 0
         for good in (bytearray(b"x"), memoryview(b"x")):
             call(store, good)
-        if isinstance(store, LogStore):
-            store.commit()
+        on.sync()
         assert len(store) > 0 or "begin" in call.__code__.co_names
 
 
@@ -98,44 +101,38 @@ SPANS: list[tuple[Call, set[Any]]] = [  # with what is allowed
 
 @pytest.mark.parametrize(("call", "allowed"), SPANS)
 def test_a_time_span_that_is_none_changes_nothing(
-    call: Call, allowed: set[Any], tmp_path: Path
+    call: Call, allowed: set[Any], queue: Queue
 ) -> None:
-    with opened("queue", str(tmp_path / "s")) as queue:
-        assert isinstance(queue, Queue)
-        queue.push(b"1")
-        assert queue.pop(visible=1000)
-        for wrong in NO_SPANS:
-            if wrong not in allowed:
-                with pytest.raises((TypeError, ValueError)):
-                    call(queue, wrong)
-        assert queue.next_id == 2 and queue.stats()["in_flight"] == 1 and queue.pop() is None
-        assert queue.stats()["retrying"] == 0
-
-
-def test_the_longest_time_spans_are_taken(tmp_path: Path) -> None:
-    with opened("queue", str(tmp_path / "s")) as queue:
-        assert isinstance(queue, Queue)
-        for span in (1e300, 10**400, np.float32(1e30), np.float64(3.5)):
-            id = queue.push(b"x", ttl=span)
-            assert queue.push_once(b"y", f"{span}", window=span)[1]
-            message = queue.pop(visible=span)
-            assert message is not None and message.id == id
-            queue.nack(id, delay=span)
-            queue.touch(id, span)
-            queue.ack(id)
-            assert queue.pop() is not None
-        queue.compact(seconds=1e300)
-
-
-def test_a_message_with_a_wrong_window_is_not_pushed(tmp_path: Path) -> None:
-    with opened("queue", str(tmp_path / "s")) as queue:
-        assert isinstance(queue, Queue)
-        for wrong in (math.inf, math.nan, -1, "1"):
+    queue.push(b"1")
+    assert queue.pop(visible=1000)
+    for wrong in NO_SPANS:
+        if wrong not in allowed:
             with pytest.raises((TypeError, ValueError)):
-                queue.push_once(b"x", "key", window=wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="key"):
-            queue.push_once(b"x", 5)  # type: ignore[arg-type]
-        assert queue.next_id == 1
+                call(queue, wrong)
+    assert queue.next_id == 2 and queue.stats()["in_flight"] == 1 and queue.pop() is None
+    assert queue.stats()["retrying"] == 0
+
+
+def test_the_longest_time_spans_are_taken(queue: Queue) -> None:
+    for span in (1e300, 10**400, np.float32(1e30), np.float64(3.5)):
+        id = queue.push(b"x", ttl=span)
+        assert queue.push_once(b"y", f"{span}", window=span)[1]
+        message = queue.pop(visible=span)
+        assert message is not None and message.id == id
+        queue.nack(id, delay=span)
+        queue.touch(id, span)
+        queue.ack(id)
+        assert queue.pop() is not None
+    queue.compact(seconds=1e300)
+
+
+def test_a_message_with_a_wrong_window_is_not_pushed(queue: Queue) -> None:
+    for wrong in (math.inf, math.nan, -1, "1"):
+        with pytest.raises((TypeError, ValueError)):
+            queue.push_once(b"x", "key", window=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="key"):
+        queue.push_once(b"x", 5)  # type: ignore[arg-type]
+    assert queue.next_id == 1
 
 
 IDS: list[Call] = [
@@ -145,22 +142,20 @@ IDS: list[Call] = [
 
 
 @pytest.mark.parametrize("call", IDS)
-def test_an_invalid_id_raises_and_acknowledges_nothing(call: Call, tmp_path: Path) -> None:
-    with opened("queue", str(tmp_path / "s")) as queue:
-        assert isinstance(queue, Queue)
-        queue.push_many([b"1", b"2"])
-        assert queue.pop(visible=1000)
-        for wrong in ("1", 1.0, True, None, b"1"):
-            with pytest.raises(TypeError, match="an id must be an int"):
-                call(queue, wrong)
-        for unknown in (99, 0, -1, 1 << 63, 1 << 70):
-            with pytest.raises(NoSuchFile):
-                call(queue, unknown)
-        if call is not IDS[-1]:
-            with pytest.raises(NoSuchFile):  # it was not popped
-                call(queue, 2)
-        assert queue.stats()["in_flight"] == 1
-        assert queue.ack(np.int64(1)) == 1 and queue.ack(1) == 0  # type: ignore[arg-type]
+def test_an_invalid_id_raises_and_acknowledges_nothing(call: Call, queue: Queue) -> None:
+    queue.push_many([b"1", b"2"])
+    assert queue.pop(visible=1000)
+    for wrong in ("1", 1.0, True, None, b"1"):
+        with pytest.raises(TypeError, match="an id must be an int"):
+            call(queue, wrong)
+    for unknown in (99, 0, -1, 1 << 63, 1 << 70):
+        with pytest.raises(NoSuchFile):
+            call(queue, unknown)
+    if call is not IDS[-1]:
+        with pytest.raises(NoSuchFile):  # it was not popped
+            call(queue, 2)
+    assert queue.stats()["in_flight"] == 1
+    assert queue.ack(np.int64(1)) == 1 and queue.ack(1) == 0  # type: ignore[arg-type]
 
 
 RECIDS: list[Call] = [
@@ -172,40 +167,36 @@ RECIDS: list[Call] = [
 
 
 @pytest.mark.parametrize("call", RECIDS)
-def test_a_recid_that_is_none_is_an_error(call: Call, tmp_path: Path) -> None:
-    with opened("log", str(tmp_path / "s")) as store:
-        assert isinstance(store, LogStore)
-        recid = store.put(b"1")
-        store.commit()
-        for wrong in ("1", 1.0, True, None):
-            with pytest.raises(TypeError, match=r"recids? (must be an int|are ints)"):
-                call(store, wrong)
-        for unknown in (99, 0, -1):
-            with pytest.raises(NoSuchFile):
-                call(store, unknown)
-        assert store.get(recid) == b"1" == store.get(np.int64(recid))  # type: ignore[arg-type]
+def test_a_recid_that_is_none_is_an_error(call: Call, log: LogStore) -> None:
+    recid = log.put(b"1")
+    log.commit()
+    for wrong in ("1", 1.0, True, None):
+        with pytest.raises(TypeError, match=r"recids? (must be an int|are ints)"):
+            call(log, wrong)
+    for unknown in (99, 0, -1):
+        with pytest.raises(NoSuchFile):
+            call(log, unknown)
+    assert log.get(recid) == b"1" == log.get(np.int64(recid))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["text of 16 bytes", 5, None, bytearray(16)])
-def test_a_message_id_that_is_none_is_an_error(wrong: Any, tmp_path: Path) -> None:
-    with opened("messages", str(tmp_path / "s")) as store:
-        assert isinstance(store, MessageStore)
-        for call in (
-            lambda: store.write(wrong, b""), lambda: store.write_many([(wrong, b"")]),
-            lambda: store.read(wrong), lambda: store.remove(wrong), lambda: wrong in store,
-        ):  # fmt: skip
-            with pytest.raises(TypeError, match="a message id is bytes"):
-                call()
-        assert len(store) == 0
+def test_a_message_id_that_is_none_is_an_error(wrong: Any, messages: MessageStore) -> None:
+    for call in (
+        lambda: messages.write(wrong, b""), lambda: messages.write_many([(wrong, b"")]),
+        lambda: messages.read(wrong), lambda: messages.remove(wrong), lambda: wrong in messages,
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match="a message id is bytes"):
+            call()
+    assert len(messages) == 0
 
 
 OPTIONS: list[Callable[[str], object]] = [
     lambda p: LogStore.create(p, file_size=1e6),  # type: ignore[arg-type]
     lambda p: LogStore.create(p, cutoff="1"),  # type: ignore[arg-type]
     lambda p: LogStore.create(p, save_every=True),
-    lambda p: create_ring(p, pages=2.0),  # type: ignore[arg-type]
-    lambda p: create_ring(p, page_size="4096"),  # type: ignore[arg-type]
-    lambda p: create_ring(p, record_size=1.5),  # type: ignore[arg-type]
+    lambda p: ringpage.create(p, pages=2.0),  # type: ignore[arg-type]
+    lambda p: ringpage.create(p, page_size="4096"),  # type: ignore[arg-type]
+    lambda p: ringpage.create(p, record_size=1.5),  # type: ignore[arg-type]
 ]
 
 

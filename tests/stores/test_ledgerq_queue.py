@@ -21,6 +21,7 @@ import ledgerq_oracle
 import pytest
 from constants import shrink
 from simulated.disk import Event, SimulatedDisk
+from store_kinds import in_child
 
 from winkformats.disk.paths import directory_of
 from winkformats.errors import CorruptError
@@ -694,17 +695,15 @@ def test_a_forked_child_looks_and_does_not_write(path: str) -> None:
     with Queue(path, "a") as writer:
         writer.push(b"x")
         writer.sync()
-        with Queue(path) as looker, writer._lock, looker._lock:  # as another thread might
-            child = os.fork()
-            if not child:
-                try:
-                    assert ids(looker.messages()) == [1]
-                    with pytest.raises(Closed):
-                        writer.push(b"y")
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            assert os.waitpid(child, 0)[1] == 0
+        with Queue(path) as looker:
+
+            def look() -> None:
+                assert ids(looker.messages()) == [1]
+                with pytest.raises(Closed):
+                    writer.push(b"y")
+
+            with writer._lock, looker._lock:  # as another thread might
+                in_child(look)
         assert drained(writer) == [1]
 
 
@@ -840,18 +839,6 @@ def test_failures_that_ledgerq_noted_are_counted(path: str) -> None:
     Path(path, "cursors.dat").unlink()  # as LedgerQ leaves it
     with Queue(path) as look:
         assert look.stats()["retrying"] == 1
-
-
-def test_a_handle_of_the_parent_asks_to_be_opened_anew(path: str) -> None:
-    with Queue(path, "a", sync="none") as queue:
-        pid = os.fork()
-        if not pid:
-            try:
-                queue.push(b"x")
-            except Closed as error:
-                os._exit("open it anew after a fork" in str(error))
-            os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
 def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:

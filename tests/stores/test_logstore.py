@@ -368,24 +368,6 @@ def test_a_reader_follows_a_writer_across_rolls_and_compaction(path: str) -> Non
         reader.close()
 
 
-def test_a_child_that_is_forked_has_no_store(path: str) -> None:
-    with LogStore.create(path) as store:
-        store.put(b"1")
-        store.commit()
-        pid = os.fork()
-        if not pid:
-            try:
-                store.put(b"2")
-            except Closed:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
-        store.put(b"3")
-        store.commit()
-        with pytest.raises(Locked):
-            LogStore(path, "a")
-
-
 def test_compaction_in_the_background_reclaims_space(path: str) -> None:
     with LogStore.create(path, file_size=64 << 10, cutoff=1000) as store:
         store.start_compaction(0.02)

@@ -107,29 +107,6 @@ def test_a_torn_commit_is_cut_off_and_reported() -> None:
         assert reader.notes == []
 
 
-def test_a_failed_sync_is_final() -> None:
-    disk = SimulatedDisk(1)
-    store = make(disk)
-    recid = store.put(b"1")
-    store.commit()
-    disk.arm("sync", 1)
-    store.update(recid, b"2")
-    with pytest.raises(OSError, match="Input/output error"):
-        store.commit()
-    for _ in range(2):
-        with pytest.raises(Refusal, match="may be lost"):
-            store.put(b"3")
-        with pytest.raises(Refusal, match="may be lost"):
-            store.commit()
-    with pytest.raises(Refusal, match="may be lost"):
-        store.compact()
-    assert store.get(recid) == b"2"
-    store.close()
-    for _ in range(20):
-        with again(disk.crash(), "r") as reader:
-            assert reader.get(recid) in (b"1", b"2")
-
-
 def test_what_a_failed_sync_lost_is_not_built_upon() -> None:
     """It is still seen when the store is opened again, and commits behind it are acknowledged."""
     for seed in range(20):

@@ -395,20 +395,6 @@ def test_threads_push_and_pop(path: str) -> None:
         ]
 
 
-def test_a_forked_child_cannot_write(path: str) -> None:
-    with Ring(path, "a") as ring:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                ring.push(b"of the child")
-            except Closed:
-                os._exit(0)
-            os._exit(1)
-        assert os.waitpid(pid, 0)[1] == 0
-        ring.push(b"of the parent")
-    assert shown(path) == [b"of the parent"]
-
-
 # --- strange bytes with right checksums ---
 
 WILD = [0, 1, 2, 7, 4063, 4064, 4096, 65_535, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]

@@ -6,7 +6,7 @@ import pytest
 from ring_lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
 
-from winkfs.errors import FormatError, Refusal
+from winkfs.errors import FormatError
 from winkfs.stores.ringpage.ring import Ring, create
 
 pytestmark = pytest.mark.slow
@@ -61,21 +61,6 @@ def test_a_failed_close_is_not_recorded_as_clean(call: str) -> None:
     with Ring(f"{image.path}/ring") as seen:
         bodies = [record.body for record in seen.records()]
     assert bodies[0] in (b"0" * 100, b"1" * 100) and b"299" * 100 in bodies
-
-
-def test_a_failed_sync_is_final() -> None:
-    disk = SimulatedDisk(3)
-    path = f"{disk.path}/ring"
-    create(path, pages=9)
-    ring = Ring(path, "a")
-    ring.push(b"body")
-    disk.arm("sync")
-    with pytest.raises(OSError, match="Input/output"):
-        ring.flush()
-    for call in (ring.flush, ring.sync, lambda: ring.push(b"x")):
-        with pytest.raises(Refusal, match="nothing can be written any more"):
-            call()
-    ring.close()
 
 
 def test_a_full_disk_takes_nothing_away() -> None:
